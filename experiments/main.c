@@ -1,5 +1,5 @@
 /*
- * sparring: the front program.  Dispatches to its subcommands; each owns its options and its help.
+ * sparring: the command-line program.  Dispatches to subcommands; each owns its options and help.
  */
 #include "common/base/log.h"
 #include "common/option/option.h"

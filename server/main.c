@@ -66,7 +66,7 @@ static void tell_manager(const struct notify *manager, struct service *service)
     struct server_stats *stats = NULL;
     char text[256] = "out of memory";
 
-    if (!notify_is_wanted(manager))
+    if (!notify_is_enabled(manager))
         return;
     if (service_stats(service, &stats, NULL) == STATUS_OK)
         describe(stats, text, sizeof(text));
@@ -91,7 +91,7 @@ static int tick_ms(const struct notify *manager)
 {
     int64_t half_ms = manager->watchdog_ns / 2000000;
 
-    if (!notify_is_wanted(manager))
+    if (!notify_is_enabled(manager))
         return -1;
     if (half_ms <= 0)
         half_ms = manager->watchdog_ns > 0 ? 1 : STATUS_TICK_MS;

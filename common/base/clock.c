@@ -1,3 +1,7 @@
+/*
+ * Monotonic time, deadlines and wall-clock time.  Pure wrappers of clock_gettime: no state, no
+ * locks. A deadline that overflows saturates at INT64_MAX, which means "none".
+ */
 #include "common/base/clock.h"
 
 #include <limits.h>
@@ -38,7 +42,7 @@ double clock_wall_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-double clock_wall_of(int64_t moment_ns)
+double clock_wall_seconds_at(int64_t moment_ns)
 {
     return clock_wall_seconds() - (double)(clock_now_ns() - moment_ns) * 1e-9;
 }

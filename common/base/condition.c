@@ -1,3 +1,6 @@
+/*
+ * Condition variables whose timed waits use CLOCK_MONOTONIC.  No state.
+ */
 #include "common/base/condition.h"
 
 #define NS_PER_SECOND 1000000000

@@ -1,5 +1,5 @@
 /*
- * condition: pthread's condition variables with timed waits by clock.h's monotonic clock.
+ * condition: pthread condition variables whose timed waits use the monotonic clock of clock.h.
  */
 #ifndef SPARRING_COMMON_BASE_CONDITION_H
 #define SPARRING_COMMON_BASE_CONDITION_H
@@ -8,10 +8,10 @@
 #include <stdint.h>
 #include <time.h>
 
-/* The caller's to destroy; does not fail, as Linux has nothing to allocate for one. */
+/* The caller destroys it.  Cannot fail: on Linux a condition variable allocates nothing. */
 void condition_init(pthread_cond_t *condition);
 
-/* A deadline of clock.h as pthread_cond_timedwait and pthread_clockjoin_np take it. */
+/* A deadline of clock.h in the form of pthread_cond_timedwait and pthread_clockjoin_np. */
 struct timespec condition_until(int64_t deadline_ns);
 
 #endif

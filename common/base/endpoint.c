@@ -1,6 +1,6 @@
 /*
- * Text to end points and back.  Pure: no name is resolved here.  A bare IPv6 literal is refused,
- * because "::1:80" does not say where the address ends.
+ * Parses and formats end points.  Pure: resolves no names.  A bare IPv6 literal is an error,
+ * because the end of the address in "::1:80" is ambiguous.
  */
 #include "common/base/net.h"
 #include "common/base/parse.h"
@@ -14,7 +14,7 @@
 #define UNIX_SCHEME     "unix:"
 #define PATH_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=@~"
 
-/* "/path" behind the scheme; NULL when the text names no Unix socket. */
+/* "/path" after the scheme; NULL when the text is not a Unix socket. */
 static const char *after_scheme(const char *text)
 {
     const size_t length = sizeof(UNIX_SCHEME) - 1;
@@ -57,8 +57,8 @@ const char *endpoint_unix_path(const struct endpoint *e)
 }
 
 /* Split "host:port" or "[v6]:port" at its port; false when the text has neither form. */
-static bool split(const char *text, const char **ret_host, size_t *ret_length,
-                  const char **ret_port)
+static bool split_host_port(const char *text, const char **ret_host, size_t *ret_length,
+                            const char **ret_port)
 {
     const char *colon;
 
@@ -91,7 +91,7 @@ enum status endpoint_parse(const char *text, const char *what, struct endpoint *
 
     if (after_scheme(text))
         return parse_path(after_scheme(text), what, ret, err);
-    if (!split(text, &host, &length, &port_text))
+    if (!split_host_port(text, &host, &length, &port_text))
         return error_set(err, STATUS_CONFIG, "%s: '%s' is not host:port, [ipv6]:port or unix:/path",
                          what, text);
     if (length == 0)

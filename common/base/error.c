@@ -1,3 +1,7 @@
+/*
+ * Fills struct error.  The text is cut when it is longer than the buffer.  Nothing is allocated, so
+ * an out-of-memory error can always be reported.  No state.
+ */
 #include "common/base/error.h"
 
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /*
- * error: what failed, in the caller's memory.  A function that can fail takes `struct error *err`
- * last, leaves it untouched on success, and returns the same status that it stored.  err may be
- * NULL. Texts are lower case, say first what failed, and quote the subject: return error_set(err,
- * STATUS_IO, "cannot open '%s': %s", path, strerror(errno));
+ * error: a status and a text in the caller's memory.  A function that can fail takes
+ * `struct error *err` last, leaves it untouched on success, and returns the status that it stored.
+ * err may be NULL.  Texts are lower case, begin with what failed, and quote the subject:
+ *   return error_set(err, STATUS_IO, "cannot open '%s': %s", path, strerror(errno));
  */
 #ifndef SPARRING_COMMON_BASE_ERROR_H
 #define SPARRING_COMMON_BASE_ERROR_H
@@ -18,7 +18,7 @@ struct error {
     char text[2048]; /* NUL-terminated, cut at the end when longer */
 };
 
-/* Fill err (when not NULL) and return `status`, so that it can stand behind `return`. */
+/* Fill err (when not NULL) and return `status`, for use in a return statement. */
 enum status error_set(struct error *err, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -27,8 +27,8 @@ enum status error_set(struct error *err, enum status status, const char *format,
 enum status error_set_errno(struct error *err, int error_number, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Put context before the text that is there ("loading 'x': " + text).  Returns err's status;
- * STATUS_INTERNAL when err is NULL, so use it only where err was passed on. */
+/* Prepend context to the existing text ("loading 'x': " + text).  Returns err's status, or
+ * STATUS_INTERNAL when err is NULL: return the callee's own status where err may be NULL. */
 enum status error_prefix(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

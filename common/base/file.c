@@ -1,7 +1,7 @@
 /*
- * Bounded whole-file reads and atomic writes.  No locking: a path has one writer at a time, and the
- * temporary name carries the process id, so two writers of one target do not share a temporary
- * file.
+ * Bounded whole-file reads and atomic writes.  No locking: a path has one writer at a time.  The
+ * temporary name contains the process id, so two processes that write one target do not share a
+ * temporary file.
  */
 #include "common/base/file.h"
 
@@ -139,7 +139,7 @@ static void sync_folder_of(const char *path)
     (void)close(fd);
 }
 
-static enum status put_in_place(struct file_writer *w, bool durable, struct error *err)
+static enum status commit_file(struct file_writer *w, bool durable, struct error *err)
 {
     int failed = durable && fsync(w->fd) != 0 && errno != EINVAL; /* EINVAL: a pipe or device */
     int saved = errno;
@@ -165,7 +165,7 @@ static enum status put_in_place(struct file_writer *w, bool durable, struct erro
 
 enum status file_writer_commit(struct file_writer *w, struct error *err)
 {
-    return put_in_place(w, true, err);
+    return commit_file(w, true, err);
 }
 
 void file_writer_abandon(struct file_writer *w)
@@ -177,8 +177,8 @@ void file_writer_abandon(struct file_writer *w)
     w->fd = -1;
 }
 
-static enum status write_whole(const char *path, const void *data, size_t size, bool durable,
-                               struct error *err)
+static enum status write_file(const char *path, const void *data, size_t size, bool durable,
+                              struct error *err)
 {
     struct file_writer w;
     enum status status = file_writer_open(&w, path, err);
@@ -190,12 +190,12 @@ static enum status write_whole(const char *path, const void *data, size_t size, 
         file_writer_abandon(&w);
         return status;
     }
-    return put_in_place(&w, durable, err);
+    return commit_file(&w, durable, err);
 }
 
 enum status file_write_atomic(const char *path, const void *data, size_t size, struct error *err)
 {
-    return write_whole(path, data, size, true, err);
+    return write_file(path, data, size, true, err);
 }
 
 enum status file_write_text(const char *path, const struct strbuf *text, struct error *err)
@@ -207,7 +207,7 @@ enum status file_write_text(const char *path, const struct strbuf *text, struct 
 
 enum status file_publish(const char *path, const void *data, size_t size, struct error *err)
 {
-    return write_whole(path, data, size, false, err);
+    return write_file(path, data, size, false, err);
 }
 
 enum status file_make_folder(const char *path, struct error *err)

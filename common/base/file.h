@@ -1,7 +1,7 @@
 /*
- * file: whole files in, whole files out.  Reads are bounded; writes are atomic (a temporary file
+ * file: reads and writes whole files.  Reads are bounded; writes are atomic (a temporary file
  * beside the target, fsync, rename, fsync of the folder), so a full disk or a crash never leaves
- * half a file in place.
+ * a partial target file.
  */
 #ifndef SPARRING_COMMON_BASE_FILE_H
 #define SPARRING_COMMON_BASE_FILE_H
@@ -12,12 +12,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Read `path` whole.  *ret_data is owned by the caller (free) and has one NUL byte behind *ret_size
- * bytes. A file of more than max_bytes is STATUS_DATA and is not read. */
+/* Read the whole of `path`.  *ret_data is owned by the caller (free) and has a NUL byte after
+ * *ret_size bytes.  A file of more than max_bytes is STATUS_DATA and is not read. */
 enum status file_read(const char *path, size_t max_bytes, char **ret_data, size_t *ret_size,
                       struct error *err);
 
-/* Write all bytes to fd; a short write is continued, an error names `path`. */
+/* Write all bytes to fd, continuing after short writes; an error names `path`. */
 enum status file_write_all(int fd, const char *path, const void *data, size_t size,
                            struct error *err);
 
@@ -36,12 +36,11 @@ void file_writer_abandon(struct file_writer *w); /* removes the temporary file; 
 /* The three calls above for one buffer. */
 enum status file_write_atomic(const char *path, const void *data, size_t size, struct error *err);
 
-/* The same for a text; STATUS_NO_MEMORY when that has failed.  The text stays the caller's. */
+/* The same for a strbuf, which the caller keeps; STATUS_NO_MEMORY when it has failed. */
 enum status file_write_text(const char *path, const struct strbuf *text, struct error *err);
 
-/* file_write_atomic without waiting for the disk, which other writers can keep busy for many
- * seconds: for a file that says something of running processes (a port) and is worth nothing after
- * a power cut. */
+/* file_write_atomic without fsync, which can take many seconds on a busy disk: for a file about
+ * running processes (a port) that is useless after a power failure. */
 enum status file_publish(const char *path, const void *data, size_t size, struct error *err);
 
 /* mkdir -p. */

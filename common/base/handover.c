@@ -1,5 +1,6 @@
 /*
- * sendmsg and recvmsg with SCM_RIGHTS, under a deadline.
+ * sendmsg and recvmsg with SCM_RIGHTS, under a deadline.  Sockets are non-blocking; every wait is a
+ * poll.  No state and no locks: a socket belongs to its caller.
  */
 #include "common/base/handover.h"
 
@@ -16,7 +17,7 @@
 
 /* ---- names and sockets ---- */
 
-static int open_socket(void)
+static int open_seqpacket_socket(void)
 {
     return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
@@ -31,8 +32,8 @@ static socklen_t abstract_address(const char *name, struct sockaddr_un *ret)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
 }
 
-enum status handover_draw(char name[HANDOVER_NAME_SIZE], unsigned char token[HANDOVER_TOKEN_BYTES],
-                          struct error *err)
+enum status handover_generate(char name[HANDOVER_NAME_SIZE],
+                              unsigned char token[HANDOVER_TOKEN_BYTES], struct error *err)
 {
     unsigned char random[HANDOVER_TOKEN_BYTES + 16];
     int length;
@@ -96,7 +97,7 @@ enum status handover_listen(const char *name, int *ret_fd, struct error *err)
 {
     struct sockaddr_un address;
     socklen_t size = abstract_address(name, &address);
-    int fd = open_socket();
+    int fd = open_seqpacket_socket();
 
     if (fd < 0)
         return error_set_errno(err, errno, "cannot open a Unix socket");
@@ -114,7 +115,7 @@ enum status handover_connect(const char *name, int64_t deadline_ns, int *ret_fd,
 {
     struct sockaddr_un address;
     socklen_t size = abstract_address(name, &address);
-    int fd = open_socket();
+    int fd = open_seqpacket_socket();
     enum status status = STATUS_OK;
 
     if (fd < 0)
@@ -134,7 +135,7 @@ enum status handover_connect(const char *name, int64_t deadline_ns, int *ret_fd,
     return status;
 }
 
-/* ---- tickets ---- */
+/* ---- messages ---- */
 
 enum status handover_poll(int fd, short events, int64_t deadline_ns, struct error *err)
 {
@@ -152,26 +153,26 @@ enum status handover_poll(int fd, short events, int64_t deadline_ns, struct erro
     }
 }
 
-enum status handover_send(int fd, const struct handover_ticket *ticket, int memory_fd,
+enum status handover_send(int fd, const struct handover_message *message, int memory_fd,
                           int64_t deadline_ns, struct error *err)
 {
     union {
         struct cmsghdr head;
         unsigned char bytes[CMSG_SPACE(sizeof(int))];
     } control = {.bytes = {0}};
-    struct handover_ticket copy = *ticket;
+    struct handover_message copy = *message;
     struct iovec part = {.iov_base = &copy, .iov_len = sizeof(copy)};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
 
     if (memory_fd >= 0) {
-        message.msg_control = &control;
-        message.msg_controllen = sizeof(control);
+        header.msg_control = &control;
+        header.msg_controllen = sizeof(control);
         control.head.cmsg_level = SOL_SOCKET;
         control.head.cmsg_type = SCM_RIGHTS;
         control.head.cmsg_len = CMSG_LEN(sizeof(int));
         memcpy(CMSG_DATA(&control.head), &memory_fd, sizeof(int));
     }
-    while (sendmsg(fd, &message, MSG_NOSIGNAL) < 0) {
+    while (sendmsg(fd, &header, MSG_NOSIGNAL) < 0) {
         enum status status;
 
         if (errno == EINTR)
@@ -185,8 +186,8 @@ enum status handover_send(int fd, const struct handover_ticket *ticket, int memo
     return STATUS_OK;
 }
 
-/* The descriptor of a message, or -1; further ones are closed. */
-static int descriptor_of(struct msghdr *message)
+/* The message's first descriptor, or -1; any others are closed. */
+static int take_descriptor(struct msghdr *message)
 {
     int found = -1;
 
@@ -207,7 +208,7 @@ static int descriptor_of(struct msghdr *message)
 }
 
 enum status handover_receive(int fd, const unsigned char *token, int64_t deadline_ns,
-                             struct handover_ticket *ret, int *ret_fd, struct error *err)
+                             struct handover_message *ret, int *ret_fd, struct error *err)
 {
     union {
         struct cmsghdr head;
@@ -230,7 +231,7 @@ enum status handover_receive(int fd, const unsigned char *token, int64_t deadlin
     } while (length < 0 && (errno == EINTR || errno == EAGAIN));
     if (length < 0)
         return error_set(err, STATUS_PEER_LOST, "the connection broke: %s", strerror(errno));
-    *ret_fd = descriptor_of(&message); /* an empty message can carry some, too */
+    *ret_fd = take_descriptor(&message); /* an empty message can carry descriptors */
     if (length == 0) {
         if (*ret_fd >= 0)
             (void)close(*ret_fd);
@@ -242,7 +243,7 @@ enum status handover_receive(int fd, const unsigned char *token, int64_t deadlin
         if (*ret_fd >= 0)
             (void)close(*ret_fd);
         *ret_fd = -1;
-        return error_set(err, STATUS_PROTOCOL, "what came is no ticket of this group");
+        return error_set(err, STATUS_PROTOCOL, "the message received is not one of this group");
     }
     return STATUS_OK;
 }

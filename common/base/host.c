@@ -1,3 +1,7 @@
+/*
+ * Describes the host from /proc, /sys, uname and the control groups.  A value that cannot be read
+ * is left empty, 0 or NaN; nothing here fails.  No state.
+ */
 #include "common/base/host.h"
 
 #include "common/base/cgroup.h"
@@ -91,7 +95,7 @@ void host_add_environment(struct strbuf *out)
     const char *before = NULL;
     const size_t begin = out->length;
 
-    for (;;) { /* the next one in order, as long as there is one: they are few */
+    for (;;) { /* a selection sort: there are few of them */
         const char *next = NULL;
 
         for (char **v = environ; *v; v++)
@@ -105,7 +109,7 @@ void host_add_environment(struct strbuf *out)
     }
 }
 
-static void add_known(struct strbuf *out, const char *name, const char *value)
+static void add_json_if_set(struct strbuf *out, const char *name, const char *value)
 {
     if (value[0] == '\0')
         return;
@@ -130,8 +134,8 @@ void host_info_json(const struct host_info *host, struct strbuf *out)
         strbuf_addf(out, ",\"memory_limit\":%.0f", host->memory_limit);
     if (isfinite(host->load))
         strbuf_addf(out, ",\"load\":%.2f", host->load);
-    add_known(out, "governor", host->governor);
-    add_known(out, "congestion_control", host->congestion_control);
+    add_json_if_set(out, "governor", host->governor);
+    add_json_if_set(out, "congestion_control", host->congestion_control);
     host_add_environment(&environment);
     strbuf_add(out, ",\"environment\":");
     strbuf_add_json(out, strbuf_ok(&environment) ? environment.text : "");

@@ -1,5 +1,5 @@
 /*
- * host: what this machine is, for manifests and benchmark files.
+ * host: a description of this machine, for manifests and benchmark files.
  */
 #ifndef SPARRING_COMMON_BASE_HOST_H
 #define SPARRING_COMMON_BASE_HOST_H
@@ -17,14 +17,14 @@ struct host_info {
     uint64_t memory_bytes;
     double memory_limit;         /* of its control groups, bytes; INFINITY: none */
     double load;                 /* average over the last minute; NaN: not known */
-    char governor[32];           /* of processor 0; "": the kernel does not say */
-    char congestion_control[32]; /* TCP's default; likewise */
+    char governor[32];           /* of processor 0; "": unknown */
+    char congestion_control[32]; /* TCP's default; "": unknown */
 };
 
 void host_info_read(struct host_info *ret);
 
-/* Processors that this process may use: of its affinity, and no more than the quota of its control
- * groups, rounded up; at least 1. */
+/* Processors that this process may use: those of its affinity mask, at most the quota of its
+ * control groups rounded up; at least 1. */
 unsigned host_cores(void);
 
 /* {"name":..,"cpu":..,"cores":..,"memory_bytes":..,"kernel":..,"compiler":..,"load":..,
@@ -32,11 +32,11 @@ unsigned host_cores(void);
  * "congestion_control". */
 void host_info_json(const struct host_info *host, struct strbuf *out);
 
-/* The environment's variables that libraries read on their own (threads, NCCL, gRPC), sorted:
- * "GRPC_VERBOSITY=ERROR OMP_NUM_THREADS=1"; "" without any. */
+/* Append the environment variables that configure libraries (threads, NCCL, gRPC), sorted:
+ * "GRPC_VERBOSITY=ERROR OMP_NUM_THREADS=1". */
 void host_add_environment(struct strbuf *out);
 
-/* Resident memory of this process now; 0 where /proc does not tell. */
+/* Resident memory of this process now; 0 when /proc cannot be read. */
 uint64_t host_rss_bytes(void);
 
 /* Largest resident memory and processor time (user and system) of this process so far. */

@@ -1,6 +1,7 @@
 /*
- * The kernel's boot id is unique to a boot of a machine; containers of one machine share it, and
- * differ in the rest.
+ * Builds the host id from the boot id, network namespace, /dev/shm and user.  The kernel's boot id
+ * is unique per boot of a machine; containers of one machine share it and differ in the other
+ * parts.
  */
 #include "common/base/host_id.h"
 
@@ -11,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* "8e2a2f8d-..." or the host's name where /proc hides it. */
+/* "8e2a2f8d-...", or the host's name where /proc has no boot id. */
 static void read_boot_id(char *text, size_t size)
 {
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);

@@ -1,3 +1,8 @@
+/*
+ * Formats each line into one buffer and writes it with one write(2), so lines of several processes
+ * do not mix.  A line is cut at 4 kB.  The prefix and the level are the only state; they are set
+ * before threads start and need no lock.
+ */
 #include "common/base/log.h"
 
 #include <stdarg.h>
@@ -36,8 +41,8 @@ int log_level_parse(const char *text, enum log_level *ret_level)
     return 0;
 }
 
-/* Texts come from other processes, too: none of them may steer the terminal. */
-static void make_harmless(char *line, size_t size)
+/* Texts may come from other processes: their escape sequences must not reach the terminal. */
+static void replace_control_characters(char *line, size_t size)
 {
     for (size_t i = 0; i < size; i++)
         if (((unsigned char)line[i] < ' ' && line[i] != '\n' && line[i] != '\t') || line[i] == 0x7f)
@@ -60,7 +65,7 @@ write_line(enum log_level level, const char *label, const char *format, va_list 
     used += more;
     if (used > (int)sizeof(line) - 2)
         used = (int)sizeof(line) - 2;
-    make_harmless(line, (size_t)used);
+    replace_control_characters(line, (size_t)used);
     line[used] = '\n';
     (void)!write(STDERR_FILENO, line, (size_t)used + 1);
 }

@@ -1,3 +1,7 @@
+/*
+ * Checked allocation.  The tests' allocation fault is an atomic countdown and the only state; any
+ * thread may allocate.
+ */
 #include "common/base/memory.h"
 
 #include <stdatomic.h>
@@ -12,7 +16,7 @@ void mem_fail_nth(size_t n)
     atomic_store(&fail_countdown, n);
 }
 
-static int fault_due(void)
+static int is_fault_due(void)
 {
     size_t left = atomic_load(&fail_countdown);
 
@@ -32,7 +36,8 @@ int size_multiply(size_t a, size_t b, size_t *ret)
     return 1;
 }
 
-/* The bytes asked for, at least 1; an overflow or a planned fault is an error that names `what`. */
+/* The requested bytes, at least 1; an overflow or an injected fault is an error that names `what`.
+ */
 static enum status check_request(size_t count, size_t size, const char *what, size_t *ret_bytes,
                                  struct error *err)
 {
@@ -41,15 +46,15 @@ static enum status check_request(size_t count, size_t size, const char *what, si
     if (!size_multiply(count, size, &bytes) || bytes > (size_t)PTRDIFF_MAX)
         return error_set(err, STATUS_NO_MEMORY, "%s: %zu elements of %zu bytes overflow", what,
                          count, size);
-    if (fault_due())
+    if (is_fault_due())
         return error_set(err, STATUS_NO_MEMORY, "%s: cannot allocate %zu bytes", what, bytes);
     *ret_bytes = bytes ? bytes : 1;
     return STATUS_OK;
 }
 
 /* Store the pointer through the caller's own pointer type. */
-static enum status give(void *pointer, size_t bytes, const char *what, void *ret_pointer,
-                        struct error *err)
+static enum status store_allocation(void *pointer, size_t bytes, const char *what,
+                                    void *ret_pointer, struct error *err)
 {
     if (!pointer)
         return error_set(err, STATUS_NO_MEMORY, "%s: cannot allocate %zu bytes", what, bytes);
@@ -65,7 +70,7 @@ enum status mem_calloc(size_t count, size_t size, const char *what, void *ret_po
 
     if (status != STATUS_OK)
         return status;
-    return give(calloc(1, bytes), bytes, what, ret_pointer, err);
+    return store_allocation(calloc(1, bytes), bytes, what, ret_pointer, err);
 }
 
 enum status mem_calloc_aligned(size_t count, size_t size, const char *what, void *ret_pointer,
@@ -81,12 +86,12 @@ enum status mem_calloc_aligned(size_t count, size_t size, const char *what, void
         pointer = NULL;
     else
         memset(pointer, 0, bytes);
-    return give(pointer, bytes, what, ret_pointer, err);
+    return store_allocation(pointer, bytes, what, ret_pointer, err);
 }
 
 enum status mem_strdup(const char *text, char **ret_copy, struct error *err)
 {
-    char *copy = fault_due() ? NULL : strdup(text);
+    char *copy = is_fault_due() ? NULL : strdup(text);
 
     if (!copy)
         return error_set(err, STATUS_NO_MEMORY, "cannot allocate %zu bytes for a string",

@@ -1,6 +1,6 @@
 /*
- * memory: allocation with overflow checks and an error text.  Everything is sized and allocated in
- * `open`; nothing is allocated inside the step loop.  Free with free().
+ * memory: allocation with overflow checks and an error text.  Modules size and allocate everything
+ * in `open` and nothing inside the step loop.  Free with free().
  */
 #ifndef SPARRING_COMMON_BASE_MEMORY_H
 #define SPARRING_COMMON_BASE_MEMORY_H
@@ -13,7 +13,7 @@
 int size_multiply(size_t a, size_t b, size_t *ret);
 
 /* count * size zeroed bytes in *ret (at least one byte, so never NULL on success).
- * STATUS_NO_MEMORY names `what` and the bytes asked for. */
+ * STATUS_NO_MEMORY names `what` and the requested bytes. */
 enum status mem_calloc(size_t count, size_t size, const char *what, void *ret_pointer,
                        struct error *err);
 
@@ -24,7 +24,7 @@ enum status mem_calloc_aligned(size_t count, size_t size, const char *what, void
 /* A copy of `text` that the caller frees. */
 enum status mem_strdup(const char *text, char **ret_copy, struct error *err);
 
-/* Tests only: the n-th allocation from now (1 = next) fails once; 0 switches the fault off. */
+/* Tests only: the n-th allocation from now (1 = next) fails once; 0 disables the fault. */
 void mem_fail_nth(size_t n);
 
 #endif

@@ -1,3 +1,7 @@
+/*
+ * Finds a module's file and loads it with dlopen.  A missing driver is reported before dlopen would
+ * fail with an obscure text.  No state and no locks: dlopen counts references itself.
+ */
 #include "common/base/module.h"
 
 #include <dlfcn.h>
@@ -8,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-const struct module_place module_cuda = {
+const struct module_spec module_cuda = {
     .file = "sparring_cuda.so",
     .variable = "SPARRING_CUDA_MODULE",
     .what = "the CUDA module",
@@ -16,7 +20,7 @@ const struct module_place module_cuda = {
     .driver_what = "no NVIDIA driver on this host",
 };
 
-/* "<folder of this executable>/<relative><file>"; empty when that is not known. */
+/* "<folder of this executable>/<relative><file>"; empty when the folder is unknown. */
 static void path_beside_executable(const char *relative, const char *file, char path[PATH_MAX])
 {
     char own[PATH_MAX];
@@ -33,14 +37,15 @@ static void path_beside_executable(const char *relative, const char *file, char 
         path[0] = '\0';
 }
 
-static enum status find(const struct module_place *place, char path[PATH_MAX], struct error *err)
+static enum status find_module_file(const struct module_spec *place, char path[PATH_MAX],
+                                    struct error *err)
 {
     static const char *const folders[] = {"", "../bin/", "../" SPARRING_MODULE_FOLDER "/"};
     const char *named = getenv(place->variable);
     char beside[PATH_MAX];
 
     if (named && named[0] != '\0') {
-        char *whole = realpath(named, NULL); /* dlopen looks elsewhere for a name without '/' */
+        char *whole = realpath(named, NULL); /* dlopen searches elsewhere for a bare name */
 
         if (!whole)
             return error_set_errno(err, errno, "%s: cannot find '%s'", place->variable, named);
@@ -63,8 +68,8 @@ static enum status find(const struct module_place *place, char path[PATH_MAX], s
                      place->what, beside, path, place->variable);
 }
 
-/* dlopen's text without line ends: an error is one line. */
-static const char *load_problem(char *text, size_t size)
+/* dlopen's error text up to its first line end: an error is one line. */
+static const char *dlerror_line(char *text, size_t size)
 {
     const char *problem = dlerror();
 
@@ -73,11 +78,11 @@ static const char *load_problem(char *text, size_t size)
     return text;
 }
 
-enum status module_open(const struct module_place *place, void **ret, struct error *err)
+enum status module_open(const struct module_spec *place, void **ret, struct error *err)
 {
     char path[PATH_MAX];
     char problem[512];
-    enum status status = find(place, path, err);
+    enum status status = find_module_file(place, path, err);
     void *driver;
     void *module;
 
@@ -87,18 +92,18 @@ enum status module_open(const struct module_place *place, void **ret, struct err
         driver = dlopen(place->driver, RTLD_LAZY | RTLD_LOCAL);
         if (!driver)
             return error_set(err, STATUS_UNAVAILABLE, "%s: %s", place->driver_what,
-                             load_problem(problem, sizeof(problem)));
+                             dlerror_line(problem, sizeof(problem)));
         (void)dlclose(driver);
     }
     module = dlopen(path, RTLD_NOW | (place->global ? RTLD_GLOBAL : RTLD_LOCAL));
     if (!module)
         return error_set(err, STATUS_UNAVAILABLE, "cannot load %s '%s': %s", place->what, path,
-                         load_problem(problem, sizeof(problem)));
+                         dlerror_line(problem, sizeof(problem)));
     *ret = module;
     return STATUS_OK;
 }
 
-enum status module_symbol(const struct module_place *place, void *module, const char *symbol,
+enum status module_symbol(const struct module_spec *place, void *module, const char *symbol,
                           void **ret, struct error *err)
 {
     char problem[512];
@@ -106,6 +111,6 @@ enum status module_symbol(const struct module_place *place, void *module, const 
     *ret = dlsym(module, symbol);
     if (!*ret)
         return error_set(err, STATUS_CONFIG, "%s lacks '%s', so it is of another build: %s",
-                         place->what, symbol, load_problem(problem, sizeof(problem)));
+                         place->what, symbol, dlerror_line(problem, sizeof(problem)));
     return STATUS_OK;
 }

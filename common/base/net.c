@@ -1,8 +1,8 @@
 /*
- * TCP with deadlines: every wait is a poll(2) against an absolute monotonic deadline, so a signal
- * or a slow peer cannot stretch it.  One exception: getaddrinfo has no deadline of its own; a name
- * server that does not answer can hold a connect for the resolver's time-out.  No locks: a socket
- * belongs to its caller.
+ * TCP and Unix sockets with deadlines: every wait is a poll(2) against an absolute monotonic
+ * deadline, so a signal or a slow peer cannot extend it.  One exception: getaddrinfo has no
+ * deadline; an unresponsive name server delays a connect by the resolver's time-out.  No locks: a
+ * socket belongs to its caller.
  */
 #include "common/base/net.h"
 
@@ -29,7 +29,7 @@ static void set_no_delay(int fd)
 {
     int one = 1;
 
-    /* Fails on a Unix socket, which has no delay to switch off. */
+    /* Fails on a Unix socket, which has no Nagle delay. */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
 
@@ -56,14 +56,14 @@ static const char *resolve_error(int code)
     return code == EAI_SYSTEM ? strerror(errno) : gai_strerror(code);
 }
 
-/* The addresses of an end point: those of a name, or the one of a path. */
+/* The addresses of an end point: those of a host name, or one Unix path. */
 struct addresses {
     struct addrinfo *list; /* getaddrinfo's, or &single */
     struct addrinfo single;
     struct sockaddr_un path;
 };
 
-/* 0, or a code of getaddrinfo.  Release it when 0. */
+/* Returns 0 or a getaddrinfo code; release the addresses when 0. */
 static int addresses_find(struct addresses *a, const struct endpoint *e, int flags)
 {
     struct addrinfo hints = {
@@ -120,7 +120,7 @@ static int listen_on(const struct addrinfo *a, bool local)
         return -1;
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (local)
-        net_unpace(fd);
+        net_disable_pacing(fd);
     if (bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, LISTEN_BACKLOG) != 0) {
         int saved = errno;
 
@@ -181,7 +181,7 @@ enum status net_accept(int listen_fd, int64_t deadline_ns, int *ret_fd, struct e
             *ret_fd = fd;
             return STATUS_OK;
         }
-        /* Errors of the connection that was to be accepted, not of ours: accept(2). */
+        /* Errors of the pending connection, not of the listening socket: accept(2). */
         if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO || errno == ENETDOWN ||
             errno == EHOSTUNREACH || errno == ENETUNREACH)
             continue;
@@ -195,8 +195,8 @@ enum status net_accept(int listen_fd, int64_t deadline_ns, int *ret_fd, struct e
     }
 }
 
-/* A port that nobody listens on can be connected to itself when the kernel draws it as the source
- * port (simultaneous open); such a socket would answer with our own bytes. */
+/* A connect to a port without a listener can reach itself when the kernel picks that port as the
+ * source port (simultaneous open); such a socket would receive its own bytes. */
 static bool is_self_connected(int fd)
 {
     struct sockaddr_storage local = {0};
@@ -219,7 +219,7 @@ static int connect_to(const struct addrinfo *a, bool local, int64_t deadline_ns)
     if (fd < 0)
         return -1;
     if (local)
-        net_unpace(fd);
+        net_disable_pacing(fd);
     if (connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
         failure = errno;
         if (failure == EINPROGRESS || failure == EINTR) {
@@ -241,7 +241,7 @@ static int connect_to(const struct addrinfo *a, bool local, int64_t deadline_ns)
     return fd;
 }
 
-/* One round over the addresses of a name; -1 and the reason when none answers. */
+/* Try each address once; -1 and the last reason when none accepts. */
 static int try_connect(const struct endpoint *e, int64_t deadline_ns, char *reason, size_t size)
 {
     struct addresses addresses;
@@ -298,7 +298,7 @@ enum status net_connect(const struct endpoint *e, int64_t deadline_ns, int *ret_
                      (double)(clock_now_ns() - start_ns) * 1e-9, reason);
 }
 
-/* What a finished send(2) or recv(2) means: keep going (OK), or the error. */
+/* After a failed send(2) or recv(2): wait until it can be repeated (OK), or the error. */
 static enum status wait_or_fail(int fd, short events, int64_t deadline_ns, const char *verb,
                                 size_t done, size_t size, struct error *err)
 {
@@ -363,7 +363,7 @@ enum status net_recv_all(int fd, void *data, size_t size, int64_t deadline_ns, s
     return STATUS_OK;
 }
 
-void net_bound_local_window(int fd, uint64_t before, uint64_t after)
+void net_limit_local_window(int fd, uint64_t before, uint64_t after)
 {
     const int window = NET_LOCAL_WINDOW;
 
@@ -372,9 +372,9 @@ void net_bound_local_window(int fd, uint64_t before, uint64_t after)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window));
 }
 
-void net_unpace(int fd)
+void net_disable_pacing(int fd)
 {
-    static const char control[] = "reno"; /* which every kernel has and allows everybody */
+    static const char control[] = "reno"; /* in every kernel, and needs no privileges */
 
     (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, sizeof(control) - 1);
 }

@@ -1,6 +1,6 @@
 /*
- * net: TCP and Unix end points with deadlines.  Sockets are non-blocking, close-on-exec and, over
- * TCP, without delay.
+ * net: TCP and Unix end points with deadlines.  Sockets are non-blocking and close-on-exec; TCP
+ * sockets have TCP_NODELAY set.
  */
 #ifndef SPARRING_COMMON_BASE_NET_H
 #define SPARRING_COMMON_BASE_NET_H
@@ -16,13 +16,13 @@ struct endpoint {
     uint16_t port;  /* 0 for a Unix socket */
 };
 
-/* "host:port", "[v6]:port", the port is required, 0 allowed; or "unix:/path", absolute, of at most
- * 107 letters, digits and the characters / . _ - + = @ ~ (others mean something to gRPC or in a
- * list of servers).  The error names `what` and the text. */
+/* "host:port" or "[v6]:port", where the port is required and 0 allowed; or "unix:/path", absolute,
+ * of at most 107 letters, digits and the characters / . _ - + = @ ~ (others are special to gRPC or
+ * in a list of servers).  The error names `what` and the text. */
 enum status endpoint_parse(const char *text, const char *what, struct endpoint *ret,
                            struct error *err);
 
-/* The path of a Unix socket, inside e; NULL for host and port. */
+/* The path of a Unix socket, borrowed from e; NULL for host and port. */
 const char *endpoint_unix_path(const struct endpoint *e);
 
 /* "host:port" with brackets where the host has a colon, or "unix:/path". */
@@ -32,21 +32,20 @@ void endpoint_format(const struct endpoint *e, char *text, size_t size);
 int endpoint_is_loopback(const struct endpoint *e);
 
 /* Listen on e (port 0: any free one); *ret_port is the bound port.  When the port is taken the
- * error says which process holds it (pid and command, where /proc tells) and `origin`, where the
- * number came from ("--listen", "MASTER_PORT", ...).  A Unix socket's path must be free and is the
- * caller's to remove; its *ret_port is 0. */
+ * error names the process that holds it (pid and command, when /proc shows them) and `origin`, the
+ * option or variable that set the port ("--listen", "MASTER_PORT", ...).  A Unix socket's path must
+ * be free, and the caller removes it; its *ret_port is 0. */
 enum status net_listen(const struct endpoint *e, const char *origin, int *ret_fd,
                        uint16_t *ret_port, struct error *err);
 
 /* Accept one connection, waiting until deadline_ns (STATUS_TIMEOUT). */
 enum status net_accept(int listen_fd, int64_t deadline_ns, int *ret_fd, struct error *err);
 
-/* Does somebody listen there?  One try; else `reason` says why not ("Connection refused"). */
+/* Does a process listen there?  One try; on failure `reason` is why not ("Connection refused"). */
 bool net_probe(const struct endpoint *e, int64_t deadline_ns, char *reason, size_t size);
 
-/* Connect, trying again until deadline_ns whatever the reason (the peer may not listen yet, or its
- * name may not be known yet).  STATUS_UNREACHABLE names the end point, the time and the last
- * reason. */
+/* Connect, retrying after every failure until deadline_ns (the peer may not listen yet, its name
+ * may not resolve yet).  STATUS_UNREACHABLE names the end point, the time and the last reason. */
 enum status net_connect(const struct endpoint *e, int64_t deadline_ns, int *ret_fd,
                         struct error *err);
 
@@ -55,27 +54,27 @@ enum status net_send_all(int fd, const void *data, size_t size, int64_t deadline
                          struct error *err);
 enum status net_recv_all(int fd, void *data, size_t size, int64_t deadline_ns, struct error *err);
 
-/* Keep the receive window of a connection inside this host at NET_LOCAL_WINDOW bytes.  The kernel's
- * own tuning goes too far there: a window of many MiB fills with bytes that have left the caches
- * when they are read (2 ranks, 64 MiB: 2.9 instead of 1.9 GB/s).  The kernel forgets the bound
- * whenever it enlarges the buffer.  So call this after every receive, which took the bytes received
- * so far from `before` to `after`: it says the bound again where they pass a multiple of
- * NET_LOCAL_WINDOW_EVERY, and else does nothing.  A hint: no harm where it fails. */
+/* Limit the receive window of a connection within this host to NET_LOCAL_WINDOW bytes.  The
+ * kernel's auto-tuning grows it to many MiB, whose bytes have left the caches when they are read (2
+ * ranks, 64 MiB: 2.9 GB/s with the limit, 1.9 without).  The kernel drops the limit whenever it
+ * enlarges the buffer.  So call this after every receive; the receive increased the number of bytes
+ * received so far from `before` to `after`.  It sets the limit again when they pass a multiple of
+ * NET_LOCAL_WINDOW_EVERY, and otherwise does nothing.  Best effort: a failure is ignored. */
 #define NET_LOCAL_WINDOW       (2 << 20)
 #define NET_LOCAL_WINDOW_EVERY (1 << 20)
-void net_bound_local_window(int fd, uint64_t before, uint64_t after);
+void net_limit_local_window(int fd, uint64_t before, uint64_t after);
 
-/* Have a socket that stays inside this host send as fast as the peer reads, whatever the system's
- * congestion control is: of the connections accepted by it, too, where it listens.  One that paces
- * (bbr) estimates the speed of a line that is not there, and holds back with timers: 1.5 times the
- * processor time for push and pull of 64 MiB.  A hint: no harm where it fails. */
-void net_unpace(int fd);
+/* Set a congestion control without pacing on a socket within this host, so that it sends as fast as
+ * the peer reads; a listening socket passes it on to accepted connections.  Pacing (bbr) estimates
+ * the bandwidth of a link that does not exist here and delays with timers: 1.5 times the processor
+ * time for push and pull of 64 MiB.  Best effort: a failure is ignored. */
+void net_disable_pacing(int fd);
 
 /* The local address of a connected socket, as a literal into text. */
 enum status net_local_host(int fd, char *text, size_t size, struct error *err);
 
 /* "pid 123 (command)" of the process that listens on TCP `port` on this host, or "another process"
- * where /proc does not tell. */
+ * when /proc does not show it. */
 void net_port_holder(uint16_t port, char *text, size_t size);
 
 #endif

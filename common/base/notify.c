@@ -1,3 +1,8 @@
+/*
+ * The client side of sd_notify(3): one datagram socket, opened once from the environment.  A failed
+ * send is ignored, because a server must not depend on its service manager.  No locks: one caller
+ * at a time.
+ */
 #include "common/base/notify.h"
 
 #include "common/base/parse.h"
@@ -44,7 +49,7 @@ static enum status read_number(const char *name, uint64_t *ret, struct error *er
     return STATUS_OK;
 }
 
-/* The watchdog may be meant for another process, whose environment we have. */
+/* The environment may be inherited from the process that the watchdog is for: WATCHDOG_PID. */
 static enum status read_watchdog(struct notify *n, struct error *err)
 {
     uint64_t usec = 0, pid = (uint64_t)getpid();
@@ -59,7 +64,7 @@ static enum status read_watchdog(struct notify *n, struct error *err)
 
 enum status notify_open(struct notify *n, struct error *err)
 {
-    const struct timeval patience = {.tv_sec = SEND_TIMEOUT_S};
+    const struct timeval send_timeout = {.tv_sec = SEND_TIMEOUT_S};
     const char *text = getenv("NOTIFY_SOCKET");
     enum status status;
 
@@ -74,11 +79,11 @@ enum status notify_open(struct notify *n, struct error *err)
     n->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (n->fd < 0)
         return error_set_errno(err, errno, "cannot make a socket for NOTIFY_SOCKET");
-    (void)setsockopt(n->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    (void)setsockopt(n->fd, SOL_SOCKET, SO_SNDTIMEO, &send_timeout, sizeof(send_timeout));
     return STATUS_OK;
 }
 
-bool notify_is_wanted(const struct notify *n)
+bool notify_is_enabled(const struct notify *n)
 {
     return n->fd >= 0;
 }

@@ -1,3 +1,7 @@
+/*
+ * Text to numbers.  Every parser consumes the whole text or fails; none accepts leading blanks.
+ * Pure, no locks; the locale is never set, so strtod reads a decimal point.
+ */
 #include "common/base/parse.h"
 
 #include <errno.h>

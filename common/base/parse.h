@@ -1,5 +1,5 @@
 /*
- * parse: text to numbers, whole text or nothing, and words of lists.  A function with *ret returns
+ * parse: converts whole texts to numbers and finds words in lists.  A function with *ret returns
  * false on empty text, trailing characters, overflow or a value outside the type, and leaves *ret
  * untouched.
  */

@@ -1,7 +1,7 @@
 /*
- * Which process listens on a port: /proc/net/tcp{,6} gives the inode of the listening socket, and
- * the process is the one with a descriptor on that inode.  Only for error texts: where /proc is
- * hidden, or the process belongs to another user, the answer is "another process".
+ * Finds the process that listens on a port: /proc/net/tcp{,6} gives the inode of the listening
+ * socket, and the process is the one with a descriptor on that inode.  Only for error texts: when
+ * /proc is hidden or the process belongs to another user, the result is "another process".
  */
 #include "common/base/net.h"
 #include "common/base/parse.h"
@@ -67,7 +67,7 @@ static bool process_holds(const char *pid, const char *wanted)
     return found;
 }
 
-static void describe(const char *pid, char *text, size_t size)
+static void format_process(const char *pid, char *text, size_t size)
 {
     char path[64];
     char command[64] = "?";
@@ -101,7 +101,7 @@ void net_port_holder(uint16_t port, char *text, size_t size)
         uint64_t pid;
 
         if (parse_uint64(entry->d_name, &pid) && process_holds(entry->d_name, wanted)) {
-            describe(entry->d_name, text, size);
+            format_process(entry->d_name, text, size);
             break;
         }
     }

@@ -1,6 +1,6 @@
 /*
- * A binary heap in an array.  A heap forgets who came first among equals, so every entry carries
- * the number of its arrival.
+ * A binary heap in an array.  A heap is not stable among equal priorities, so every entry stores
+ * its arrival number.
  */
 #include "common/base/priority_queue.h"
 
@@ -13,7 +13,7 @@ static bool goes_before(const struct priority_entry *a, const struct priority_en
     return a->priority != b->priority ? a->priority > b->priority : a->arrival < b->arrival;
 }
 
-static bool reserve(struct priority_queue *q)
+static bool reserve_entry(struct priority_queue *q)
 {
     size_t capacity = q->capacity ? q->capacity * 2 : FIRST_CAPACITY;
     struct priority_entry *heap;
@@ -28,12 +28,12 @@ static bool reserve(struct priority_queue *q)
     return true;
 }
 
-bool priority_queue_put(struct priority_queue *q, uint32_t priority, void *item)
+bool priority_queue_push(struct priority_queue *q, uint32_t priority, void *item)
 {
     struct priority_entry entry = {.priority = priority, .item = item};
     size_t at;
 
-    if (!reserve(q))
+    if (!reserve_entry(q))
         return false;
     entry.arrival = q->arrivals++;
     for (at = q->length++; at > 0; at = (at - 1) / 2) {
@@ -45,7 +45,7 @@ bool priority_queue_put(struct priority_queue *q, uint32_t priority, void *item)
     return true;
 }
 
-void *priority_queue_take(struct priority_queue *q)
+void *priority_queue_pop(struct priority_queue *q)
 {
     struct priority_entry last;
     void *item;

@@ -1,7 +1,7 @@
 /*
  * priority_queue: pointers in order of priority, the highest first, and in order of arrival among
- * equals.  Put and take are O(log n) for n that wait; memory grows by doubling and is kept, so a
- * queue that has seen its longest burst allocates no more.
+ * equals.  Push and pop are O(log n) for n entries; memory grows by doubling and is kept, so a
+ * queue does not allocate after its longest burst.
  *
  * Threads: one at a time.
  */
@@ -18,18 +18,18 @@ struct priority_entry {
     void *item; /* the caller's */
 };
 
-/* Zeroed is empty. */
+/* A zeroed struct is an empty queue. */
 struct priority_queue {
     struct priority_entry *heap; /* owned; each entry goes before its children 2i+1 and 2i+2 */
     size_t length, capacity;
     uint64_t arrivals;
 };
 
-/* false: no memory, and nothing has changed. */
-bool priority_queue_put(struct priority_queue *q, uint32_t priority, void *item);
+/* false: out of memory, and the queue is unchanged. */
+bool priority_queue_push(struct priority_queue *q, uint32_t priority, void *item);
 
-/* The next one, or NULL when none waits. */
-void *priority_queue_take(struct priority_queue *q);
+/* Remove and return the first item; NULL when the queue is empty. */
+void *priority_queue_pop(struct priority_queue *q);
 
 /* Free the memory, not the items. */
 void priority_queue_release(struct priority_queue *q);

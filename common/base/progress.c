@@ -1,3 +1,7 @@
+/*
+ * Draws one line on a terminal with a carriage return and the escape that clears a line.  Redraws
+ * are limited to ten a second.  One thread at a time; no locks.
+ */
 #include "common/base/progress.h"
 
 #include "common/base/clock.h"
@@ -49,7 +53,7 @@ static void format_left(const struct progress *p, uint64_t done, int64_t now, ch
     double left;
 
     text[0] = '\0';
-    if (done == 0) /* nothing to judge by yet */
+    if (done == 0) /* no rate is known yet */
         return;
     left = elapsed * (double)(p->total - done) / (double)done;
     (void)snprintf(text, size, " %u:%02u left", (unsigned)left / 60, (unsigned)left % 60);

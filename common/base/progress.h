@@ -1,5 +1,6 @@
 /*
- * progress: one line on stderr, redrawn at most ten times a second, only when stderr is a terminal.
+ * progress: a progress bar on stderr, redrawn at most ten times a second, only when stderr is a
+ * terminal.
  */
 #ifndef SPARRING_COMMON_BASE_PROGRESS_H
 #define SPARRING_COMMON_BASE_PROGRESS_H
@@ -17,7 +18,7 @@ struct progress {
 
 void progress_open(struct progress *p, const char *label, uint64_t total);
 
-/* `detail` is shown behind the bar, cut to the terminal's width. */
+/* `detail` is shown after the bar, cut to the terminal's width. */
 void progress_update(struct progress *p, uint64_t done, const char *detail);
 
 /* Is stderr a terminal that can redraw a line? */

@@ -27,7 +27,7 @@ void random_seed(struct random *r, uint64_t seed)
     r->next = STATE_WORDS;
 }
 
-static void refill(struct random *r)
+static void refill_state(struct random *r)
 {
     uint32_t *s = r->state;
 
@@ -44,7 +44,7 @@ uint32_t random_u32(struct random *r)
     uint32_t word;
 
     if (r->next >= STATE_WORDS)
-        refill(r);
+        refill_state(r);
     word = r->state[r->next++];
     word ^= word >> 11;
     word ^= (word << 7) & 0x9d2c5680u;

@@ -1,5 +1,5 @@
 /*
- * random: the standard 32-bit mt19937, drawn the way PyTorch draws on the CPU, so that a seed here
+ * random: the standard 32-bit mt19937 with PyTorch's CPU sampling formulas, so that a seed here
  * gives PyTorch's permutations and weights bit for bit.
  */
 #ifndef SPARRING_COMMON_BASE_RANDOM_H

@@ -1,6 +1,6 @@
 /*
- * memfd_create, with the seal that no holder can shrink the memory: an access behind its end would
- * be SIGBUS.  Pages come zeroed and are first touched by whoever writes them.
+ * memfd_create with F_SEAL_SHRINK: an access past the end of a shrunk file would raise SIGBUS.
+ * Pages are zeroed and allocated on first touch.  No locks: a struct belongs to one thread.
  */
 #include "common/base/shared_memory.h"
 
@@ -18,9 +18,9 @@ static size_t page_size(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Map fd, which becomes ret's, or is closed. */
-static enum status map(int fd, size_t size, int protection, struct shared_memory *ret,
-                       struct error *err)
+/* Map fd; ret owns it on success, it is closed on failure. */
+static enum status map_fd(int fd, size_t size, int protection, struct shared_memory *ret,
+                          struct error *err)
 {
     void *base = mmap(NULL, size, protection, MAP_SHARED, fd, 0);
 
@@ -36,8 +36,8 @@ static enum status map(int fd, size_t size, int protection, struct shared_memory
     return STATUS_OK;
 }
 
-/* What a limit on the size of files (ulimit -f) has to do with memory is not obvious. */
-static enum status cannot_size(const char *what, size_t size, int error_number, struct error *err)
+/* EFBIG needs an explanation: the file size limit (ulimit -f) applies to a memfd too. */
+static enum status size_error(const char *what, size_t size, int error_number, struct error *err)
 {
     struct rlimit limit;
 
@@ -52,7 +52,7 @@ static enum status cannot_size(const char *what, size_t size, int error_number, 
 }
 
 /* An anonymous file of `size` bytes that cannot shrink. */
-static enum status make_file(size_t size, const char *what, int *ret_fd, struct error *err)
+static enum status create_memfd(size_t size, const char *what, int *ret_fd, struct error *err)
 {
     int fd = memfd_create(what, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
@@ -60,7 +60,7 @@ static enum status make_file(size_t size, const char *what, int *ret_fd, struct 
         return error_set_errno(err, errno, "cannot make shared memory for '%s'", what);
     if (ftruncate(fd, (off_t)size) != 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
-        enum status status = cannot_size(what, size, errno, err);
+        enum status status = size_error(what, size, errno, err);
 
         (void)close(fd);
         return status;
@@ -79,8 +79,8 @@ enum status shared_memory_open(size_t size, const char *what, struct shared_memo
     if (size > (size_t)INT64_MAX - page)
         return error_set(err, STATUS_NO_MEMORY, "cannot share %zu bytes for '%s'", size, what);
     size = size == 0 ? page : (size + page - 1) / page * page;
-    status = make_file(size, what, &fd, err);
-    return status == STATUS_OK ? map(fd, size, PROT_READ | PROT_WRITE, ret, err) : status;
+    status = create_memfd(size, what, &fd, err);
+    return status == STATUS_OK ? map_fd(fd, size, PROT_READ | PROT_WRITE, ret, err) : status;
 }
 
 enum status shared_memory_renew(struct shared_memory *m, const char *what, struct error *err)
@@ -101,8 +101,8 @@ enum status shared_memory_renew(struct shared_memory *m, const char *what, struc
     return STATUS_OK;
 }
 
-static enum status map_checked(int fd, size_t size, int protection, struct shared_memory *ret,
-                               struct error *err)
+static enum status map_sealed_fd(int fd, size_t size, int protection, struct shared_memory *ret,
+                                 struct error *err)
 {
     size_t page = page_size();
     int seals = fcntl(fd, F_GET_SEALS);
@@ -115,18 +115,18 @@ static enum status map_checked(int fd, size_t size, int protection, struct share
         return error_set(err, STATUS_PROTOCOL,
                          "a peer's descriptor is no sealed memory of %zu bytes", size);
     }
-    return map(fd, size, protection, ret, err);
+    return map_fd(fd, size, protection, ret, err);
 }
 
 enum status shared_memory_map(int fd, size_t size, struct shared_memory *ret, struct error *err)
 {
-    return map_checked(fd, size, PROT_READ | PROT_WRITE, ret, err);
+    return map_sealed_fd(fd, size, PROT_READ | PROT_WRITE, ret, err);
 }
 
 enum status shared_memory_map_read_only(int fd, size_t size, struct shared_memory *ret,
                                         struct error *err)
 {
-    return map_checked(fd, size, PROT_READ, ret, err);
+    return map_sealed_fd(fd, size, PROT_READ, ret, err);
 }
 
 void shared_memory_release(struct shared_memory *m)

@@ -1,7 +1,7 @@
 /*
- * shared_memory: an anonymous mapping that other processes of this host can map, too.
- * It has no name (memfd_create), so nothing is left behind whoever is killed, and nobody finds it
- * who was not handed the file descriptor.
+ * shared_memory: an anonymous mapping that other processes of this host can map too.  It has no
+ * name (memfd_create), so a killed process leaves nothing behind, and only processes that received
+ * the file descriptor can map it.
  */
 #ifndef SPARRING_COMMON_BASE_SHARED_MEMORY_H
 #define SPARRING_COMMON_BASE_SHARED_MEMORY_H
@@ -23,17 +23,17 @@ struct shared_memory {
 enum status shared_memory_open(size_t size, const char *what, struct shared_memory *ret,
                                struct error *err);
 
-/* Map a descriptor that a peer sent; takes the descriptor in every case.  STATUS_PROTOCOL when it
- * is no sealed memory of at least `size` bytes. */
+/* Map a descriptor that a peer sent; consumes the descriptor also on failure.  STATUS_PROTOCOL when
+ * it is not sealed memory of at least `size` bytes. */
 enum status shared_memory_map(int fd, size_t size, struct shared_memory *ret, struct error *err);
 
-/* The same, to be read only. */
+/* The same, mapped read-only. */
 enum status shared_memory_map_read_only(int fd, size_t size, struct shared_memory *ret,
                                         struct error *err);
 
-/* Move m's contents to new memory at the same address: whoever was handed the old descriptor keeps
- * the old memory and cannot reach the new one.  A fence against a process that was given up and
- * may go on writing.  On failure m is as it was. */
+/* Move m's contents to new memory at the same address: processes that have the old descriptor keep
+ * the old memory and cannot reach the new one.  A fence against a process that is considered dead
+ * but may still write.  On failure m is unchanged. */
 enum status shared_memory_renew(struct shared_memory *m, const char *what, struct error *err);
 
 /* Unmap and close; SHARED_MEMORY_NONE and zeroed structs with fd -1 allowed. */

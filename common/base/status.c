@@ -1,3 +1,6 @@
+/*
+ * Tables generated from STATUS_LIST, and the mapping from errno values.  Pure, no state.
+ */
 #include "common/base/status.h"
 
 #include <errno.h>

@@ -1,6 +1,11 @@
 /*
- * status: the one result type of the code base.  0 is success, failures are negative.
- * The X-macro makes the enum, the names and the process exit codes from one list.
+ * status: the result type of the whole code base.  0 is success, failures are negative.
+ * The X-macro generates the enum, the names and the process exit codes from one list.
+ *
+ * Library common/base: status and errors, memory, files, sockets, time, logging, signals, random
+ * numbers and the description of the host.  It needs only libc, libm, libdl and threads; every
+ * other library calls it.  Except for the log, the stop flag and the wait monitor it has no
+ * globals.
  */
 #ifndef SPARRING_COMMON_BASE_STATUS_H
 #define SPARRING_COMMON_BASE_STATUS_H
@@ -11,22 +16,22 @@
     X(INVALID, -1, "invalid argument", 2)     /* a flag or option: the user's command line */      \
     X(CONFIG, -2, "invalid configuration", 3) /* a file, a model spec, an environment value */     \
     X(DATA, -3, "malformed data", 3)          /* bytes that break their format */                  \
-    X(IO, -4, "input/output error", 1)        /* the operating system said no */                   \
+    X(IO, -4, "input/output error", 1)        /* a system call failed */                           \
     X(NO_SPACE, -5, "no space left", 1)       /* full disk or quota */                             \
     X(NO_MEMORY, -6, "out of memory", 1)                                                           \
     X(TIMEOUT, -7, "timed out", 4)                /* a deadline passed */                          \
     X(UNREACHABLE, -8, "unreachable", 4)          /* a peer or rendezvous could not be reached */  \
-    X(PEER_LOST, -9, "peer lost", 1)              /* a peer that was there died or failed */       \
+    X(PEER_LOST, -9, "peer lost", 1)              /* a connected peer ended or failed */           \
     X(MISMATCH, -10, "mismatch between ranks", 3) /* ranks disagree on what they run */            \
     X(PROTOCOL, -11, "protocol violation", 1)     /* a peer sent what it must not */               \
     X(NOT_FOUND, -12, "not found", 1)                                                              \
     X(EXISTS, -13, "already exists", 1)                                                            \
     X(UNSUPPORTED, -14, "unsupported", 2) /* a pair that does not go together */                   \
     X(UNAVAILABLE, -15, "unavailable", 4) /* draining, or not ready */                             \
-    X(CANCELLED, -16, "cancelled", 6)     /* a signal asked us to stop */                          \
+    X(CANCELLED, -16, "cancelled", 6)     /* a signal requested a stop */                          \
     X(INTERNAL, -17, "internal error", 1)                                                          \
-    X(UNAUTHENTICATED, -18, "not authenticated", 3) /* the peer wants a token and got none */      \
-    X(DENIED, -19, "permission denied", 3)          /* the peer knows us, and says no */
+    X(UNAUTHENTICATED, -18, "not authenticated", 3) /* no valid token was sent */                  \
+    X(DENIED, -19, "permission denied", 3)          /* authenticated, not authorised */
 
 enum status {
 #define X(name, value, text, exit_code) STATUS_##name = (value),
@@ -34,7 +39,7 @@ enum status {
 #undef X
 };
 
-/* How many there are: -status is an index below it. */
+/* The number of statuses: -status is an index below it. */
 enum {
     STATUS_COUNT = 0
 #define X(name, value, text, exit_code) +1
@@ -53,11 +58,11 @@ const char *status_text(enum status status);
  * whose other ranks ended well). */
 int status_exit_code(enum status status);
 
-/* From an errno value of a file or socket call (ENOSPC, EDQUOT -> NO_SPACE; ENOENT -> NOT_FOUND;
- * ...). */
+/* The status of an errno value from a file or socket call (ENOSPC, EDQUOT -> NO_SPACE; ENOENT ->
+ * NOT_FOUND; ...). */
 enum status status_from_errno(int error_number);
 
-/* True when `value` is one of the list: for a status read from a wire or a file. */
+/* True when `value` is in the list: for a status read from a wire or a file. */
 int status_is_known(int value);
 
 #endif

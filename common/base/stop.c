@@ -1,3 +1,7 @@
+/*
+ * Signal handlers and the flag that they set.  The handler touches only atomics and an eventfd; all
+ * state is process-wide and needs no lock.
+ */
 #include "common/base/stop.h"
 
 #include "common/base/clock.h"
@@ -9,7 +13,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define PATIENCE_NS INT64_C(10000000000)
+#define WAIT_GRACE_NS INT64_C(10000000000)
 
 static atomic_int signal_seen;
 static atomic_int_least64_t seen_ns;
@@ -61,7 +65,7 @@ bool stop_ends_waits(void)
 
     if (stop_requested() == 0 || when == STOP_WAITS_NEVER)
         return false;
-    return when == STOP_WAITS_NOW || clock_now_ns() - atomic_load(&seen_ns) > PATIENCE_NS;
+    return when == STOP_WAITS_NOW || clock_now_ns() - atomic_load(&seen_ns) > WAIT_GRACE_NS;
 }
 
 int stop_fd(void)

@@ -1,7 +1,7 @@
 /*
- * stop: the one flag that signals set.  SIGTERM and SIGINT ask for an orderly stop (a daemon
- * drains, a worker ends after its step); a second one ends the process at once.  SIGPIPE and
- * SIGXFSZ (a file past its limit) are ignored: the write says what is wrong.
+ * stop: the process-wide flag that signals set.  SIGTERM and SIGINT request an orderly stop (a
+ * daemon drains, a worker ends after its step); a second one ends the process at once.  SIGPIPE and
+ * SIGXFSZ (a file past its limit) are ignored: write returns the error.
  */
 #ifndef SPARRING_COMMON_BASE_STOP_H
 #define SPARRING_COMMON_BASE_STOP_H
@@ -13,18 +13,18 @@
 /* Install the handlers.  Call once in main before threads start. */
 enum status stop_install(struct error *err);
 
-/* The signal that asked us to stop, or 0. */
+/* The signal that requested the stop, or 0. */
 int stop_requested(void);
 
-/* When a stop ends the waits for other processes. */
+/* When a stop interrupts waits for other processes. */
 enum stop_waits {
-    STOP_WAITS_LATE, /* the first: after 10 s; a step is made to its end, but may take for ever */
-    STOP_WAITS_NOW,  /* nothing is at stake: ranks or servers are not there yet, or all is done */
-    STOP_WAITS_NEVER /* what is waited for is what the stop saves */
+    STOP_WAITS_LATE, /* default: after 10 s; the current step may end first, but may also hang */
+    STOP_WAITS_NOW,  /* nothing would be lost: peers are not connected yet, or the work is done */
+    STOP_WAITS_NEVER /* the wait itself saves data that the stop must not lose */
 };
 void stop_set_waits(enum stop_waits when);
 
-/* Is a stop requested that ends a wait now? */
+/* Does a requested stop interrupt waits now? */
 bool stop_ends_waits(void);
 
 /* An eventfd that becomes readable (and stays so) when a stop is requested; for poll.  -1 before

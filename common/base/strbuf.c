@@ -1,3 +1,7 @@
+/*
+ * A growing string.  Capacity doubles; a failed allocation makes every later call a no-op, so
+ * callers check once at the end.  No locks: a strbuf belongs to one thread.
+ */
 #include "common/base/strbuf.h"
 
 #include <stdint.h>
@@ -29,7 +33,7 @@ bool strbuf_ok(const struct strbuf *s)
 }
 
 /* Room for `more` bytes and the NUL. */
-static bool reserve(struct strbuf *s, size_t more)
+static bool reserve_bytes(struct strbuf *s, size_t more)
 {
     size_t capacity = s->capacity ? s->capacity : 64;
     char *text;
@@ -54,7 +58,7 @@ static bool reserve(struct strbuf *s, size_t more)
 
 void strbuf_add_bytes(struct strbuf *s, const void *bytes, size_t count)
 {
-    if (!reserve(s, count))
+    if (!reserve_bytes(s, count))
         return;
     memcpy(s->text + s->length, bytes, count);
     s->length += count;
@@ -74,7 +78,7 @@ void strbuf_vaddf(struct strbuf *s, const char *format, va_list args)
     va_copy(again, args);
     length = vsnprintf(NULL, 0, format, again);
     va_end(again);
-    if (length < 0 || !reserve(s, (size_t)length))
+    if (length < 0 || !reserve_bytes(s, (size_t)length))
         return;
     (void)vsnprintf(s->text + s->length, (size_t)length + 1, format, args);
     s->length += (size_t)length;

@@ -1,6 +1,6 @@
 /*
  * strbuf: a growing NUL-terminated string.  STRBUF_INIT needs no allocation; release frees and
- * resets. An allocation that fails sets `failed`, later calls do nothing: check strbuf_ok once at
+ * resets.  A failed allocation sets `failed`, and later calls do nothing: check strbuf_ok once at
  * the end.
  */
 #ifndef SPARRING_COMMON_BASE_STRBUF_H

@@ -1,7 +1,7 @@
 /*
- * The lock file is removed by its holder, so whoever has locked one looks whether it still stands
- * at its path, and takes the next one when not.  Locks are flock(2): they belong to the open file,
- * so two servers of one process exclude each other too.  No state but the caller's.
+ * The holder removes the lock file, so a process that has locked one checks that it is still the
+ * file at the path, and otherwise opens the new one.  Locks are flock(2): they belong to the open
+ * file, so two servers of one process exclude each other too.  No state but the caller's.
  */
 #include "common/base/unix_path.h"
 
@@ -50,7 +50,7 @@ static void lock_path(const char *path, char *text)
     (void)snprintf(text, LOCK_PATH_MAX, "%s.lock", path);
 }
 
-static enum status held_by(const char *path, const char *origin, int fd, struct error *err)
+static enum status lock_held_error(const char *path, const char *origin, int fd, struct error *err)
 {
     char holder[24] = "";
     ssize_t got = pread(fd, holder, sizeof(holder) - 1, 0);
@@ -61,8 +61,8 @@ static enum status held_by(const char *path, const char *origin, int fd, struct 
                      path, origin, holder[0] ? "pid " : "another server", holder);
 }
 
-/* Does the open file stand at this path? */
-static bool stands_at(int fd, const char *path)
+/* Is the open file still the one at this path? */
+static bool is_file_at(int fd, const char *path)
 {
     struct stat open_file, named;
 
@@ -84,16 +84,16 @@ static enum status take_lock(const char *path, const char *origin, int *ret_fd, 
             return error_set_errno(err, errno, "cannot open lock file '%s' (%s)", name, origin);
         if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
             status = errno == EWOULDBLOCK
-                         ? held_by(path, origin, fd, err)
+                         ? lock_held_error(path, origin, fd, err)
                          : error_set_errno(err, errno, "cannot lock '%s' (%s)", name, origin);
             (void)close(fd);
             return status;
         }
-        if (!stands_at(fd, name)) { /* its holder has just removed it */
+        if (!is_file_at(fd, name)) { /* its holder removed it after our open */
             (void)close(fd);
             continue;
         }
-        /* The number only serves the error text above. */
+        /* The pid is only used in the error text above. */
         if (ftruncate(fd, 0) != 0 || pwrite(fd, pid, (size_t)length, 0) != length)
             (void)ftruncate(fd, 0);
         *ret_fd = fd;
@@ -101,7 +101,7 @@ static enum status take_lock(const char *path, const char *origin, int *ret_fd, 
     }
 }
 
-/* Does anybody accept connections there?  A left-over socket file refuses them. */
+/* Does a process accept connections there?  A stale socket file refuses them. */
 static bool is_served(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -117,8 +117,8 @@ static bool is_served(const char *path)
     return served;
 }
 
-/* Nothing there, or a socket that nobody serves. */
-static enum status check_place(const char *path, const char *origin, struct error *err)
+/* OK when there is no file, or a socket without a listener. */
+static enum status check_socket_path(const char *path, const char *origin, struct error *err)
 {
     struct stat info;
 
@@ -147,7 +147,7 @@ enum status unix_path_claim(const char *path, const char *origin, struct unix_pa
         status = take_lock(path, origin, &claim.lock_fd, err);
     if (status != STATUS_OK)
         return status;
-    status = check_place(path, origin, err);
+    status = check_socket_path(path, origin, err);
     if (status != STATUS_OK) {
         char name[LOCK_PATH_MAX];
 
@@ -169,7 +169,7 @@ void unix_path_release(struct unix_path *claim)
         return;
     lock_path(claim->path, name);
     (void)unlink(claim->path);
-    (void)unlink(name); /* before the lock goes: see stands_at */
+    (void)unlink(name); /* before the lock is released: see is_file_at */
     (void)close(claim->lock_fd);
     *claim = (struct unix_path){.lock_fd = -1};
 }

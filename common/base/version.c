@@ -1,3 +1,7 @@
+/*
+ * The only file that is compiled with the commit's description, so a new commit recompiles one
+ * file.
+ */
 #include "common/base/version.h"
 
 const char *version_git(void)

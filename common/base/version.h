@@ -1,6 +1,6 @@
 /*
- * version: what was built.  SPARRING_VERSION is the release; the commit is known to one file only,
- * so that a new commit recompiles one file.
+ * version: the release (SPARRING_VERSION) and the commit of this build.  Only version.c is compiled
+ * with the commit, so that a new commit recompiles one file.
  */
 #ifndef SPARRING_COMMON_BASE_VERSION_H
 #define SPARRING_COMMON_BASE_VERSION_H

@@ -1,6 +1,6 @@
 /*
- * The waits are a list, the innermost first, under the monitor's lock.  While there is one the
- * monitor looks ten times a second at the clock and for a stop, else it sleeps.
+ * The waits are a list, the innermost first, under the monitor's lock.  While the list is not empty
+ * the monitor thread checks the clock and the stop flag ten times a second; otherwise it sleeps.
  */
 #include "common/base/wait.h"
 
@@ -18,26 +18,26 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SAY_AFTER_NS INT64_C(3000000000)
-#define REDRAW_NS    INT64_C(1000000000)
-#define LOOK_MS      100
-#define STOP_NS      INT64_C(500000000) /* for a wait to end by itself */
+#define SHOW_AFTER_NS INT64_C(3000000000)
+#define REDRAW_NS     INT64_C(1000000000)
+#define POLL_MS       100
+#define STOP_GRACE_NS INT64_C(500000000) /* for a wait to end by itself */
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
-    pthread_t owner; /* who started it */
+    pthread_t owner; /* the thread that started the monitor */
     bool runs, ends;
     struct wait *innermost, *outermost;
     bool is_terminal;
-    bool is_said; /* of the outermost wait: its line stands there */
+    bool is_shown; /* the line of the outermost wait has been written */
     int64_t drawn_ns;
-    int64_t stopped_ns; /* when a stop was seen that may end the wait; 0: none */
+    int64_t stopped_ns; /* when a stop that interrupts waits was first seen; 0: not yet */
 } monitor = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Lock held. */
-static void describe(char *text, size_t size)
+static void format_wait(char *text, size_t size)
 {
     const struct wait *w = monitor.outermost;
     int64_t now_ns = clock_now_ns();
@@ -55,34 +55,34 @@ static void describe(char *text, size_t size)
 }
 
 /* Lock held. */
-static void show(void)
+static void show_outermost(void)
 {
     int64_t now_ns = clock_now_ns();
     char text[700];
 
-    if (now_ns - monitor.outermost->since_ns < SAY_AFTER_NS)
+    if (now_ns - monitor.outermost->since_ns < SHOW_AFTER_NS)
         return;
-    if (monitor.is_said && (!monitor.is_terminal || now_ns - monitor.drawn_ns < REDRAW_NS))
+    if (monitor.is_shown && (!monitor.is_terminal || now_ns - monitor.drawn_ns < REDRAW_NS))
         return;
-    describe(text, sizeof(text));
+    format_wait(text, sizeof(text));
     if (monitor.is_terminal)
         progress_draw(text);
     else
         log_info("%s", text);
-    monitor.is_said = true;
+    monitor.is_shown = true;
     monitor.drawn_ns = now_ns;
 }
 
 /* Lock held. */
-static void clear(void)
+static void clear_line(void)
 {
-    if (monitor.is_said && monitor.is_terminal)
+    if (monitor.is_shown && monitor.is_terminal)
         progress_draw("");
-    monitor.is_said = false;
+    monitor.is_shown = false;
 }
 
-/* A stop ends most waits where they are; the process ends with what does not look.  Lock held. */
-static void end_stopped(void)
+/* Most waits poll for a stop and return.  End the process when one does not.  Lock held. */
+static void exit_if_stopped(void)
 {
     struct error err = {0};
 
@@ -92,23 +92,23 @@ static void end_stopped(void)
     }
     if (monitor.stopped_ns == 0)
         monitor.stopped_ns = clock_now_ns();
-    if (clock_now_ns() - monitor.stopped_ns < STOP_NS)
+    if (clock_now_ns() - monitor.stopped_ns < STOP_GRACE_NS)
         return;
-    clear();
+    clear_line();
     (void)error_set(&err, STATUS_CANCELLED, "stopped by signal %d while waiting for %s",
                     stop_requested(), monitor.outermost->what);
     _exit(log_failure(&err));
 }
 
-static void *run(void *unused)
+static void *monitor_main(void *unused)
 {
     (void)pthread_mutex_lock(&monitor.lock);
     while (!monitor.ends) {
         if (monitor.outermost) {
-            struct timespec next = condition_until(clock_deadline_ns(LOOK_MS));
+            struct timespec next = condition_until(clock_deadline_ns(POLL_MS));
 
-            show();
-            end_stopped();
+            show_outermost();
+            exit_if_stopped();
             (void)pthread_cond_timedwait(&monitor.changed, &monitor.lock, &next);
         } else {
             (void)pthread_cond_wait(&monitor.changed, &monitor.lock);
@@ -162,7 +162,7 @@ void wait_end(struct wait *w)
     (void)pthread_mutex_lock(&monitor.lock);
     monitor.innermost = w->outer;
     if (monitor.outermost == w) {
-        clear();
+        clear_line();
         monitor.outermost = NULL;
     }
     (void)pthread_mutex_unlock(&monitor.lock);
@@ -176,8 +176,9 @@ enum status wait_monitor_start(struct error *err)
     condition_init(&monitor.changed);
     monitor.is_terminal = progress_can_draw();
     (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before); /* signals wake those who wait */
-    failed = pthread_create(&monitor.thread, NULL, run, NULL);
+    (void)pthread_sigmask(SIG_SETMASK, &all,
+                          &before); /* signals must interrupt the waiting threads */
+    failed = pthread_create(&monitor.thread, NULL, monitor_main, NULL);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed != 0)
         return error_set_errno(err, failed, "cannot start the monitor of waits");
@@ -191,7 +192,7 @@ void wait_monitor_stop(void)
     if (!monitor.runs)
         return;
     (void)pthread_mutex_lock(&monitor.lock);
-    clear();
+    clear_line();
     monitor.ends = true;
     (void)pthread_cond_signal(&monitor.changed);
     (void)pthread_mutex_unlock(&monitor.lock);

@@ -1,8 +1,8 @@
 /*
  * The facts are one table of fields, which drives writing, reading, range checks and comparison.
- * Numbers are written so that they read back as the same bits.  The folder is read when a
- * checkpoint has been added: what looks like one and is not among the newest goes, and so do
- * temporary files that a writer left behind when it died.
+ * Numbers are written so that they read back as the same bits.  After a checkpoint has been added,
+ * the folder is read, and older checkpoints and stale temporary files of crashed writers are
+ * removed.  No locks: one writer per folder.
  */
 #include "common/checkpoint/checkpoint.h"
 
@@ -26,55 +26,57 @@
 #define PREFIX        "step-"
 #define SUFFIX        ".safetensors"
 #define FILE_NAME_MAX 64
-#define NUMBER_MAX    64
-#define STEPS_MAX     ((uint64_t)1 << 53) /* doubles count so far */
+#define STEPS_MAX     ((uint64_t)1 << 53) /* a double counts exactly up to here */
 #define SAMPLES_MAX   ((uint64_t)1 << 40)
 #define POSITIVE_MAX  1e300
 #define SCALE_MAX     1e38
 
-enum kind { TEXT, WHOLE, REAL };
+enum field_kind { TEXT, WHOLE, REAL };
 
 struct field {
     const char *name;
-    enum kind kind;
+    enum field_kind field_kind;
     size_t offset;
     size_t size; /* TEXT: of the array */
     uint64_t least, most;
-    enum checkpoint_weight weight;
-    const char *missing; /* what it is in a file that does not say; NULL: it has to */
+    enum checkpoint_agreement weight;
+    const char *missing; /* its value when the file lacks it; NULL: required */
 };
 
 #define FIELD(member) .name = #member, .offset = offsetof(struct checkpoint_facts, member)
 #define TEXT_FIELD(member, weight_)                                                                \
     {                                                                                              \
-        FIELD(member), .kind = TEXT, .size = sizeof(((struct checkpoint_facts *)NULL)->member),    \
+        FIELD(member), .field_kind = TEXT,                                                         \
+                       .size = sizeof(((struct checkpoint_facts *)NULL)->member),                  \
                        .weight = (weight_)                                                         \
     }
 #define WHOLE_FIELD(member, least_, most_, weight_)                                                \
     {                                                                                              \
-        FIELD(member), .kind = WHOLE, .least = (least_), .most = (most_), .weight = (weight_)      \
+        FIELD(member), .field_kind = WHOLE, .least = (least_), .most = (most_),                    \
+                       .weight = (weight_)                                                         \
     }
 #define REAL_FIELD(member)                                                                         \
     {                                                                                              \
-        FIELD(member), .kind = REAL, .weight = CHECKPOINT_MAY_DIFFER                               \
+        FIELD(member), .field_kind = REAL, .weight = CHECKPOINT_MAY_DIFFER                         \
     }
 
 static const struct field fields[] = {
     TEXT_FIELD(version, CHECKPOINT_PROGRESS),
     TEXT_FIELD(model, CHECKPOINT_MUST_AGREE),
     TEXT_FIELD(optimizer, CHECKPOINT_MUST_AGREE),
-    {FIELD(precision), .kind = TEXT, .size = sizeof(((struct checkpoint_facts *)NULL)->precision),
-     .weight = CHECKPOINT_MAY_DIFFER, .missing = "float32"},
+    {FIELD(precision), .field_kind = TEXT,
+     .size = sizeof(((struct checkpoint_facts *)NULL)->precision), .weight = CHECKPOINT_MAY_DIFFER,
+     .missing = "float32"},
     TEXT_FIELD(data, CHECKPOINT_MAY_DIFFER),
     TEXT_FIELD(rest, CHECKPOINT_MAY_DIFFER),
     TEXT_FIELD(sync, CHECKPOINT_PROGRESS),
     WHOLE_FIELD(step, 0, STEPS_MAX, CHECKPOINT_PROGRESS),
     WHOLE_FIELD(optimizer_step, 0, STEPS_MAX, CHECKPOINT_PROGRESS),
-    {FIELD(overflowed), .kind = WHOLE, .most = STEPS_MAX, .weight = CHECKPOINT_PROGRESS,
+    {FIELD(overflowed), .field_kind = WHOLE, .most = STEPS_MAX, .weight = CHECKPOINT_PROGRESS,
      .missing = "0"},
-    {FIELD(growth_tracker), .kind = WHOLE, .most = UINT32_MAX, .weight = CHECKPOINT_PROGRESS,
+    {FIELD(growth_tracker), .field_kind = WHOLE, .most = UINT32_MAX, .weight = CHECKPOINT_PROGRESS,
      .missing = "0"},
-    {FIELD(loss_scale), .kind = REAL, .weight = CHECKPOINT_PROGRESS, .missing = "1"},
+    {FIELD(loss_scale), .field_kind = REAL, .weight = CHECKPOINT_PROGRESS, .missing = "1"},
     WHOLE_FIELD(epoch, 0, STEPS_MAX, CHECKPOINT_PROGRESS),
     WHOLE_FIELD(position, 0, SAMPLES_MAX, CHECKPOINT_PROGRESS),
     WHOLE_FIELD(parts, 1, UINT32_MAX, CHECKPOINT_PROGRESS),
@@ -98,7 +100,7 @@ static const struct field fields[] = {
 
 /* ------------------------------------------------------------------ facts */
 
-/* With as few digits as read back as the same bits. */
+/* With the fewest digits that read back as the same bits. */
 static void write_real(double value, char *text, size_t size)
 {
     int digits = 15;
@@ -115,7 +117,7 @@ static void write_field(const struct field *f, const struct checkpoint_facts *fa
     uint64_t whole;
     double real;
 
-    switch (f->kind) {
+    switch (f->field_kind) {
     case TEXT:
         (void)snprintf(text, size, "%s", at);
         break;
@@ -130,14 +132,14 @@ static void write_field(const struct field *f, const struct checkpoint_facts *fa
     }
 }
 
-/* False: the text is no value of the field. */
+/* False: the text is not a valid value of the field. */
 static bool read_field(const struct field *f, const char *text, struct checkpoint_facts *facts)
 {
     char *at = (char *)facts + f->offset;
     uint64_t whole;
     double real;
 
-    switch (f->kind) {
+    switch (f->field_kind) {
     case TEXT:
         if (strlen(text) >= f->size)
             return false;
@@ -194,7 +196,7 @@ enum status checkpoint_read_facts(const struct safetensors *s, struct checkpoint
 
 size_t checkpoint_list_differences(const struct checkpoint_facts *then,
                                    const struct checkpoint_facts *now,
-                                   enum checkpoint_weight weight, struct strbuf *text)
+                                   enum checkpoint_agreement weight, struct strbuf *text)
 {
     size_t found = 0;
 
@@ -216,8 +218,8 @@ size_t checkpoint_list_differences(const struct checkpoint_facts *then,
 
 /* ------------------------------------------------------------------ the folder */
 
-/* "step-000120.safetensors", and nothing else. */
-static bool is_name(const char *name)
+/* Is it exactly of the form "step-000120.safetensors"? */
+static bool is_checkpoint_name(const char *name)
 {
     size_t length = strlen(name);
     size_t prefix = strlen(PREFIX);
@@ -230,14 +232,14 @@ static bool is_name(const char *name)
     return digits > 0 && strcmp(name + prefix + digits, SUFFIX) == 0;
 }
 
-/* Of a name that is one; more than there are numbers for: the greatest. */
-static uint64_t step_of(const char *name)
+/* The step of a checkpoint name; UINT64_MAX when it overflows. */
+static uint64_t step_from_name(const char *name)
 {
     return strtoull(name + strlen(PREFIX), NULL, 10);
 }
 
-/* What a writer that died has left: a name of ours, then ".tmp-". */
-static bool is_left_over(const char *name)
+/* A temporary file of a crashed writer: a name of ours, then ".tmp-". */
+static bool is_stale_temporary(const char *name)
 {
     const char *at = strstr(name, ".tmp-");
     char whole[FILE_NAME_MAX];
@@ -246,34 +248,35 @@ static bool is_left_over(const char *name)
         return false;
     memcpy(whole, name, (size_t)(at - name));
     whole[at - name] = '\0';
-    return is_name(whole) || strcmp(whole, LATEST) == 0;
+    return is_checkpoint_name(whole) || strcmp(whole, LATEST) == 0;
 }
 
-struct found {
+struct checkpoint_file {
     char name[FILE_NAME_MAX];
     uint64_t step;
     dev_t device;
     ino_t inode;
 };
 
-/* More updates first.  Not by the time of writing: copying a folder changes it, and a clock may be
- * set back. */
-static int compare_found(const void *a, const void *b)
+/* By updates, descending.  Not by modification time: copying a folder changes it, and a clock may
+ * be set back. */
+static int compare_newest_first(const void *a, const void *b)
 {
-    const struct found *x = a;
-    const struct found *y = b;
+    const struct checkpoint_file *x = a;
+    const struct checkpoint_file *y = b;
 
     if (x->step != y->step)
         return x->step < y->step ? 1 : -1;
-    return -strcmp(x->name, y->name); /* one of them has zeros too many */
+    return -strcmp(x->name, y->name); /* they differ in leading zeros */
 }
 
-static bool note_entry(DIR *dir, const char *name, struct found **list, size_t *length)
+static bool append_checkpoint_file(DIR *dir, const char *name, struct checkpoint_file **list,
+                                   size_t *length)
 {
-    struct found *more;
+    struct checkpoint_file *more;
     struct stat info;
 
-    if (!is_name(name) || fstatat(dirfd(dir), name, &info, AT_SYMLINK_NOFOLLOW) != 0)
+    if (!is_checkpoint_name(name) || fstatat(dirfd(dir), name, &info, AT_SYMLINK_NOFOLLOW) != 0)
         return true;
     more = realloc(*list, (*length + 1) * sizeof(*more));
     if (!more)
@@ -282,22 +285,23 @@ static bool note_entry(DIR *dir, const char *name, struct found **list, size_t *
     memcpy(more[*length].name, name, strlen(name) + 1);
     more[*length].device = info.st_dev;
     more[*length].inode = info.st_ino;
-    more[(*length)++].step = step_of(name);
+    more[(*length)++].step = step_from_name(name);
     return true;
 }
 
-static bool is_file(const struct found *f, const struct stat *info)
+static bool is_same_file(const struct checkpoint_file *f, const struct stat *info)
 {
     return f->inode == info->st_ino && f->device == info->st_dev;
 }
 
-/* A checkpoint too many is no reason to end: whatever fails here is tried again with the next. */
-static void remove_older(const char *folder, const char *newest, size_t keep, const char *spared)
+/* Errors are ignored, because a surplus checkpoint is harmless: the next save tries again. */
+static void remove_old_checkpoints(const char *folder, const char *newest, size_t keep,
+                                   const char *kept_path)
 {
-    struct stat stays;
-    bool spares = spared && stat(spared, &stays) == 0;
+    struct stat kept_info;
+    bool has_kept_path = kept_path && stat(kept_path, &kept_info) == 0;
     DIR *dir = opendir(folder);
-    struct found *list = NULL;
+    struct checkpoint_file *list = NULL;
     size_t length = 0, behind = 0;
     size_t kept = 1; /* the newest */
     const struct dirent *entry;
@@ -305,19 +309,20 @@ static void remove_older(const char *folder, const char *newest, size_t keep, co
     if (!dir)
         return;
     while ((entry = readdir(dir)) != NULL) {
-        if (is_left_over(entry->d_name))
+        if (is_stale_temporary(entry->d_name))
             (void)unlinkat(dirfd(dir), entry->d_name, 0);
-        if (!note_entry(dir, entry->d_name, &list, &length))
+        if (!append_checkpoint_file(dir, entry->d_name, &list, &length))
             break;
     }
     if (length > 0)
-        qsort(list, length, sizeof(*list), compare_found);
-    while (behind < length && list[behind].step > step_of(newest))
-        behind++; /* where the run was before it went back: the first to go */
+        qsort(list, length, sizeof(*list), compare_newest_first);
+    while (behind < length && list[behind].step > step_from_name(newest))
+        behind++; /* from before the run was resumed at an earlier step: removed first */
     for (size_t i = 0; i < length && keep > 0; i++) {
-        const struct found *f = &list[(behind + i) % length];
+        const struct checkpoint_file *f = &list[(behind + i) % length];
 
-        if (strcmp(f->name, newest) != 0 && kept++ >= keep && !(spares && is_file(f, &stays)))
+        if (strcmp(f->name, newest) != 0 && kept++ >= keep &&
+            !(has_kept_path && is_same_file(f, &kept_info)))
             (void)unlinkat(dirfd(dir), f->name, 0);
     }
     free(list);
@@ -345,7 +350,7 @@ static enum status write_checkpoint(const char *path, const struct checkpoint_fa
     return status;
 }
 
-enum status checkpoint_save(const char *folder, size_t keep, const char *spared,
+enum status checkpoint_save(const char *folder, size_t keep, const char *kept_path,
                             const struct checkpoint_facts *facts,
                             const struct safetensors_part *parts, size_t length,
                             uint64_t *ret_bytes, struct error *err)
@@ -368,26 +373,26 @@ enum status checkpoint_save(const char *folder, size_t keep, const char *spared,
         status = file_write_atomic(path, line, (size_t)size, err);
     }
     if (status == STATUS_OK)
-        remove_older(folder, name, keep, spared);
+        remove_old_checkpoints(folder, name, keep, kept_path);
     return status;
 }
 
-/* A writer that died between its first checkpoint and `latest` has left a whole file.  False: there
- * is none. */
+/* The newest checkpoint in a folder without `latest`: the writer may have crashed between its first
+ * checkpoint and `latest`.  False: there is none. */
 static bool find_newest(const char *folder, char ret[FILE_NAME_MAX])
 {
     DIR *dir = opendir(folder);
-    struct found *list = NULL;
+    struct checkpoint_file *list = NULL;
     size_t length = 0;
     const struct dirent *entry;
 
     if (!dir)
         return false;
     while ((entry = readdir(dir)) != NULL)
-        if (!note_entry(dir, entry->d_name, &list, &length))
+        if (!append_checkpoint_file(dir, entry->d_name, &list, &length))
             break;
     if (length > 0) {
-        qsort(list, length, sizeof(*list), compare_found);
+        qsort(list, length, sizeof(*list), compare_newest_first);
         memcpy(ret, list[0].name, FILE_NAME_MAX);
     }
     free(list);
@@ -411,9 +416,10 @@ static enum status follow_latest(const char *folder, char ret[CHECKPOINT_PATH_MA
     if (status != STATUS_OK)
         return status;
     text[strcspn(text, "\n")] = '\0';
-    status = is_name(text) ? file_join(ret, CHECKPOINT_PATH_MAX, folder, text, err)
-                           : error_set(err, STATUS_DATA, "'%s' names no checkpoint, but '%.100s'",
-                                       path, text);
+    status =
+        is_checkpoint_name(text)
+            ? file_join(ret, CHECKPOINT_PATH_MAX, folder, text, err)
+            : error_set(err, STATUS_DATA, "'%s' names no checkpoint, but '%.100s'", path, text);
     free(text);
     return status;
 }

@@ -1,13 +1,16 @@
 /*
- * checkpoint: a training run on disk, so that another process can go on where it was.
+ * checkpoint: the state of a training run on disk, from which another process can resume.
  *
  * A folder of one job holds step-<updates>.safetensors files and `latest`, a text file that names
  * the newest.  A file has the model's tensors under their PyTorch names, the optimizer's state as
  * optimizer.<state>.<tensor>, and in "__metadata__" the facts below, each as text.  Both are
- * written atomically (common/base/file.h), first the one, then the other, and only then are older
- * checkpoints removed: whenever the process or the host dies, `latest` names a whole file.
+ * written atomically (common/base/file.h), in this order, and only then are older checkpoints
+ * removed: whenever the process or the host crashes, `latest` names a whole file.
  *
  * No shared state, no locking; one writer per folder.
+ *
+ * Library.  Promises atomic saving and strict reading of safetensors files.  Needs base, tensor and
+ * jansson.  Called by the worker's training loop and the parameter server's persistence.
  */
 #ifndef SPARRING_COMMON_CHECKPOINT_CHECKPOINT_H
 #define SPARRING_COMMON_CHECKPOINT_CHECKPOINT_H
@@ -22,25 +25,25 @@
 #define CHECKPOINT_PATH_MAX  4096
 #define CHECKPOINT_TEXT_MAX  1024
 #define CHECKPOINT_BYTES_MAX ((size_t)16 << 30)
-#define CHECKPOINT_OPTIMIZER "optimizer." /* what names of optimizer state begin with */
+#define CHECKPOINT_OPTIMIZER "optimizer." /* prefix of the names of optimizer state */
 
-/* What a run was and how far it had come.  Counts of samples are per rank unless said. */
+/* The settings and the progress of a run.  Counts of samples are per rank unless noted. */
 struct checkpoint_facts {
     char version[64]; /* of the program */
     char model[CHECKPOINT_TEXT_MAX], data[CHECKPOINT_TEXT_MAX];
-    char rest[32];           /* what became of samples that did not divide: pad, drop, keep */
+    char rest[32];           /* policy for samples that do not divide evenly: pad, drop, keep */
     char sync[32];           /* local, allreduce, ps */
     char optimizer[32];      /* sgd, adam, adamw */
     char precision[32];      /* of values; parameters and states are float32 always */
     uint64_t step;           /* updates made */
-    uint64_t optimizer_step; /* that the optimizer has made; more where each push was one, fewer
-                                where gradients of fp16 overflowed */
-    uint64_t overflowed;     /* updates left out for that; and as torch.amp.GradScaler has them: */
-    uint64_t growth_tracker; /* updates since the scale changed */
+    uint64_t optimizer_step; /* steps of the optimizer; more than `step` when each push is one,
+                                fewer when fp16 gradients overflowed */
+    uint64_t overflowed;     /* updates skipped after an overflow */
+    uint64_t growth_tracker; /* updates since the scale changed, as in torch.amp.GradScaler */
     double loss_scale;       /* 1 in other precisions */
-    uint64_t epoch;          /* from 0: the one that is next, or under way */
-    uint64_t position;       /* of each part of that epoch: samples that are behind it */
-    uint64_t parts;          /* that the epoch is divided into */
+    uint64_t epoch;          /* from 0: the current or next one */
+    uint64_t position;       /* samples of each part of that epoch that have been used */
+    uint64_t parts;          /* number of parts that the epoch is divided into */
     uint64_t samples;        /* of the data set */
     uint64_t world_size, batch_size, accumulate_steps, seed;
     uint64_t shuffle, nesterov; /* 0, 1 */
@@ -48,41 +51,41 @@ struct checkpoint_facts {
 };
 
 /*
- * Save into `folder`, which is made where it is missing; then the `keep` newest checkpoints stay
- * there, 0: all: this one and those of the greatest numbers of updates below it, and only then any
- * above it, of a run that went back; and `spared`, a file's path, wherever it is (NULL: none).  The
- * parts' names must differ.  *ret_bytes is the file's size.  STATUS_IO, STATUS_NO_SPACE name the
- * file, STATUS_UNSUPPORTED one of more than CHECKPOINT_BYTES_MAX; what was there before stays, and
- * `latest` with it.
+ * Save into `folder`, which is created if missing, and remove all but the `keep` newest checkpoints
+ * (0: keep all): this one, then those with the most updates below it, then those above it (of a run
+ * that was resumed at an earlier step).  `kept_path` is a file that is never removed (NULL: none).
+ * The parts' names must differ.  *ret_bytes is the file's size.  STATUS_IO, STATUS_NO_SPACE name
+ * the file; STATUS_UNSUPPORTED: more than CHECKPOINT_BYTES_MAX.  On failure existing checkpoints
+ * and `latest` are unchanged.
  */
-enum status checkpoint_save(const char *folder, size_t keep, const char *spared,
+enum status checkpoint_save(const char *folder, size_t keep, const char *kept_path,
                             const struct checkpoint_facts *facts,
                             const struct safetensors_part *parts, size_t length,
                             uint64_t *ret_bytes, struct error *err);
 
-/* The file that `path` means: itself, or of a folder the one that `latest` names, or without
- * `latest` the one of the most updates there.  STATUS_NOT_FOUND: there is no such file, or no
- * checkpoint; STATUS_DATA: `latest` is no name of a checkpoint. */
+/* The checkpoint file for `path`: the file itself; for a folder, the file that `latest` names, or
+ * without `latest` the file with the most updates.  STATUS_NOT_FOUND: no such file, or no
+ * checkpoint; STATUS_DATA: `latest` does not contain the name of a checkpoint. */
 enum status checkpoint_find(const char *path, char ret[CHECKPOINT_PATH_MAX], struct error *err);
 
 /* STATUS_DATA names the file and the field that is missing or outside its range. */
 enum status checkpoint_read_facts(const struct safetensors *s, struct checkpoint_facts *ret,
                                   struct error *err);
 
-/* How much it matters that a run goes on with another value of a field. */
-enum checkpoint_weight {
-    CHECKPOINT_PROGRESS, /* not at all: it says how far the run had come */
+/* Whether a resumed run may have another value of a field. */
+enum checkpoint_agreement {
+    CHECKPOINT_PROGRESS, /* not compared: the progress of the run */
     CHECKPOINT_MAY_DIFFER,
-    CHECKPOINT_WITHIN_EPOCH, /* the position in an epoch means other samples then */
+    CHECKPOINT_WITHIN_EPOCH, /* must agree inside an epoch, where it determines the samples */
     CHECKPOINT_MUST_AGREE,
 };
 
 struct strbuf;
 
-/* Append each field of that weight that differs, as ", <field> is <now> (was <then>)"; returns
- * how many. */
+/* Append each differing field of that agreement class as ", <field> is <now> (was <then>)"; returns
+ * their number. */
 size_t checkpoint_list_differences(const struct checkpoint_facts *then,
                                    const struct checkpoint_facts *now,
-                                   enum checkpoint_weight weight, struct strbuf *text);
+                                   enum checkpoint_agreement weight, struct strbuf *text);
 
 #endif

@@ -32,11 +32,11 @@ static const struct dtype dtypes[] = {
     {"F6_E3M2", 6}, {"F4", 4},
 };
 
-/* One header entry on its way into an entry, with what messages need. */
-struct cursor {
+/* Context for parsing one header entry; the names are for error texts. */
+struct parse_context {
     const char *path;
     const char *tensor;
-    const unsigned char *data; /* behind the header */
+    const unsigned char *data; /* first byte after the header */
     size_t data_bytes;
 };
 
@@ -57,7 +57,7 @@ static bool to_size(const json_t *json, size_t *ret)
     return true;
 }
 
-static enum status parse_shape(const struct cursor *c, const json_t *json,
+static enum status parse_shape(const struct parse_context *c, const json_t *json,
                                struct safetensors_entry *entry, struct error *err)
 {
     size_t dims = json_array_size(json);
@@ -83,7 +83,7 @@ static enum status parse_shape(const struct cursor *c, const json_t *json,
 }
 
 /* entry->bytes from the count and the dtype. */
-static enum status parse_dtype(const struct cursor *c, const json_t *json,
+static enum status parse_dtype(const struct parse_context *c, const json_t *json,
                                struct safetensors_entry *entry, struct error *err)
 {
     const char *name = json_string_value(json);
@@ -106,7 +106,7 @@ static enum status parse_dtype(const struct cursor *c, const json_t *json,
     return STATUS_OK;
 }
 
-static enum status parse_offsets(const struct cursor *c, const json_t *json,
+static enum status parse_offsets(const struct parse_context *c, const json_t *json,
                                  struct safetensors_entry *entry, struct error *err)
 {
     size_t begin;
@@ -131,7 +131,7 @@ static enum status parse_offsets(const struct cursor *c, const json_t *json,
     return STATUS_OK;
 }
 
-static enum status parse_entry(const struct cursor *c, const json_t *json,
+static enum status parse_entry(const struct parse_context *c, const json_t *json,
                                struct safetensors_entry *entry, struct error *err)
 {
     enum status status;
@@ -178,7 +178,7 @@ static enum status parse_metadata(struct safetensors *s, json_t *json, struct er
 }
 
 /* Every tensor of the header, in the header's order. */
-static enum status parse_tensors(struct safetensors *s, json_t *header, struct cursor *c,
+static enum status parse_tensors(struct safetensors *s, json_t *header, struct parse_context *c,
                                  struct error *err)
 {
     json_t *json;
@@ -200,7 +200,7 @@ static enum status parse_tensors(struct safetensors *s, json_t *header, struct c
     return STATUS_OK;
 }
 
-/* By start, then end: an empty tensor stands before the one that begins where it does. */
+/* By start, then end: an empty tensor comes before another one with the same start. */
 static int compare_entries(const void *a, const void *b)
 {
     const struct safetensors_entry *x = a;
@@ -211,8 +211,8 @@ static int compare_entries(const void *a, const void *b)
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* The sorted entries cover the data without holes, overlaps or a rest. */
-static enum status check_tiling(const struct safetensors *s, const struct cursor *c,
+/* The sorted entries must cover the data without holes, overlaps or trailing bytes. */
+static enum status check_tiling(const struct safetensors *s, const struct parse_context *c,
                                 struct error *err)
 {
     size_t end = 0;
@@ -237,7 +237,7 @@ static enum status check_tiling(const struct safetensors *s, const struct cursor
 }
 
 static enum status parse_header(struct safetensors *s, const char *text, size_t bytes,
-                                struct cursor *c, struct error *err)
+                                struct parse_context *c, struct error *err)
 {
     json_error_t why;
     json_t *header = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
@@ -259,7 +259,7 @@ static enum status parse_header(struct safetensors *s, const char *text, size_t 
 /* Fill s from its buffer, which has `size` bytes. */
 static enum status parse_buffer(struct safetensors *s, size_t size, struct error *err)
 {
-    struct cursor c = {.path = s->path};
+    struct parse_context c = {.path = s->path};
     uint64_t header_bytes = 0;
     enum status status;
 
@@ -285,9 +285,9 @@ static enum status parse_buffer(struct safetensors *s, size_t size, struct error
     return check_tiling(s, &c, err);
 }
 
-/* Takes the buffer over, whatever comes back. */
-static enum status parse_owned(const char *name, char *buffer, size_t size, struct safetensors *ret,
-                               struct error *err)
+/* Takes ownership of the buffer, also on failure. */
+static enum status parse_and_take_buffer(const char *name, char *buffer, size_t size,
+                                         struct safetensors *ret, struct error *err)
 {
     struct safetensors s = {.buffer = buffer};
     enum status status = mem_strdup(name, &s.path, err);
@@ -311,7 +311,7 @@ enum status safetensors_read(const char *path, size_t max_bytes, struct safetens
 
     if (status != STATUS_OK)
         return status;
-    return parse_owned(path, buffer, size, ret, err);
+    return parse_and_take_buffer(path, buffer, size, ret, err);
 }
 
 enum status safetensors_parse(const char *name, const void *data, size_t size,
@@ -324,7 +324,7 @@ enum status safetensors_parse(const char *name, const void *data, size_t size,
         return status;
     if (size > 0)
         memcpy(buffer, data, size);
-    return parse_owned(name, buffer, size, ret, err);
+    return parse_and_take_buffer(name, buffer, size, ret, err);
 }
 
 void safetensors_release(struct safetensors *s)

@@ -1,8 +1,8 @@
 /*
- * Between a safetensors file and slabs: floats out of an entry, whole slabs in, whole slabs out.
- * Loading compares the file with the tables first and reports every difference at once; only then
- * does it touch a slab.  Values are moved as they lie in memory, so this file
- * insists on a little-endian machine.  No locking: the caller owns slab and table.
+ * Loads slabs from a safetensors file and saves them.  Loading first compares the file with the
+ * tables and reports every difference at once; only then does it write to a slab.  Values are
+ * copied byte for byte, so this file requires a little-endian machine.  No locking: the caller owns
+ * slab and table.
  */
 #include "common/base/file.h"
 #include "common/base/memory.h"
@@ -23,19 +23,19 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 #define TEXT_BYTES_USED sizeof(((struct error *)NULL)->text)
 
-/* One view as it stands in a file. */
-struct piece {
+/* One view and its name in the file. */
+struct named_view {
     char *name; /* owned */
     const struct tensor_view *view;
     const float *data;
 };
 
-struct pieces {
-    struct piece *list; /* owned */
+struct named_views {
+    struct named_view *list; /* owned */
     size_t length;
 };
 
-/* Dtypes that become float32 when they are read, and their bytes. */
+/* Dtypes that are converted to float32 when they are read, and their bytes. */
 static const struct {
     const char *name;
     size_t size;
@@ -117,37 +117,38 @@ static bool same_shape(const struct safetensors_entry *e, const struct tensor_vi
            memcmp(e->shape, view->shape, view->dims * sizeof(view->shape[0])) == 0;
 }
 
-static void release_pieces(struct pieces *p)
+static void named_views_release(struct named_views *p)
 {
     for (size_t i = 0; i < p->length; i++)
         free(p->list[i].name);
     free(p->list);
-    *p = (struct pieces){0};
+    *p = (struct named_views){0};
 }
 
-static enum status open_pieces(struct pieces *p, size_t capacity, struct error *err)
+static enum status named_views_alloc(struct named_views *p, size_t capacity, struct error *err)
 {
     return mem_calloc(capacity, sizeof(*p->list), "tensor order", &p->list, err);
 }
 
-static enum status add_part(struct pieces *p, const char *prefix, const struct tensor_table *table,
-                            const float *slab, struct error *err)
+static enum status append_part(struct named_views *p, const char *prefix,
+                               const struct tensor_table *table, const float *slab,
+                               struct error *err)
 {
     size_t prefix_length = strlen(prefix);
 
     for (size_t i = 0; i < table->length; i++) {
         const struct tensor_view *view = &table->views[i];
         size_t length = strlen(view->name);
-        struct piece *piece = &p->list[p->length];
+        struct named_view *named_view = &p->list[p->length];
         enum status status =
-            mem_calloc(prefix_length + length + 1, 1, "tensor name", &piece->name, err);
+            mem_calloc(prefix_length + length + 1, 1, "tensor name", &named_view->name, err);
 
         if (status != STATUS_OK)
             return status;
-        memcpy(piece->name, prefix, prefix_length);
-        memcpy(piece->name + prefix_length, view->name, length);
-        piece->view = view;
-        piece->data = slab ? slab + view->offset : NULL;
+        memcpy(named_view->name, prefix, prefix_length);
+        memcpy(named_view->name + prefix_length, view->name, length);
+        named_view->view = view;
+        named_view->data = slab ? slab + view->offset : NULL;
         p->length++;
     }
     return STATUS_OK;
@@ -155,32 +156,32 @@ static enum status add_part(struct pieces *p, const char *prefix, const struct t
 
 static int compare_names(const void *a, const void *b)
 {
-    const struct piece *x = a;
-    const struct piece *y = b;
+    const struct named_view *x = a;
+    const struct named_view *y = b;
 
     return strcmp(x->name, y->name);
 }
 
-/* Of all parts, sorted by name. */
-static enum status make_pieces(struct pieces *p, const struct safetensors_part *parts,
-                               size_t length, struct error *err)
+/* The views of all parts, sorted by name. */
+static enum status named_views_init(struct named_views *p, const struct safetensors_part *parts,
+                                    size_t length, struct error *err)
 {
     size_t views = 0;
     enum status status;
 
     for (size_t i = 0; i < length; i++)
         views += parts[i].table->length;
-    status = open_pieces(p, views, err);
+    status = named_views_alloc(p, views, err);
     for (size_t i = 0; i < length && status == STATUS_OK; i++)
-        status = add_part(p, parts[i].prefix, parts[i].table, parts[i].slab, err);
+        status = append_part(p, parts[i].prefix, parts[i].table, parts[i].slab, err);
     if (status == STATUS_OK)
         qsort(p->list, p->length, sizeof(*p->list), compare_names);
     return status;
 }
 
-static bool is_wanted(const struct pieces *p, char *name)
+static bool has_view(const struct named_views *p, char *name)
 {
-    struct piece key = {.name = name};
+    struct named_view key = {.name = name};
 
     return bsearch(&key, p->list, p->length, sizeof(*p->list), compare_names) != NULL;
 }
@@ -202,28 +203,28 @@ static bool fits_kind(const struct safetensors_entry *e, enum tensor_kind kind)
     return float_size(e) > 0;
 }
 
-/* Append what separates the entry from the view, as "; <text>"; false: nothing does. */
-static bool add_difference(const struct piece *piece, const struct safetensors_entry *e,
+/* Append the difference between the entry and the view as "; <text>"; false: there is none. */
+static bool add_difference(const struct named_view *named_view, const struct safetensors_entry *e,
                            struct strbuf *text)
 {
     if (!e) {
-        strbuf_addf(text, "; '%s' is missing", piece->name);
-    } else if (!fits_kind(e, piece->view->kind)) {
-        strbuf_addf(text, "; '%s' is %s, not %s", piece->name, e->dtype,
-                    kind_name(piece->view->kind));
-    } else if (!same_shape(e, piece->view)) {
-        strbuf_addf(text, "; '%s' is ", piece->name);
+        strbuf_addf(text, "; '%s' is missing", named_view->name);
+    } else if (!fits_kind(e, named_view->view->kind)) {
+        strbuf_addf(text, "; '%s' is %s, not %s", named_view->name, e->dtype,
+                    kind_name(named_view->view->kind));
+    } else if (!same_shape(e, named_view->view)) {
+        strbuf_addf(text, "; '%s' is ", named_view->name);
         add_shape(text, e->dims, e->shape);
         strbuf_add(text, ", the model has ");
-        add_shape(text, piece->view->dims, piece->view->shape);
+        add_shape(text, named_view->view->dims, named_view->view->shape);
     } else {
         return false;
     }
     return true;
 }
 
-/* Append what separates the file from the pieces; returns how many differences. */
-static size_t list_differences(const struct safetensors *s, const struct pieces *p,
+/* Append all differences between the file and the views; returns their number. */
+static size_t list_differences(const struct safetensors *s, const struct named_views *p,
                                const char *ignored, struct strbuf *text)
 {
     size_t found = 0;
@@ -231,9 +232,9 @@ static size_t list_differences(const struct safetensors *s, const struct pieces 
     for (size_t i = 0; i < p->length; i++)
         found += add_difference(&p->list[i], safetensors_find(s, p->list[i].name), text);
     for (size_t i = 0; i < s->length; i++) {
-        if (is_wanted(p, s->entries[i].name) || begins_with(s->entries[i].name, ignored))
+        if (has_view(p, s->entries[i].name) || begins_with(s->entries[i].name, ignored))
             continue;
-        if (text->length < TEXT_BYTES_USED) /* a hostile file can hold a million names */
+        if (text->length < TEXT_BYTES_USED) /* a hostile file can have a million names */
             strbuf_addf(text, "; '%s' is not in the model", s->entries[i].name);
         found++;
     }
@@ -253,7 +254,7 @@ static enum status check_values(const struct safetensors *s, const struct safete
     return check_finite(s, e, err);
 }
 
-/* Checked before: of the view's kind or one that becomes it. */
+/* Requires an entry that was checked: of the view's kind, or convertible to it. */
 static void load_view(const struct safetensors_entry *e, const struct tensor_view *view,
                       float *values)
 {
@@ -286,8 +287,8 @@ void safetensors_conversions(const struct safetensors *s, char *text, size_t siz
     }
 }
 
-static enum status check_pieces(const struct safetensors *s, const struct pieces *p,
-                                const char *ignored, struct error *err)
+static enum status check_named_views(const struct safetensors *s, const struct named_views *p,
+                                     const char *ignored, struct error *err)
 {
     struct strbuf text = STRBUF_INIT;
     size_t found = list_differences(s, p, ignored, &text);
@@ -306,12 +307,12 @@ enum status safetensors_load_parts(const struct safetensors *s,
                                    const struct safetensors_part *parts, size_t length,
                                    const char *ignored, struct error *err)
 {
-    struct pieces pieces = {0};
-    enum status status = make_pieces(&pieces, parts, length, err);
+    struct named_views named_views = {0};
+    enum status status = named_views_init(&named_views, parts, length, err);
 
     if (status == STATUS_OK)
-        status = check_pieces(s, &pieces, ignored, err);
-    release_pieces(&pieces);
+        status = check_named_views(s, &named_views, ignored, err);
+    named_views_release(&named_views);
     for (size_t i = 0; i < length && status == STATUS_OK; i++) {
         for (size_t v = 0; v < parts[i].table->length; v++) {
             const struct tensor_view *view = &parts[i].table->views[v];
@@ -332,8 +333,8 @@ enum status safetensors_load_slab(const struct safetensors *s, const struct tens
     return safetensors_load_parts(s, &part, 1, NULL, err);
 }
 
-/* The length, the JSON and its padding, in the order of the pieces. */
-static void add_header(struct strbuf *out, const struct pieces *p, const char *const *metadata,
+/* The JSON and its padding, in the order of the views. */
+static void add_header(struct strbuf *out, const struct named_views *p, const char *const *metadata,
                        size_t pairs)
 {
     const char *comma = "";
@@ -369,8 +370,9 @@ static void add_header(struct strbuf *out, const struct pieces *p, const char *c
         strbuf_add(out, " ");
 }
 
-static enum status write_file(const char *path, const struct strbuf *header, const struct pieces *p,
-                              size_t max_bytes, uint64_t *ret_bytes, struct error *err)
+static enum status write_file(const char *path, const struct strbuf *header,
+                              const struct named_views *p, size_t max_bytes, uint64_t *ret_bytes,
+                              struct error *err)
 {
     struct file_writer w;
     uint64_t header_bytes = header->length; /* little-endian in memory, as asserted above */
@@ -401,10 +403,10 @@ static enum status write_file(const char *path, const struct strbuf *header, con
     return status;
 }
 
-/* The pieces are sorted. */
-static enum status save_pieces(const char *path, const struct pieces *p,
-                               const char *const *metadata, size_t pairs, size_t max_bytes,
-                               uint64_t *ret_bytes, struct error *err)
+/* Requires sorted views. */
+static enum status save_named_views(const char *path, const struct named_views *p,
+                                    const char *const *metadata, size_t pairs, size_t max_bytes,
+                                    uint64_t *ret_bytes, struct error *err)
 {
     struct strbuf header = STRBUF_INIT;
     enum status status;
@@ -422,16 +424,16 @@ enum status safetensors_save_slab(const char *path, const struct tensor_table *t
                                   const float *slab, const char *const *metadata, size_t pairs,
                                   struct error *err)
 {
-    struct pieces pieces = {0};
-    enum status status = open_pieces(&pieces, table->length, err);
+    struct named_views named_views = {0};
+    enum status status = named_views_alloc(&named_views, table->length, err);
 
     if (status == STATUS_OK)
-        status = add_part(&pieces, "", table, slab, err);
+        status = append_part(&named_views, "", table, slab, err);
     if (status == STATUS_OK) {
-        qsort(pieces.list, pieces.length, sizeof(*pieces.list), compare_names);
-        status = save_pieces(path, &pieces, metadata, pairs, SIZE_MAX, NULL, err);
+        qsort(named_views.list, named_views.length, sizeof(*named_views.list), compare_names);
+        status = save_named_views(path, &named_views, metadata, pairs, SIZE_MAX, NULL, err);
     }
-    release_pieces(&pieces);
+    named_views_release(&named_views);
     return status;
 }
 
@@ -439,11 +441,11 @@ enum status safetensors_save_parts(const char *path, const struct safetensors_pa
                                    size_t length, const char *const *metadata, size_t pairs,
                                    size_t max_bytes, uint64_t *ret_bytes, struct error *err)
 {
-    struct pieces pieces = {0};
-    enum status status = make_pieces(&pieces, parts, length, err);
+    struct named_views named_views = {0};
+    enum status status = named_views_init(&named_views, parts, length, err);
 
     if (status == STATUS_OK)
-        status = save_pieces(path, &pieces, metadata, pairs, max_bytes, ret_bytes, err);
-    release_pieces(&pieces);
+        status = save_named_views(path, &named_views, metadata, pairs, max_bytes, ret_bytes, err);
+    named_views_release(&named_views);
     return status;
 }

@@ -1,6 +1,6 @@
 /*
- * codec: names, sizes and encoding.  The residual is the work space: what is to be said is summed
- * up in it, and what was said is taken off.
+ * codec: names, sizes and encoding.  The residual is the work space: the gradient is added to it,
+ * and the decoded value is subtracted.  Pure, no locks.
  */
 #include "common/codec/codec_internal.h"
 
@@ -12,9 +12,9 @@
 #include <string.h>
 
 static const char *const names[CODEC_KINDS] = {
-    [CODEC_NONE] = "none",  [CODEC_FP16] = "fp16",      [CODEC_BF16] = "bf16",
-    [CODEC_TOP_K] = "topk", [CODEC_ONE_BIT] = "onebit", [CODEC_ROWS] = "rows",
-    [CODEC_NAMED] = "named"};
+    [CODEC_NONE] = "none",          [CODEC_FP16] = "fp16",      [CODEC_BF16] = "bf16",
+    [CODEC_TOP_K] = "topk",         [CODEC_ONE_BIT] = "onebit", [CODEC_ROWS] = "rows",
+    [CODEC_SELECTED_ROWS] = "named"};
 
 const struct codec_kernels *codec_kernels(void)
 {
@@ -55,9 +55,9 @@ bool codec_has_residual(const struct codec *c)
     return c->kind == CODEC_TOP_K || c->kind == CODEC_ONE_BIT;
 }
 
-bool codec_varies(const struct codec *c)
+bool codec_has_variable_size(const struct codec *c)
 {
-    return c->kind == CODEC_ROWS || c->kind == CODEC_NAMED;
+    return c->kind == CODEC_ROWS || c->kind == CODEC_SELECTED_ROWS;
 }
 
 size_t codec_top_k(const struct codec *c, size_t count)
@@ -94,8 +94,8 @@ static size_t count_bits(const uint8_t *bits, size_t size)
     return sum;
 }
 
-/* In float32's range, or 0 of none. */
-static float mean(double sum, size_t count)
+/* The mean as float32; 0 for no elements. */
+static float mean_or_zero(double sum, size_t count)
 {
     return count > 0 ? (float)(sum / (double)count) : 0.0f;
 }
@@ -114,12 +114,12 @@ static enum status encode_signs(float *values, size_t count, uint8_t *dst, struc
     }
     if (!isfinite(sums[0]) || !isfinite(sums[1]))
         return error_set(err, STATUS_DATA,
-                         "onebit cannot say NaN or infinity, which is among %zu elements", count);
+                         "onebit cannot encode NaN or infinity, found among %zu elements", count);
     negative = count_bits(bits, (count + 7) / 8);
-    means[0] = mean(sums[0], count - negative);
-    means[1] = mean(sums[1], negative);
+    means[0] = mean_or_zero(sums[0], count - negative);
+    means[1] = mean_or_zero(sums[1], negative);
     memcpy(dst, means, sizeof(means));
-    /* Subtract what the other side will see; v - q is v + (-q), bit for bit. */
+    /* Subtract the decoded values; v - q equals v + (-q), bit for bit. */
     codec_kernels()->add_signs(values, bits, (const float[]){-means[0], means[1]}, count);
     return STATUS_OK;
 }
@@ -127,7 +127,7 @@ static enum status encode_signs(float *values, size_t count, uint8_t *dst, struc
 static void encode_top_k(float *values, size_t count, size_t k, uint8_t *dst)
 {
     if (k < count) {
-        codec_take_largest(values, count, k, dst);
+        codec_extract_largest(values, count, k, dst);
         return;
     }
     memcpy(dst, values, count * sizeof(float));
@@ -137,7 +137,7 @@ static void encode_top_k(float *values, size_t count, size_t k, uint8_t *dst)
 enum status codec_encode(const struct codec *c, const float *src, float *residual, size_t count,
                          uint8_t *dst, struct error *err)
 {
-    assert(count <= UINT32_MAX && (src || codec_has_residual(c)) && !codec_varies(c));
+    assert(count <= UINT32_MAX && (src || codec_has_residual(c)) && !codec_has_variable_size(c));
     if (codec_has_residual(c) && src)
         vector_add(residual, src, count);
     switch (c->kind) {

@@ -1,7 +1,7 @@
 /*
- * Decoding, piece by piece.  Every format is a row of units of a fixed size (an element, a record,
- * eight signs); a unit that lies across two pieces is put together in `carry` first.  The number of
- * units is known beforehand, so nothing is written behind the array whatever comes.
+ * Decoding, piece by piece.  Every format is a sequence of units of a fixed size (an element, a
+ * record, eight signs); a unit that spans two pieces is assembled in `carry` first.  The number of
+ * units is known beforehand, so no input can cause a write past the array.  No locks.
  */
 #include "common/codec/codec_internal.h"
 
@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Bytes of the unit that comes next. */
+/* Bytes of the next unit. */
 static size_t unit_size(const struct codec_decoder *d)
 {
     switch (d->codec.kind) {
@@ -21,28 +21,28 @@ static size_t unit_size(const struct codec_decoder *d)
     case CODEC_TOP_K:
         return TOP_K_RECORD;
     case CODEC_ONE_BIT:
-        return d->headed ? 1 : ONE_BIT_HEAD;
+        return d->has_header ? 1 : ONE_BIT_HEAD;
     case CODEC_ROWS:
-    case CODEC_NAMED:
-        return d->headed ? 4 : ROWS_HEAD;
+    case CODEC_SELECTED_ROWS:
+        return d->has_header ? 4 : ROWS_HEAD;
     default:
         return sizeof(float);
     }
 }
 
-/* Units that may still come, of that size. */
+/* The number of units of that size that may follow. */
 static size_t units_left(const struct codec_decoder *d)
 {
     if (d->codec.kind == CODEC_TOP_K)
         return codec_top_k(&d->codec, d->count) - d->done;
     if (d->codec.kind == CODEC_ONE_BIT)
-        return d->headed ? (d->count - d->done + 7) / 8 : 1;
-    if (codec_varies(&d->codec)) /* a head; elements; or the name of the next row */
-        return !d->headed ? 1 : d->row_left > 0 ? d->row_left : d->rows_left > 0;
+        return d->has_header ? (d->count - d->done + 7) / 8 : 1;
+    if (codec_has_variable_size(&d->codec)) /* the header; elements; or the next row's number */
+        return !d->has_header ? 1 : d->row_left > 0 ? d->row_left : d->rows_left > 0;
     return d->count - d->done;
 }
 
-static void take_floats(struct codec_decoder *d, const uint8_t *bytes, size_t units)
+static void decode_floats(struct codec_decoder *d, const uint8_t *bytes, size_t units)
 {
     if (d->mode == CODEC_ADD)
         vector_add_bytes(d->dst + d->done, bytes, units);
@@ -50,7 +50,7 @@ static void take_floats(struct codec_decoder *d, const uint8_t *bytes, size_t un
         memcpy(d->dst + d->done, bytes, units * sizeof(float));
 }
 
-static void take_halves(struct codec_decoder *d, const uint8_t *bytes, size_t units)
+static void decode_halves(struct codec_decoder *d, const uint8_t *bytes, size_t units)
 {
     const struct codec_kernels *k = codec_kernels();
 
@@ -60,8 +60,8 @@ static void take_halves(struct codec_decoder *d, const uint8_t *bytes, size_t un
         (d->mode == CODEC_ADD ? k->add_bfloat16 : k->copy_bfloat16)(d->dst + d->done, bytes, units);
 }
 
-static enum status take_records(struct codec_decoder *d, const uint8_t *bytes, size_t units,
-                                struct error *err)
+static enum status decode_records(struct codec_decoder *d, const uint8_t *bytes, size_t units,
+                                  struct error *err)
 {
     for (size_t i = 0; i < units; i++) {
         uint32_t index;
@@ -84,7 +84,7 @@ static enum status take_records(struct codec_decoder *d, const uint8_t *bytes, s
     return STATUS_OK;
 }
 
-static enum status take_means(struct codec_decoder *d, const uint8_t *bytes, struct error *err)
+static enum status decode_means(struct codec_decoder *d, const uint8_t *bytes, struct error *err)
 {
     memcpy(d->means, bytes, sizeof(d->means));
     for (size_t i = 0; i < 2; i++)
@@ -92,12 +92,12 @@ static enum status take_means(struct codec_decoder *d, const uint8_t *bytes, str
             return error_set(err, STATUS_DATA, "onebit with a mean magnitude of %g",
                              (double)d->means[i]);
     d->means[1] = -d->means[1];
-    d->headed = true;
+    d->has_header = true;
     return STATUS_OK;
 }
 
-static enum status take_signs(struct codec_decoder *d, const uint8_t *bytes, size_t units,
-                              struct error *err)
+static enum status decode_signs(struct codec_decoder *d, const uint8_t *bytes, size_t units,
+                                struct error *err)
 {
     const struct codec_kernels *k = codec_kernels();
     size_t length = d->count - d->done < units * 8 ? d->count - d->done : units * 8;
@@ -111,18 +111,20 @@ static enum status take_signs(struct codec_decoder *d, const uint8_t *bytes, siz
     return STATUS_OK;
 }
 
-static enum status take_rows_head(struct codec_decoder *d, const uint8_t *bytes, struct error *err)
+static enum status decode_rows_header(struct codec_decoder *d, const uint8_t *bytes,
+                                      struct error *err)
 {
     memcpy(&d->width, bytes, sizeof(d->width));
     memcpy(&d->rows_left, bytes + sizeof(d->width), sizeof(d->rows_left));
     if (d->width == 0 || d->rows_left > (d->count + d->width - 1) / d->width)
         return error_set(err, STATUS_DATA, "%u rows of %u elements in %zu", (unsigned)d->rows_left,
                          (unsigned)d->width, d->count);
-    d->headed = true;
+    d->has_header = true;
     return STATUS_OK;
 }
 
-static enum status take_row_name(struct codec_decoder *d, const uint8_t *bytes, struct error *err)
+static enum status decode_row_number(struct codec_decoder *d, const uint8_t *bytes,
+                                     struct error *err)
 {
     size_t rows = (d->count + d->width - 1) / d->width;
     uint32_t row;
@@ -140,40 +142,40 @@ static enum status take_row_name(struct codec_decoder *d, const uint8_t *bytes, 
     return STATUS_OK;
 }
 
-static enum status take_row(struct codec_decoder *d, const uint8_t *bytes, size_t units,
-                            struct error *err)
+static enum status decode_row_unit(struct codec_decoder *d, const uint8_t *bytes, size_t units,
+                                   struct error *err)
 {
-    if (!d->headed)
-        return take_rows_head(d, bytes, err);
+    if (!d->has_header)
+        return decode_rows_header(d, bytes, err);
     if (d->row_left == 0)
-        return take_row_name(d, bytes, err);
-    take_floats(d, bytes, units);
+        return decode_row_number(d, bytes, err);
+    decode_floats(d, bytes, units);
     d->done += units;
     d->row_left -= units;
     return STATUS_OK;
 }
 
-/* `units` whole ones, at least 1 and no more than may come. */
-static enum status take_units(struct codec_decoder *d, const uint8_t *bytes, size_t units,
-                              struct error *err)
+/* Decode `units` whole units, at least 1 and at most units_left. */
+static enum status decode_units(struct codec_decoder *d, const uint8_t *bytes, size_t units,
+                                struct error *err)
 {
     enum status status = STATUS_OK;
 
     switch (d->codec.kind) {
     case CODEC_ONE_BIT:
-        return d->headed ? take_signs(d, bytes, units, err) : take_means(d, bytes, err);
+        return d->has_header ? decode_signs(d, bytes, units, err) : decode_means(d, bytes, err);
     case CODEC_ROWS:
-    case CODEC_NAMED:
-        return take_row(d, bytes, units, err);
+    case CODEC_SELECTED_ROWS:
+        return decode_row_unit(d, bytes, units, err);
     case CODEC_TOP_K:
-        status = take_records(d, bytes, units, err);
+        status = decode_records(d, bytes, units, err);
         break;
     case CODEC_FP16:
     case CODEC_BF16:
-        take_halves(d, bytes, units);
+        decode_halves(d, bytes, units);
         break;
     default:
-        take_floats(d, bytes, units);
+        decode_floats(d, bytes, units);
     }
     d->done += units;
     return status;
@@ -182,7 +184,7 @@ static enum status take_units(struct codec_decoder *d, const uint8_t *bytes, siz
 void codec_decode_start(struct codec_decoder *d, const struct codec *c, float *dst, size_t count,
                         enum codec_mode mode)
 {
-    bool sparse = c->kind == CODEC_TOP_K || codec_varies(c);
+    bool sparse = c->kind == CODEC_TOP_K || codec_has_variable_size(c);
 
     assert(count <= UINT32_MAX);
     *d = (struct codec_decoder){.codec = *c, .dst = dst, .count = count, .mode = mode};
@@ -215,11 +217,11 @@ enum status codec_decode_feed(struct codec_decoder *d, const void *piece, size_t
             if (d->carried < unit)
                 return STATUS_OK;
             d->carried = 0;
-            status = take_units(d, d->carry, 1, err);
+            status = decode_units(d, d->carry, 1, err);
         } else {
             size_t units = size / unit < left ? size / unit : left;
 
-            status = take_units(d, bytes, units, err);
+            status = decode_units(d, bytes, units, err);
             bytes += units * unit;
             size -= units * unit;
         }

@@ -1,5 +1,5 @@
 /*
- * codec_internal: what the sources of codec share.
+ * codec_internal: declarations shared by the sources of codec.
  */
 #ifndef SPARRING_COMMON_CODEC_CODEC_INTERNAL_H
 #define SPARRING_COMMON_CODEC_CODEC_INTERNAL_H
@@ -13,8 +13,8 @@
 
 const struct codec_kernels *codec_kernels(void);
 
-/* The k elements of largest magnitude, of equal ones those that come first: their records into dst,
- * and 0 in their place.  1 <= k <= count <= UINT32_MAX. */
-void codec_take_largest(float *values, size_t count, size_t k, uint8_t *dst);
+/* Write records of the k elements of largest magnitude (of equal ones the first) to dst, and set
+ * the elements to 0.  1 <= k <= count <= UINT32_MAX. */
+void codec_extract_largest(float *values, size_t count, size_t k, uint8_t *dst);
 
 #endif

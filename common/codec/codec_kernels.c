@@ -1,8 +1,8 @@
 /*
  * codec_kernels: casts from bytes, and signs, compiled once per vector width (see simd.h).
  *
- * Sums run in SUM_LANES independent lanes of double that are folded in a fixed order, so they are
- * the same bits whatever the width, and no sum of 2^32 float32 overflows.
+ * Sums use SUM_LANES independent double accumulators that are reduced in a fixed order, so the
+ * result has the same bits for every width, and no sum of 2^32 float32 overflows.
  */
 #include "common/codec/codec_kernels.h"
 
@@ -106,7 +106,7 @@ static void pack_signs(const float *src, size_t count, uint8_t *bits)
         bits[i / 8] = sign_byte(src + i, count - i);
 }
 
-/* An element goes to one sum, and 0 to the other. */
+/* Each element is added to one of two sums, and 0 to the other. */
 static inline float without_sign(float value)
 {
     uint32_t bits = float_bits(value);
@@ -145,7 +145,7 @@ static void signs(const float *src, size_t count, uint8_t *bits, double sums[2])
 }
 
 /* values[0] or values[1], by the lowest bit. */
-static inline float chosen(uint32_t bit, uint32_t plus, uint32_t minus)
+static inline float select_value(uint32_t bit, uint32_t plus, uint32_t minus)
 {
     uint32_t mask = 0u - (bit & 1u);
 
@@ -169,9 +169,9 @@ static void copy_signs(float *dst, const uint8_t *bits, const float values[2], s
 #endif
     for (; i + 8 <= count; i += 8)
         for (uint32_t l = 0; l < 8; l++)
-            dst[i + l] = chosen((uint32_t)bits[i / 8] >> l, plus, minus);
+            dst[i + l] = select_value((uint32_t)bits[i / 8] >> l, plus, minus);
     for (uint32_t l = 0; i + l < count; l++)
-        dst[i + l] = chosen((uint32_t)bits[i / 8] >> l, plus, minus);
+        dst[i + l] = select_value((uint32_t)bits[i / 8] >> l, plus, minus);
 }
 
 static void add_signs(float *dst, const uint8_t *bits, const float values[2], size_t count)
@@ -192,9 +192,9 @@ static void add_signs(float *dst, const uint8_t *bits, const float values[2], si
 #endif
     for (; i + 8 <= count; i += 8)
         for (uint32_t l = 0; l < 8; l++)
-            dst[i + l] += chosen((uint32_t)bits[i / 8] >> l, plus, minus);
+            dst[i + l] += select_value((uint32_t)bits[i / 8] >> l, plus, minus);
     for (uint32_t l = 0; i + l < count; l++)
-        dst[i + l] += chosen((uint32_t)bits[i / 8] >> l, plus, minus);
+        dst[i + l] += select_value((uint32_t)bits[i / 8] >> l, plus, minus);
 }
 
 const struct codec_kernels SIMD_NAME(codec_kernels) = {

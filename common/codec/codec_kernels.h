@@ -1,6 +1,6 @@
 /*
- * codec_kernels: the loops behind codec.h, one table per vector width.  Inside the library and for
- * its tests.
+ * codec_kernels: the inner loops of codec.h, one table per vector width.  Internal to codec and its
+ * tests.
  */
 #ifndef SPARRING_COMMON_CODEC_CODEC_KERNELS_H
 #define SPARRING_COMMON_CODEC_CODEC_KERNELS_H
@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Elements that one call of `signs` sums up: short enough for whole bytes of signs and long enough
- * for the fold at its end not to matter. */
+/* Elements that one call of `signs` sums: a multiple of 8, for whole bytes of signs, and large
+ * enough that the final reduction is negligible. */
 #define CODEC_BLOCK 4096
 
 /* Bytes need no alignment; arrays are equal or disjoint. */

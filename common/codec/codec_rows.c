@@ -1,13 +1,13 @@
 /*
- * Rows: which of them differ from what the other side has, and those as they are.  Bits are
- * compared, so nothing is lost; a -0 is no 0.
+ * Encodes the rows that differ from the receiver's copy.  Bits are compared, so nothing is lost; -0
+ * differs from 0.  Pure, no locks.
  */
 #include "common/codec/codec_internal.h"
 
 #include <assert.h>
 #include <string.h>
 
-static bool differs(const float *row, const float *base, size_t count)
+static bool row_differs(const float *row, const float *base, size_t count)
 {
     static const float zeros[CODEC_ROW_WIDTH];
 
@@ -25,7 +25,7 @@ size_t codec_encode_rows(const float *src, const float *base, size_t count, uint
         size_t width = count - at < CODEC_ROW_WIDTH ? count - at : CODEC_ROW_WIDTH;
         uint32_t id = (uint32_t)(at / CODEC_ROW_WIDTH);
 
-        if (!differs(src + at, base ? base + at : NULL, width))
+        if (!row_differs(src + at, base ? base + at : NULL, width))
             continue;
         if (size + sizeof(id) + width * sizeof(float) >= room)
             return 0;

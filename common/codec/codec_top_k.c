@@ -1,8 +1,8 @@
 /*
- * The k largest magnitudes in a fixed number of passes over the array.  The magnitudes of float32
- * are ordered as their bits without the sign are, as integers: three passes of counting, by the
- * upper 11 of these 31 bits, the next 10 and the last 10, find the k-th largest; one more pass
- * takes all above it, and of those equal to it the first ones.
+ * Selects the k largest magnitudes in a fixed number of passes over the array.  float32 magnitudes
+ * are ordered like their bits without the sign as integers: three counting passes, by the upper 11
+ * of these 31 bits, the next 10 and the last 10, find the k-th largest; one more pass takes all
+ * elements above it, and the first of those equal to it.  Pure, no locks.
  *
  * Source: radix selection; Alabi, Blanchard, Gordon and Steinbach 2012.
  */
@@ -15,7 +15,8 @@
 
 #define DIGITS   3
 #define BINS_MAX 2048
-#define COUNTERS 4 /* side by side: equal neighbours need not wait for each other's count */
+#define COUNTERS                                                                                   \
+    4 /* separate counters, so that equal neighbours have no store-to-load dependency */
 
 static const unsigned digit_shift[DIGITS] = {20, 10, 0};
 static const unsigned digit_bins[DIGITS] = {2048, 1024, 1024};
@@ -25,8 +26,8 @@ static inline uint32_t magnitude(float value)
     return float_bits(value) & 0x7fffffff;
 }
 
-/* The upper digit of every element. */
-static void count_all(const float *values, size_t count, uint32_t bins[BINS_MAX])
+/* Count the upper digit of every element. */
+static void count_first_digit(const float *values, size_t count, uint32_t bins[BINS_MAX])
 {
     uint32_t beside[COUNTERS - 1][BINS_MAX];
     size_t i = 0;
@@ -44,9 +45,9 @@ static void count_all(const float *values, size_t count, uint32_t bins[BINS_MAX]
             bins[bin] += beside[l][bin];
 }
 
-/* The next digit of the elements whose digits above it are those of `found`. */
-static void count_some(const float *values, size_t count, uint32_t found, unsigned digit,
-                       uint32_t bins[BINS_MAX])
+/* Count the next digit of the elements whose higher digits equal those of `found`. */
+static void count_matching(const float *values, size_t count, uint32_t found, unsigned digit,
+                           uint32_t bins[BINS_MAX])
 {
     unsigned above = digit_shift[digit - 1];
 
@@ -58,8 +59,8 @@ static void count_some(const float *values, size_t count, uint32_t found, unsign
     }
 }
 
-/* The k-th largest magnitude; *ret_equal: how many of those equal to it are among the k. */
-static uint32_t find_least(const float *values, size_t count, size_t k, size_t *ret_equal)
+/* The k-th largest magnitude; *ret_equal: how many elements equal to it are among the k. */
+static uint32_t find_threshold(const float *values, size_t count, size_t k, size_t *ret_equal)
 {
     uint32_t bins[BINS_MAX];
     uint32_t found = 0;
@@ -69,9 +70,9 @@ static uint32_t find_least(const float *values, size_t count, size_t k, size_t *
 
         memset(bins, 0, sizeof(bins));
         if (digit == 0)
-            count_all(values, count, bins);
+            count_first_digit(values, count, bins);
         else
-            count_some(values, count, found, digit, bins);
+            count_matching(values, count, found, digit, bins);
         for (; bins[bin] < k; bin--)
             k -= bins[bin];
         found |= bin << digit_shift[digit];
@@ -80,19 +81,19 @@ static uint32_t find_least(const float *values, size_t count, size_t k, size_t *
     return found;
 }
 
-void codec_take_largest(float *values, size_t count, size_t k, uint8_t *dst)
+void codec_extract_largest(float *values, size_t count, size_t k, uint8_t *dst)
 {
     size_t equal = 0;
-    uint32_t least;
+    uint32_t threshold;
 
     assert(k >= 1 && k <= count && count <= UINT32_MAX);
-    least = find_least(values, count, k, &equal);
+    threshold = find_threshold(values, count, k, &equal);
     for (uint32_t i = 0; k > 0; i++) {
         uint32_t m = magnitude(values[i]);
 
-        if (m < least || (m == least && equal == 0))
+        if (m < threshold || (m == threshold && equal == 0))
             continue;
-        equal -= m == least;
+        equal -= m == threshold;
         memcpy(dst, &i, sizeof(i));
         memcpy(dst + sizeof(i), &values[i], sizeof(float));
         dst += TOP_K_RECORD;

@@ -1,6 +1,6 @@
 /*
- * The backend table, and groups from open to close.  What is known of them is in
- * collective_facts.c, operations are in collective_work.c.
+ * The backend table, and groups from open to close.  Pure queries are in collective_facts.c,
+ * operations in collective_work.c.
  */
 #include "common/collective/collective.h"
 
@@ -79,8 +79,8 @@ static void copy_text(char *to, size_t size, const char *text)
 }
 
 /* members: ranks of the job, NULL: all of them; config->rank counts among them. */
-static enum status fill_head(struct collective *g, const struct collective_config *config,
-                             const unsigned *members, struct error *err)
+static enum status init_group_head(struct collective *g, const struct collective_config *config,
+                                   const unsigned *members, struct error *err)
 {
     char host[HOST_ADDRESS_SIZE];
     enum status status;
@@ -127,7 +127,7 @@ static enum status fill_head(struct collective *g, const struct collective_confi
     return status;
 }
 
-static void release_head(struct collective *g)
+static void free_group_head(struct collective *g)
 {
     if (g->owns_flight)
         flight_close(g->flight);
@@ -163,10 +163,10 @@ static void publish_idle(const struct collective *g)
     struct mesh_status idle = {.group = g->id, .phase = MESH_IDLE, .since_ns = clock_now_ns()};
 
     idle.signature.generation = g->generation;
-    mesh_publish(g->mesh, g->mesh_slot, &idle);
+    mesh_publish(g->mesh, g->mesh_group_index, &idle);
 }
 
-/* Take a place in the mesh, opening one first where the caller has none. */
+/* Register the group with the mesh; open a mesh first where the caller has none. */
 static enum status join_mesh(struct collective *g, const struct collective_config *config,
                              struct error *err)
 {
@@ -188,12 +188,12 @@ static enum status join_mesh(struct collective *g, const struct collective_confi
                        : status;
         g->owns_mesh = true;
     }
-    status = mesh_add_group(g->mesh, g->id, &g->mesh_slot, err);
+    status = mesh_add_group(g->mesh, g->id, &g->mesh_group_index, err);
     if (status != STATUS_OK)
         return status;
     g->in_mesh = true;
     publish_idle(g);
-    g->alarm = mesh_watch(g->mesh, g->mesh_slot, g->generation, g->members, g->world_size);
+    g->alarm = mesh_watch(g->mesh, g->mesh_group_index, g->generation, g->members, g->world_size);
     if (!g->alarm)
         return error_set(err, STATUS_NO_MEMORY, "no memory to watch %u ranks", g->world_size);
     return STATUS_OK;
@@ -202,27 +202,29 @@ static enum status join_mesh(struct collective *g, const struct collective_confi
 static void leave_mesh(struct collective *g)
 {
     if (g->in_mesh)
-        mesh_remove_group(g->mesh, g->mesh_slot);
+        mesh_remove_group(g->mesh, g->mesh_group_index);
     if (g->owns_mesh)
         mesh_close(g->mesh);
 }
 
 /* ---- auto ---- */
 
-/* What a rank has to say about the choice; the same choice comes out on all. */
-struct offer {
+/* What each rank contributes to the choice of `auto`; all ranks reach the same choice. */
+struct auto_support {
     char host_id[HOST_ID_SIZE];
     char can_shm;
     char can_hier;
 };
 
-static bool can_run(const struct collective_ops *ops, const struct collective_config *config)
+static bool is_backend_usable(const struct collective_ops *ops,
+                              const struct collective_config *config)
 {
     return ops && (!ops->check || ops->check(config, NULL) == STATUS_OK);
 }
 
 /* shm when all ranks share a host, hier when some do, else the ring. */
-static const struct collective_ops *choose(const struct offer *offers, unsigned count)
+static const struct collective_ops *choose_by_hosts(const struct auto_support *supports,
+                                                    unsigned count)
 {
     bool can_shm = true;
     bool can_hier = true;
@@ -230,11 +232,11 @@ static const struct collective_ops *choose(const struct offer *offers, unsigned 
     bool some_share = false;
 
     for (unsigned r = 0; r < count; r++) {
-        can_shm = can_shm && offers[r].can_shm;
-        can_hier = can_hier && offers[r].can_hier;
-        all_share = all_share && strcmp(offers[r].host_id, offers[0].host_id) == 0;
+        can_shm = can_shm && supports[r].can_shm;
+        can_hier = can_hier && supports[r].can_hier;
+        all_share = all_share && strcmp(supports[r].host_id, supports[0].host_id) == 0;
         for (unsigned s = 0; s < r; s++)
-            some_share = some_share || strcmp(offers[r].host_id, offers[s].host_id) == 0;
+            some_share = some_share || strcmp(supports[r].host_id, supports[s].host_id) == 0;
     }
     if (all_share && can_shm)
         return find_backend("shm");
@@ -246,23 +248,23 @@ static const struct collective_ops *choose(const struct offer *offers, unsigned 
 static enum status choose_backend(struct collective *g, const struct collective_config *config,
                                   int64_t deadline_ns, struct error *err)
 {
-    struct offer mine = {.can_shm = can_run(find_backend("shm"), config),
-                         .can_hier = can_run(find_backend("hier"), config)};
-    struct offer *offers;
-    enum status status = mem_calloc(g->world_size, sizeof(*offers), "offers", &offers, err);
+    struct auto_support mine = {.can_shm = is_backend_usable(find_backend("shm"), config),
+                                .can_hier = is_backend_usable(find_backend("hier"), config)};
+    struct auto_support *supports;
+    enum status status = mem_calloc(g->world_size, sizeof(*supports), "supports", &supports, err);
 
     if (status != STATUS_OK)
         return status;
     copy_text(mine.host_id, sizeof(mine.host_id), g->host_id);
-    status = collective_exchange(g, "auto", &mine, sizeof(mine), offers, deadline_ns, err);
+    status = collective_exchange(g, "auto", &mine, sizeof(mine), supports, deadline_ns, err);
     if (status == STATUS_OK)
-        g->ops = choose(offers, g->world_size);
-    free(offers);
+        g->ops = choose_by_hosts(supports, g->world_size);
+    free(supports);
     return status;
 }
 
-/* Of the largest backend's struct: with auto it is made before the choice. */
-static size_t largest_size(void)
+/* With auto the struct is allocated before the backend is chosen. */
+static size_t largest_backend_size(void)
 {
     size_t size = 0;
 
@@ -272,7 +274,7 @@ static size_t largest_size(void)
     return size;
 }
 
-/* The filled head: join the mesh, let the backend connect.  Takes g in every case. */
+/* The head is filled: join the mesh and connect the backend.  Frees g on failure. */
 static enum status open_group(struct collective *g, const struct collective_config *config,
                               struct collective **ret_group, struct error *err)
 {
@@ -282,7 +284,7 @@ static enum status open_group(struct collective *g, const struct collective_conf
     if (status == STATUS_OK && !g->ops)
         status = choose_backend(g, config, deadline_ns, err);
     if (status == STATUS_OK && g->ops->unchecked && g->in_mesh) {
-        status = mesh_keep_trail(g->mesh, g->mesh_slot, err);
+        status = mesh_keep_trail(g->mesh, g->mesh_group_index, err);
         g->keeps_trail = status == STATUS_OK;
     }
     if (status == STATUS_OK) {
@@ -292,7 +294,7 @@ static enum status open_group(struct collective *g, const struct collective_conf
     }
     if (status != STATUS_OK) {
         leave_mesh(g);
-        release_head(g);
+        free_group_head(g);
         return status;
     }
     g->store = NULL;
@@ -321,17 +323,17 @@ enum status collective_open(const struct collective_config *config, struct colle
     enum status status = collective_check(config, err);
 
     if (status == STATUS_OK)
-        status = mem_calloc_aligned(1, ops ? ops->size : largest_size(), "group", &g, err);
+        status = mem_calloc_aligned(1, ops ? ops->size : largest_backend_size(), "group", &g, err);
     if (status != STATUS_OK)
         return status;
     g->ops = ops;
     wait_begin(&wait, clock_deadline_ns(config->timeout_ms), "%u ranks to connect",
                config->world_size);
-    status = fill_head(g, config, NULL, err);
+    status = init_group_head(g, config, NULL, err);
     if (status == STATUS_OK)
         status = open_group(g, config, ret_group, err);
     else
-        release_head(g);
+        free_group_head(g);
     wait_end(&wait);
     return status;
 }
@@ -361,9 +363,9 @@ enum status collective_open_like(const struct collective *like, const struct col
     if (status != STATUS_OK)
         return status;
     g->ops = ops;
-    status = fill_head(g, &config, members, err);
+    status = init_group_head(g, &config, members, err);
     if (status != STATUS_OK) {
-        release_head(g);
+        free_group_head(g);
         return status;
     }
     g->generation = generation;
@@ -418,7 +420,7 @@ enum status collective_finish(struct collective *group, struct error *err)
     struct error why = {0};
 
     if (!group->keeps_trail || group->failure.status != STATUS_OK ||
-        verdict_settle(group, &why) == STATUS_OK)
+        verdict_check_trails(group, &why) == STATUS_OK)
         return STATUS_OK;
     group->failure = why;
     flight_fail(group->flight, group->fault, group->culprit, why.text);
@@ -437,7 +439,7 @@ void collective_close(struct collective *group)
         return; /* a library still works in its memory, and the process is about to end */
     group->ops->close(group);
     leave_mesh(group);
-    release_head(group);
+    free_group_head(group);
 }
 
 enum status collective_register(struct collective *group, const struct shared_memory *memory,

@@ -5,24 +5,27 @@
  *   shm   ranks of one host reduce in shared memory
  *   ring  TCP between hosts: a pipelined ring for large messages, direct exchanges or recursive
  *         doubling for small ones
- *   grpc  the same ring over gRPC streams, to tell architecture and transport apart
+ *   grpc  the same ring over gRPC streams, to measure the transport apart from the algorithm
  *   hier  two levels: shm inside a host, ring between hosts
  *   nccl  device memory, in the CUDA module
  *   mpi   under mpirun      gloo  the real library; both for comparison
  *   auto  shm when all ranks share a host, hier when some do, else ring
  *
- * An operation is started, which costs nothing and never blocks, and waited for; operations of one
- * group run in the order of their start, driven by whoever polls or waits.  The blocking calls are
- * start and wait.
+ * An operation is started (cheap, never blocks) and then waited for.  Operations of one group run
+ * in the order of their start; collective_poll and collective_wait drive them.  The blocking calls
+ * are start and wait.
  *
- * Never a silent hang, never a silent mismatch.  Every operation carries (group, generation,
+ * No operation hangs or mismatches silently.  Every operation carries (group, generation,
  * sequence, call, dtype, op, count, root); ranks that disagree fail with both sides named: before a
  * byte is used over shm, ring, grpc and hier; over nccl, mpi and gloo, which may add up whatever
  * has as many bytes, within two heartbeats, or at the group's end (trail.h). Past 25 and 50 % of
- * the time-out a warning names who is missing.  A failure is told apart as dead, stopped, stalled,
- * slow, desynchronised, network or finished early (enum fault), and names rank, bucket, bytes and
- * seconds, the same rank on all survivors.  After it the group is dead: every call returns the
- * first error again, until collective_shrink makes a new group of the survivors.
+ * the time-out a warning names the missing rank.  A failure is classified as dead, stopped,
+ * stalled, slow, desynchronised, network or finished early (enum fault), and names rank, bucket,
+ * bytes and seconds, the same rank on all survivors.  After it the group is dead: every call
+ * returns the first error again, until collective_shrink makes a new group of the survivors.
+ *
+ * Needs store (while opening), rpc (grpc), tensor and base.  Called by worker/sync
+ * and experiments/bench.
  *
  * Threads: one caller at a time per group.
  */
@@ -92,17 +95,17 @@ struct collective_args {
     uint64_t step; /* likewise: of the training */
 };
 
-/* What went wrong with a rank, told apart; the error text says it, too. */
+/* How a rank failed; the error text contains it, too. */
 enum fault {
     FAULT_NONE,
     FAULT_DEAD,     /* its process is gone */
     FAULT_STOPPED,  /* its process exists and does not run (SIGSTOP, a debugger, a frozen host) */
-    FAULT_STALLED,  /* it runs, and has not come to the operation within the time-out */
+    FAULT_STALLED,  /* it runs, and has not started the operation within the time-out */
     FAULT_SLOW,     /* it is in the operation, and moves, too slowly for the time-out; without a
                        rank where all are in it and none stands out, as inside mpi, which shows
                        nothing of its waits */
     FAULT_DESYNC,   /* it is in another operation */
-    FAULT_NETWORK,  /* it may run; nothing gets through to it */
+    FAULT_NETWORK,  /* it may run; no traffic reaches it */
     FAULT_FINISHED, /* it left the group in order, while others had more to do */
     FAULT_EXCLUDED, /* the others went on without this rank (shrink) */
     FAULT_FAILED,   /* it reported an error of its own */
@@ -148,7 +151,7 @@ struct collective_stats {
 enum status collective_open(const struct collective_config *config, struct collective **ret_group,
                             struct error *err);
 
-/* What collective_open would refuse, without waiting for anybody: of config, backend, rank and
+/* What collective_open would refuse, without waiting for other ranks: of config, backend, rank and
  * world_size are used. */
 enum status collective_check(const struct collective_config *config, struct error *err);
 
@@ -159,16 +162,16 @@ enum status collective_new_group(struct collective *parent, const unsigned *rank
                                  const char *name, struct collective **ret_group,
                                  struct error *err);
 
-/* After a failure that lost ranks: agree with the survivors on who is left and open a group of
- * them in the next generation (ranks keep their order; backend, mesh and recorder as before).  The
- * old group is closed in every case and *group is NULL on failure.  STATUS_PEER_LOST with
- * FAULT_EXCLUDED when the others went on without this rank. */
+/* After a failure that lost ranks: agree with the survivors on the remaining members and open a
+ * group of them in the next generation (ranks keep their order; backend, mesh and recorder as
+ * before).  The old group is closed in every case and *group is NULL on failure.  STATUS_PEER_LOST
+ * with FAULT_EXCLUDED when the others went on without this rank. */
 enum status collective_shrink(struct collective **group, struct error *err);
 
-/* Before close, where every rank's own last operation has ended: have the members run the same
- * operations, as far as they have come?  A member that has not come so far yet finds out itself.
+/* Before close, where every rank's own last operation has ended: compare the operations that the
+ * members have run so far.  A member that is behind compares when it gets there.
  * STATUS_MISMATCH names both sides; the group has failed then.  Backends that compare every
- * operation have nothing to do; others wait for each living member's answer, not for its end. */
+ * operation have nothing to do; others wait for each living member's reply, not for its end. */
 enum status collective_finish(struct collective *group, struct error *err);
 
 /* NULL allowed; works still pending are dropped.  Finishes first, and logs what that finds. */
@@ -197,7 +200,7 @@ enum status collective_register(struct collective *group, const struct shared_me
 enum status collective_start(struct collective *group, const struct collective_args *args,
                              struct collective_work **ret_work, struct error *err);
 
-/* Advance without blocking; *ret_done when it has ended, well or not (wait then tells). */
+/* Advance without blocking; *ret_done when it has ended; collective_wait returns its status. */
 void collective_poll(struct collective_work *work, bool *ret_done);
 
 /* Advance until done or until deadline_ns (clock_now_ns; INT64_MAX: the group's own time-out rules
@@ -209,7 +212,7 @@ enum status collective_wait(struct collective_work *work, int64_t deadline_ns, s
 enum status collective_run(struct collective *group, const struct collective_args *args,
                            struct error *err);
 
-/* The everyday ones.  Replace data[0..count) (float32) by its sum over the ranks. */
+/* Shorthands.  Replace data[0..count) (float32) by its sum over the ranks. */
 enum status collective_all_reduce(struct collective *group, float *data, size_t count,
                                   enum reduce_order order, struct error *err);
 

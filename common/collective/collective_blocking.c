@@ -19,10 +19,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define TICK_NS       100000000LL  /* how often the watchdog looks */
-#define GRACE_NS      200000000LL  /* after an alarm: what is nearly done may end well */
+#define TICK_NS       100000000LL /* the watchdog's period */
+#define GRACE_NS      200000000LL /* after an alarm: a call that is nearly done may still succeed */
 #define SLACK_NS      1000000000LL /* past the time-out, before a process ends for it */
-#define GIVE_UP_NS    5000000000LL /* after an interrupt: a thread that hardly runs needs a while */
+#define GIVE_UP_NS    5000000000LL /* after an interrupt, for a starved thread to return */
 #define CLOSE_WAIT_MS 2000
 
 struct blocking {
@@ -33,10 +33,10 @@ struct blocking {
     _Atomic int64_t busy_since_ns;         /* of the library call under way; 0: none */
     _Atomic int64_t interrupted_call;      /* busy_since_ns of the one that was interrupted */
     _Atomic(struct collective_work *) own; /* runs on the caller's thread; NULL: none */
-    atomic_bool is_judging;                /* the watchdog looks into `own` */
-    _Atomic int64_t looked_ns;             /* whether the call under way waits */
+    atomic_bool is_examining;              /* the watchdog reads `own` */
+    _Atomic int64_t sampled_ns;            /* last sample of ops->is_waiting */
 
-    pthread_mutex_t judge_lock; /* held while is_judging */
+    pthread_mutex_t examine_lock; /* held while is_examining */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;       /* monotonic clock */
@@ -53,81 +53,81 @@ static enum run_outcome call_library(struct blocking *b, struct collective_work 
     int64_t since_ns = clock_now_ns();
     enum run_outcome outcome;
 
-    atomic_store(&b->looked_ns, since_ns);
+    atomic_store(&b->sampled_ns, since_ns);
     atomic_store_explicit(&b->busy_since_ns, since_ns, memory_order_release);
     outcome = b->group->ops->run(b->group, w, INT64_MAX, err);
     atomic_store_explicit(&b->busy_since_ns, 0, memory_order_release);
     if (outcome == RUN_FAILED && atomic_load(&b->interrupted_call) == since_ns)
         (void)error_set(err, STATUS_TIMEOUT, "%s was interrupted", b->group->ops->name);
-    return outcome; /* what an interrupted library says does not matter */
+    return outcome; /* the error of an interrupted library is replaced */
 }
 
-/* A sample of what the call under way does: how long it has waited for a peer, for its status. */
-static void look(struct blocking *b, struct collective_work *w)
+/* Sample whether the call under way waits for a peer, and add to the work's waited_ns. */
+static void sample_wait(struct blocking *b, struct collective_work *w)
 {
     int64_t now_ns = clock_now_ns();
-    int64_t since_ns = now_ns - atomic_load(&b->looked_ns);
+    int64_t since_ns = now_ns - atomic_load(&b->sampled_ns);
 
     if (!b->group->ops->is_waiting || since_ns < TICK_NS)
         return;
-    atomic_store(&b->looked_ns, now_ns);
+    atomic_store(&b->sampled_ns, now_ns);
     if (b->group->ops->is_waiting(b->group))
         w->waited_ns += since_ns < 2 * TICK_NS ? since_ns : 2 * TICK_NS; /* else we were stopped */
 }
 
 /* ---- the watchdog ---- */
 
-/* Take a look at the operation on the caller's thread, which then cannot end meanwhile; NULL: there
- * is none.  The caller looks at is_judging after it has cleared `own`. */
-static struct collective_work *hold_own(struct blocking *b)
+/* Lock the operation on the caller's thread, so that it cannot end while it is read; NULL: there is
+ * none.  The caller's thread checks is_examining after it has cleared `own`. */
+static struct collective_work *lock_own_work(struct blocking *b)
 {
     struct collective_work *work;
 
-    (void)pthread_mutex_lock(&b->judge_lock);
-    atomic_store(&b->is_judging, true);
+    (void)pthread_mutex_lock(&b->examine_lock);
+    atomic_store(&b->is_examining, true);
     work = atomic_load(&b->own);
     if (!work) {
-        atomic_store(&b->is_judging, false);
-        (void)pthread_mutex_unlock(&b->judge_lock);
+        atomic_store(&b->is_examining, false);
+        (void)pthread_mutex_unlock(&b->examine_lock);
     }
     return work;
 }
 
-static void let_go(struct blocking *b)
+static void unlock_own_work(struct blocking *b)
 {
-    atomic_store(&b->is_judging, false);
-    (void)pthread_mutex_unlock(&b->judge_lock);
+    atomic_store(&b->is_examining, false);
+    (void)pthread_mutex_unlock(&b->examine_lock);
 }
 
-/* What drive does between the pieces of a wait, for one that has no pieces. */
-static void report_own(struct blocking *b)
+/* What drive_work does between two slices, for a library call that is not sliced. */
+static void report_own_work(struct blocking *b)
 {
-    struct collective_work *work = hold_own(b);
+    struct collective_work *work = lock_own_work(b);
 
     if (!work)
         return;
-    look(b, work);
+    sample_wait(b, work);
     collective_report(work, clock_now_ns());
-    let_go(b);
+    unlock_own_work(b);
 }
 
-/* The library does not come back, and a thread of ours is inside it. */
-static void give_up(struct blocking *b, int64_t since_ns)
+/* The library call does not return, and a thread of this process is inside it. */
+static void end_stuck_process(struct blocking *b, int64_t since_ns)
 {
     struct collective *g = b->group;
-    struct collective_work *work = hold_own(b);
+    struct collective_work *work = lock_own_work(b);
     struct error err = {0};
 
-    if (atomic_load(&b->busy_since_ns) != since_ns) { /* it did come back */
+    if (atomic_load(&b->busy_since_ns) != since_ns) { /* it has returned */
         if (work)
-            let_go(b);
+            unlock_own_work(b);
         return;
     }
     if (work) {
         verdict_reach(g, work, atomic_load(&g->alarm->raised) ? VERDICT_ALARM : VERDICT_TIMEOUT,
                       &err);
         if (atomic_load(&b->busy_since_ns) != since_ns) {
-            let_go(b);
+            unlock_own_work(b);
             return;
         }
     } else {
@@ -140,23 +140,24 @@ static void give_up(struct blocking *b, int64_t since_ns)
 }
 
 /* How long a library call may take. */
-static int64_t limit_ns(const struct blocking *b)
+static int64_t call_limit_ns(const struct blocking *b)
 {
     return b->group->timeout_ms * 1000000 + (b->group->ops->interrupt ? 0 : SLACK_NS);
 }
 
-static bool is_due(const struct blocking *b, int64_t since_ns, int64_t alarm_ns, int64_t now_ns)
+static bool is_call_overdue(const struct blocking *b, int64_t since_ns, int64_t alarm_ns,
+                            int64_t now_ns)
 {
     if (alarm_ns != 0 && now_ns - alarm_ns >= GRACE_NS && now_ns - since_ns >= GRACE_NS)
         return true;
-    return now_ns - since_ns >= limit_ns(b);
+    return now_ns - since_ns >= call_limit_ns(b);
 }
 
 /* Until the next tick, or the end of what the call may take. */
-static int tick_ms(const struct blocking *b)
+static int next_tick_ms(const struct blocking *b)
 {
     int64_t since_ns = atomic_load_explicit(&b->busy_since_ns, memory_order_acquire);
-    int64_t left_ns = since_ns == 0 ? TICK_NS : since_ns + limit_ns(b) - clock_now_ns();
+    int64_t left_ns = since_ns == 0 ? TICK_NS : since_ns + call_limit_ns(b) - clock_now_ns();
 
     if (left_ns <= 0 || left_ns > TICK_NS)
         left_ns = TICK_NS;
@@ -171,11 +172,11 @@ static bool sleep_a_tick(const struct blocking *b, bool watch_alarm)
         {.fd = watch_alarm ? b->group->alarm->fd : -1, .events = POLLIN},
     };
 
-    (void)poll(fds, 2, tick_ms(b));
+    (void)poll(fds, 2, next_tick_ms(b));
     return fds[0].revents != 0;
 }
 
-static void *watch(void *argument)
+static void *run_watchdog(void *argument)
 {
     struct blocking *b = argument;
     struct mesh_alarm *alarm = b->group->alarm;
@@ -190,9 +191,9 @@ static void *watch(void *argument)
             alarm_ns = now_ns;
         if (since_ns == 0)
             continue;
-        if (!is_due(b, since_ns, alarm_ns, now_ns)) {
+        if (!is_call_overdue(b, since_ns, alarm_ns, now_ns)) {
             if (now_ns - since_ns >= TICK_NS)
-                report_own(b);
+                report_own_work(b);
             continue;
         }
         if (b->group->ops->interrupt && atomic_load(&b->interrupted_call) != since_ns) {
@@ -200,7 +201,7 @@ static void *watch(void *argument)
             interrupted_ns = now_ns;
             b->group->ops->interrupt(b->group);
         } else if (!b->group->ops->interrupt || now_ns - interrupted_ns >= GIVE_UP_NS) {
-            give_up(b, since_ns);
+            end_stuck_process(b, since_ns);
         }
     }
     return NULL;
@@ -208,7 +209,7 @@ static void *watch(void *argument)
 
 /* ---- the executor ---- */
 
-static void *execute(void *argument)
+static void *run_executor(void *argument)
 {
     struct blocking *b = argument;
 
@@ -243,8 +244,8 @@ static bool wait_for_change(struct blocking *b, int64_t until_ns)
 }
 
 /* Under the lock: give the operation to the executor, once that is free, and wait for its end. */
-static enum run_outcome run_elsewhere(struct blocking *b, struct collective_work *w,
-                                      int64_t until_ns, struct error *err)
+static enum run_outcome run_on_executor(struct blocking *b, struct collective_work *w,
+                                        int64_t until_ns, struct error *err)
 {
     for (;;) {
         if (!b->work) {
@@ -256,7 +257,7 @@ static enum run_outcome run_elsewhere(struct blocking *b, struct collective_work
             break;
         if (until_ns <= clock_now_ns() || !wait_for_change(b, until_ns)) {
             if (b->work == w)
-                look(b, w);
+                sample_wait(b, w);
             return RUN_PENDING;
         }
     }
@@ -269,7 +270,7 @@ static enum run_outcome run_elsewhere(struct blocking *b, struct collective_work
 
 /* ---- lifetime ---- */
 
-static enum status open_threads(struct collective *g, struct error *err)
+static enum status start_threads(struct collective *g, struct error *err)
 {
     struct blocking *b;
     enum status status = mem_calloc(1, sizeof(*b), "threads of a group", &b, err);
@@ -278,14 +279,14 @@ static enum status open_threads(struct collective *g, struct error *err)
         return status;
     b->group = g;
     (void)pthread_mutex_init(&b->lock, NULL);
-    (void)pthread_mutex_init(&b->judge_lock, NULL);
+    (void)pthread_mutex_init(&b->examine_lock, NULL);
     condition_init(&b->changed);
     g->blocking = b;
     b->stop_fd = eventfd(0, EFD_CLOEXEC);
     if (b->stop_fd < 0)
         return error_set_errno(err, errno, "group '%s': eventfd", g->name);
-    b->has_watchdog = pthread_create(&b->watchdog, NULL, watch, b) == 0;
-    b->has_executor = pthread_create(&b->executor, NULL, execute, b) == 0;
+    b->has_watchdog = pthread_create(&b->watchdog, NULL, run_watchdog, b) == 0;
+    b->has_executor = pthread_create(&b->executor, NULL, run_executor, b) == 0;
     if (!b->has_watchdog || !b->has_executor)
         return error_set(err, STATUS_NO_MEMORY, "group '%s': cannot start its threads", g->name);
     return STATUS_OK;
@@ -331,7 +332,7 @@ bool collective_blocking_close(struct collective *group)
         (void)close(b->stop_fd);
     (void)pthread_cond_destroy(&b->changed);
     (void)pthread_mutex_destroy(&b->lock);
-    (void)pthread_mutex_destroy(&b->judge_lock);
+    (void)pthread_mutex_destroy(&b->examine_lock);
     free(b);
     group->blocking = NULL;
     return true;
@@ -339,7 +340,7 @@ bool collective_blocking_close(struct collective *group)
 
 /* ---- running ---- */
 
-static enum run_outcome count(struct collective_work *w, enum run_outcome outcome)
+static enum run_outcome count_library_bytes(struct collective_work *w, enum run_outcome outcome)
 {
     struct collective *g = w->group;
     uint64_t tx;
@@ -357,16 +358,17 @@ static enum run_outcome count(struct collective_work *w, enum run_outcome outcom
     return RUN_DONE;
 }
 
-static enum run_outcome run_here(struct blocking *b, struct collective_work *w, struct error *err)
+static enum run_outcome run_on_caller(struct blocking *b, struct collective_work *w,
+                                      struct error *err)
 {
     enum run_outcome outcome;
 
     atomic_store(&b->own, w);
     outcome = call_library(b, w, err);
     atomic_store(&b->own, NULL);
-    if (atomic_load(&b->is_judging)) { /* wait until the watchdog is done with the operation */
-        (void)pthread_mutex_lock(&b->judge_lock);
-        (void)pthread_mutex_unlock(&b->judge_lock);
+    if (atomic_load(&b->is_examining)) { /* wait until the watchdog is done with the operation */
+        (void)pthread_mutex_lock(&b->examine_lock);
+        (void)pthread_mutex_unlock(&b->examine_lock);
     }
     return outcome;
 }
@@ -391,22 +393,22 @@ enum run_outcome collective_blocking_run(struct collective *group, struct collec
     enum run_outcome outcome;
     bool is_elsewhere;
 
-    if (!group->blocking && open_threads(group, err) != STATUS_OK)
+    if (!group->blocking && start_threads(group, err) != STATUS_OK)
         return RUN_FAILED;
     b = group->blocking;
     if (!work->begun && collective_call_is_pair(work->args.call)) {
         work->begun = true; /* starting a transfer does not block */
         outcome = group->ops->run(group, work, 0, err);
         if (outcome != RUN_PENDING)
-            return count(work, outcome);
+            return count_library_bytes(work, outcome);
         if (until_ns <= clock_now_ns())
             return RUN_PENDING;
     }
     (void)pthread_mutex_lock(&b->lock);
-    is_elsewhere = b->work != NULL || !group->patient;
-    outcome = is_elsewhere ? run_elsewhere(b, work, until_ns, err) : RUN_PENDING;
+    is_elsewhere = b->work != NULL || !group->no_deadline;
+    outcome = is_elsewhere ? run_on_executor(b, work, until_ns, err) : RUN_PENDING;
     (void)pthread_mutex_unlock(&b->lock);
     if (!is_elsewhere)
-        outcome = run_here(b, work, err);
-    return count(work, outcome);
+        outcome = run_on_caller(b, work, err);
+    return count_library_bytes(work, outcome);
 }

@@ -1,5 +1,5 @@
 /*
- * What is known of groups and operations without asking anybody: names, ranks, bytes.
+ * Queries on groups and operations that need no communication: names, ranks, bytes.
  */
 #include "common/collective/collective_ops.h"
 

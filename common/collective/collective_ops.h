@@ -24,11 +24,11 @@ struct collective_work {
     unsigned warnings;  /* given so far */
     int64_t compare_ns; /* of running until the next look at the peers' signatures; 0: the first */
     bool begun;         /* a transfer of a backend that blocks: it is under way */
-    size_t flight_slot;
+    size_t flight_index;
     uint64_t done_bytes;  /* kept by the backend: payload sent and received ... */
     uint64_t total_bytes; /* ... of so many; set by the backend when it begins */
     int64_t waited_ns;    /* kept by the backend: blocked until a peer does something; 0: unknown */
-    bool is_recorded;     /* has a flight_slot: false for the parts of an operation of groups */
+    bool is_recorded;     /* has a flight_index: false for the parts of an operation of groups */
     _Alignas(64) unsigned char backend[COLLECTIVE_WORK_STATE]; /* zeroed when the work begins */
     struct error error; /* WORK_FAILED; last, because a start clears what lies before it only */
 };
@@ -51,11 +51,11 @@ struct collective {
     size_t segment_bytes;
     struct mesh *mesh; /* NULL in a world of one */
     bool owns_mesh;
-    bool in_mesh;     /* mesh_slot is taken */
+    bool in_mesh;     /* mesh_group_index is taken */
     bool keeps_trail; /* of its collectives, in the mesh */
-    size_t mesh_slot;
+    size_t mesh_group_index;
     struct mesh_alarm *alarm; /* NULL in a world of one */
-    struct mesh_view *views;  /* owned, world_size: the members' answers ... */
+    struct mesh_view *views;  /* owned, world_size: the members' replies ... */
     uint64_t *left;           /* ... and after which collective they left, UINT64_MAX: not */
     struct flight *flight;
     bool owns_flight;
@@ -68,17 +68,17 @@ struct collective {
     struct error failure;          /* the first one; STATUS_OK while the group works */
     enum fault fault;              /* of the failure */
     int culprit;                   /* rank in the job; -1: none */
-    bool speaks_of_parts;          /* the backend's error is about operations inside this one */
+    bool error_is_inner;           /* the backend's error is about operations inside this one */
     struct collective_work *works; /* owned, COLLECTIVE_WORKS_MAX, a ring in order of start */
     size_t first_work, work_count;
     struct blocking *blocking; /* threads of a backend that blocks; NULL until they are needed */
-    bool patient;              /* the caller waits without a deadline of its own */
+    bool no_deadline;          /* the caller waits without a deadline of its own */
 };
 
 enum run_outcome {
     RUN_DONE,
     RUN_PENDING, /* until_ns has passed, or the alarm was raised */
-    RUN_FAILED,  /* err is filled; the core finds out who is to blame */
+    RUN_FAILED,  /* err is filled; the core finds the culprit */
 };
 
 struct collective_ops {
@@ -95,7 +95,8 @@ struct collective_ops {
     bool unchecked;
 
     /* Made of groups: ranks in different operations may wait in different ones of them, where
-     * nobody meets.  Like those of an unchecked backend, they are compared once it takes long. */
+     * no two signatures meet.  As with an unchecked backend, they are compared once it takes long.
+     */
     bool composite;
 
     /* Runs a world of one, too (device memory); else the core copies. */
@@ -120,7 +121,7 @@ struct collective_ops {
                             int64_t until_ns, struct error *err);
 
     /* Of a backend that blocks: does its call wait until a peer does something, just now?  Any
-     * thread; asked now and then.  NULL: it does not show.  Others keep a work's waited_ns. */
+     * thread; asked now and then.  NULL: not known.  Others keep a work's waited_ns. */
     bool (*is_waiting)(const struct collective *group);
 
     /* Make a run that blocks in another thread return soon; any thread; NULL for those that honour
@@ -139,8 +140,8 @@ struct collective_ops {
     void (*close)(struct collective *group);
 };
 
-/* The peer that compares signatures says what it saw: RUN_FAILED with both sides named, and the
- * group's fault set to FAULT_DESYNC. */
+/* A backend found that `peer` runs another operation: fill *err with both sides, set the group's
+ * fault and culprit, and return RUN_FAILED. */
 enum run_outcome collective_mismatch(struct collective *group, const struct collective_work *work,
                                      unsigned peer, const struct signature *theirs,
                                      struct error *err);

@@ -1,6 +1,6 @@
 /*
  * After a loss: the survivors agree over the mesh and open the same group anew, one generation on.
- * Also the barrier over the control connections, which tells who is missing.
+ * Also the barrier over the control connections, which names the missing ranks.
  */
 #include "common/base/clock.h"
 #include "common/base/memory.h"
@@ -36,9 +36,10 @@ enum status collective_find_survivors(const struct collective *g, uint32_t gener
     return status;
 }
 
-/* Agree and open, until all that were agreed on are there to open: one may be lost in between.
- * Ranks that had opened by then fail in that generation, and so come to the next agreement, too. */
-static enum status regroup(struct collective *old, struct collective **ret_group, struct error *err)
+/* Repeat agreement and opening until a group opens: a rank may be lost in between.  Ranks that had
+ * already opened fail in that generation and take part in the next agreement. */
+static enum status open_shrunk_group(struct collective *old, struct collective **ret_group,
+                                     struct error *err)
 {
     uint32_t generation = old->generation;
     unsigned count = old->world_size;
@@ -55,7 +56,7 @@ static enum status regroup(struct collective *old, struct collective **ret_group
         status = collective_find_survivors(old, generation, members, &count, err);
         if (status != STATUS_OK)
             break;
-        if (why.status != STATUS_OK && count == before) { /* nobody was lost: it fails for good */
+        if (why.status != STATUS_OK && count == before) { /* no loss: a permanent failure */
             status = error_set(err, why.status, "%s", why.text);
             break;
         }
@@ -78,7 +79,7 @@ enum status collective_shrink(struct collective **group, struct error *err)
     else if (old->world_size == 1)
         status = error_set(err, STATUS_INVALID, "group '%s' of one rank cannot shrink", old->name);
     else
-        status = regroup(old, &shrunk, err);
+        status = open_shrunk_group(old, &shrunk, err);
     if (shrunk) {
         shrunk->owns_mesh = old->owns_mesh;
         shrunk->owns_flight = old->owns_flight;
@@ -91,8 +92,8 @@ enum status collective_shrink(struct collective **group, struct error *err)
 
 /* ---- the monitored barrier ---- */
 
-static enum status name_missing(const struct collective *g, const unsigned char *here,
-                                int64_t timeout_ms, bool wait_all, struct error *err)
+static enum status missing_ranks_error(const struct collective *g, const unsigned char *here,
+                                       int64_t timeout_ms, bool wait_all, struct error *err)
 {
     struct strbuf missing = STRBUF_INIT;
     unsigned count = 0;
@@ -124,7 +125,7 @@ enum status collective_monitored_barrier(struct collective *group, int64_t timeo
     status = mesh_gather(group->mesh, group->members, group->world_size, tag,
                          clock_deadline_ns(timeout_ms), here, err);
     if (status == STATUS_TIMEOUT)
-        status = name_missing(group, here, timeout_ms, wait_all, err);
+        status = missing_ranks_error(group, here, timeout_ms, wait_all, err);
     else if (status != STATUS_OK && err)
         status = error_prefix(err, "group '%s': monitored barrier: ", group->name);
     free(here);

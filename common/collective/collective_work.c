@@ -1,5 +1,5 @@
 /*
- * Operations: a group's queue of works, in order of start.  Whoever polls or waits drives the
+ * Operations: a group's queue of works, in order of start.  A poll or wait drives the
  * oldest one, so a group needs no thread of its own; consecutive sends and receives at the head of
  * the queue take turns, because one may wait for the other.
  *
@@ -20,7 +20,7 @@
 /* How long one of several sends and receives may keep the others waiting. */
 #define TURN_NS 200000
 
-/* How long a backend keeps the control at most, so that progress is seen from outside. */
+/* Longest time inside the backend, so that progress is published to the peers. */
 #define SLICE_NS 100000000
 
 /* Warnings come at 1/4 and 2/4 of the time-out. */
@@ -90,7 +90,7 @@ static void record_queued(struct collective_work *w)
                                  .buckets = w->args.buckets};
 
     (void)memccpy(entry.group, w->group->name, '\0', sizeof(entry.group) - 1);
-    w->flight_slot = flight_queue(w->group->flight, &entry);
+    w->flight_index = flight_queue(w->group->flight, &entry);
     w->is_recorded = true;
 }
 
@@ -151,7 +151,7 @@ void collective_run_alone(struct collective_work *w)
 }
 
 /* What this rank does now, for peers that ask. */
-static void publish(const struct collective_work *w, enum mesh_phase phase, int64_t since_ns)
+static void publish_status(const struct collective_work *w, enum mesh_phase phase, int64_t since_ns)
 {
     const struct collective *g = w->group;
     const struct mesh_status status = {.group = g->id,
@@ -163,7 +163,7 @@ static void publish(const struct collective_work *w, enum mesh_phase phase, int6
                                        .since_ns = since_ns};
 
     if (g->in_mesh)
-        mesh_publish(g->mesh, g->mesh_slot, &status);
+        mesh_publish(g->mesh, g->mesh_group_index, &status);
 }
 
 void collective_progress(struct collective_work *work, uint64_t done_bytes)
@@ -173,9 +173,9 @@ void collective_progress(struct collective_work *work, uint64_t done_bytes)
     work->done_bytes = done_bytes;
     if (!work->is_recorded)
         return;
-    flight_progress(g->flight, work->flight_slot, done_bytes, work->total_bytes);
+    flight_progress(g->flight, work->flight_index, done_bytes, work->total_bytes);
     if (g->in_mesh)
-        mesh_progress(g->mesh, g->mesh_slot, done_bytes);
+        mesh_progress(g->mesh, g->mesh_group_index, done_bytes);
 }
 
 static void end_work(struct collective_work *w, enum work_state state)
@@ -183,8 +183,8 @@ static void end_work(struct collective_work *w, enum work_state state)
     int64_t now_ns = clock_now_ns();
 
     w->state = state;
-    publish(w, MESH_IDLE, now_ns);
-    flight_end(w->group->flight, w->flight_slot, state == WORK_DONE, w->done_bytes, w->total_bytes,
+    publish_status(w, MESH_IDLE, now_ns);
+    flight_end(w->group->flight, w->flight_index, state == WORK_DONE, w->done_bytes, w->total_bytes,
                now_ns);
 }
 
@@ -198,25 +198,26 @@ static void fail_group(struct collective *g, struct collective_work *w, const st
     end_work(w, WORK_FAILED);
 }
 
-/* The work failed, or waits in vain: say why, and because of whom. */
-static void give_up(struct collective_work *w, enum verdict_cause cause, struct error *err)
+/* The work failed or timed out: find fault and culprit, and fail the group. */
+static void fail_with_verdict(struct collective_work *w, enum verdict_cause cause,
+                              struct error *err)
 {
     if (w->group->in_mesh)
         verdict_reach(w->group, w, cause, err);
-    else if (cause == VERDICT_TIMEOUT) /* alone: there is nobody to blame */
+    else if (cause == VERDICT_TIMEOUT) /* a world of one has no culprit */
         (void)error_set(err, STATUS_TIMEOUT, "%s does not end", w->group->ops->name);
     fail_group(w->group, w, err);
 }
 
-/* Nobody is to blame. */
-static void stop(struct collective_work *w, struct error *err)
+/* A signal is no fault of a rank. */
+static void fail_cancelled(struct collective_work *w, struct error *err)
 {
     (void)error_set(err, STATUS_CANCELLED, "stopped by signal %d while %s waited", stop_requested(),
                     collective_call_name(w->args.call));
     fail_group(w->group, w, err);
 }
 
-static enum run_outcome run(struct collective_work *w, int64_t until_ns, struct error *err)
+static enum run_outcome run_backend(struct collective_work *w, int64_t until_ns, struct error *err)
 {
     struct collective *g = w->group;
 
@@ -230,12 +231,13 @@ static int64_t warning_ns(const struct collective_work *w)
     return w->group->timeout_ms * 1000000 / COLLECTIVE_WARNINGS_PART * (w->warnings + 1);
 }
 
-static void warn(struct collective_work *w, int64_t now_ns)
+static void warn_if_slow(struct collective_work *w, int64_t now_ns)
 {
     const struct collective_ops *ops = w->group->ops;
     int64_t waited_ns = now_ns - w->started_ns;
 
-    /* Some wait for what never comes: look whether all that have come run the same operation. */
+    /* Ranks that differ would wait until the time-out: compare the operations of those that
+     * started. */
     if ((ops->unchecked || ops->composite) && waited_ns >= COLLECTIVE_COMPARE_NS &&
         waited_ns >= w->compare_ns)
         w->compare_ns = verdict_compare(w->group, w) ? INT64_MAX : 2 * waited_ns;
@@ -249,23 +251,23 @@ void collective_report(struct collective_work *w, int64_t now_ns)
 {
     struct collective *g = w->group;
 
-    flight_progress(g->flight, w->flight_slot, w->done_bytes, w->total_bytes);
-    publish(w, MESH_RUNNING, w->started_ns);
+    flight_progress(g->flight, w->flight_index, w->done_bytes, w->total_bytes);
+    publish_status(w, MESH_RUNNING, w->started_ns);
     if (g->in_mesh)
-        warn(w, now_ns);
+        warn_if_slow(w, now_ns);
 }
 
-static void begin(struct collective_work *w, int64_t now_ns)
+static void begin_work(struct collective_work *w, int64_t now_ns)
 {
     w->state = WORK_RUNNING;
     w->started_ns = now_ns;
-    flight_start(w->group->flight, w->flight_slot, now_ns);
+    flight_start(w->group->flight, w->flight_index, now_ns);
     if (w->group->keeps_trail && !collective_call_is_pair(w->args.call))
-        mesh_note(w->group->mesh, w->group->mesh_slot, &w->signature);
-    publish(w, MESH_RUNNING, w->started_ns);
+        mesh_note(w->group->mesh, w->group->mesh_group_index, &w->signature);
+    publish_status(w, MESH_RUNNING, w->started_ns);
 }
 
-/* How long the backend may keep the control: the peers should see how far it is. */
+/* End of the backend's time slice: progress is published after each. */
 static int64_t slice_end(int64_t now_ns, int64_t until_ns, int64_t end_ns)
 {
     int64_t slice_ns = now_ns + SLICE_NS;
@@ -277,7 +279,7 @@ static int64_t slice_end(int64_t now_ns, int64_t until_ns, int64_t end_ns)
 
 /* Advance one work until until_ns, or for a slice of time.  An operation of a few bytes takes less
  * than a microsecond: the clock is read once here, and the error's text not cleared. */
-static void drive(struct collective_work *w, int64_t until_ns)
+static void drive_work(struct collective_work *w, int64_t until_ns)
 {
     struct collective *g = w->group;
     int64_t now_ns = clock_now_ns();
@@ -291,9 +293,10 @@ static void drive(struct collective_work *w, int64_t until_ns)
         return;
     }
     if (w->state == WORK_QUEUED) {
-        begin(w, now_ns);
-        if (g->keeps_trail && atomic_load(&g->alarm->raised)) { /* what runs fast would not look */
-            give_up(w, VERDICT_ALARM, &err);
+        begin_work(w, now_ns);
+        /* A short operation would not see the alarm. */
+        if (g->keeps_trail && atomic_load(&g->alarm->raised)) {
+            fail_with_verdict(w, VERDICT_ALARM, &err);
             return;
         }
     }
@@ -303,23 +306,23 @@ static void drive(struct collective_work *w, int64_t until_ns)
         return;
     }
     end_ns = w->started_ns + g->timeout_ms * 1000000;
-    switch (run(w, slice_end(now_ns, until_ns, end_ns), &err)) {
+    switch (run_backend(w, slice_end(now_ns, until_ns, end_ns), &err)) {
     case RUN_DONE:
         end_work(w, WORK_DONE);
         break;
     case RUN_FAILED:
-        give_up(w, VERDICT_FAILED, &err);
+        fail_with_verdict(w, VERDICT_FAILED, &err);
         break;
     case RUN_PENDING:
         collective_report(w, clock_now_ns());
         if (collective_blocking_holds(g, w))
             break; /* its watchdog ends the call first */
         if (g->alarm && atomic_load(&g->alarm->raised))
-            give_up(w, VERDICT_ALARM, &err);
+            fail_with_verdict(w, VERDICT_ALARM, &err);
         else if (stop_ends_waits())
-            stop(w, &err);
+            fail_cancelled(w, &err);
         else if (clock_now_ns() >= end_ns)
-            give_up(w, VERDICT_TIMEOUT, &err);
+            fail_with_verdict(w, VERDICT_TIMEOUT, &err);
         break;
     }
 }
@@ -332,7 +335,7 @@ static bool has_ended(const struct collective_work *w)
 
 /* The works that may move now: the oldest unfinished one, and, when that is a send or receive, all
  * sends and receives right behind it.  Returns whether anything was left to drive. */
-static bool drive_head(struct collective *g, int64_t until_ns)
+static bool drive_oldest_works(struct collective *g, int64_t until_ns)
 {
     bool several = false;
     size_t first = 0;
@@ -349,26 +352,26 @@ static bool drive_head(struct collective *g, int64_t until_ns)
     several = last - first > 1;
     for (size_t i = first; i < last && several && g->ops->blocking; i++)
         if (work_at(g, i)->state == WORK_QUEUED)
-            drive(work_at(g, i), 0); /* under way before any of them is waited for */
+            drive_work(work_at(g, i), 0); /* under way before any of them is waited for */
     for (size_t i = first; i < last; i++) {
         int64_t turn_ns = several ? clock_now_ns() + TURN_NS : until_ns;
 
         if (!has_ended(work_at(g, i)))
-            drive(work_at(g, i), turn_ns < until_ns ? turn_ns : until_ns);
+            drive_work(work_at(g, i), turn_ns < until_ns ? turn_ns : until_ns);
     }
     return true;
 }
 
 void collective_poll(struct collective_work *work, bool *ret_done)
 {
-    work->group->patient = false;
+    work->group->no_deadline = false;
     if (!has_ended(work))
-        (void)drive_head(work->group, 0);
+        (void)drive_oldest_works(work->group, 0);
     *ret_done = has_ended(work);
 }
 
 /* Free the handle, and those before it that were freed out of order. */
-static void retire(struct collective_work *w)
+static void release_work(struct collective_work *w)
 {
     struct collective *g = w->group;
 
@@ -384,9 +387,9 @@ enum status collective_wait(struct collective_work *work, int64_t deadline_ns, s
     enum status status = STATUS_OK;
 
     assert(work->state != WORK_FREE);
-    work->group->patient = deadline_ns == INT64_MAX;
+    work->group->no_deadline = deadline_ns == INT64_MAX;
     while (!has_ended(work)) {
-        (void)drive_head(work->group, deadline_ns);
+        (void)drive_oldest_works(work->group, deadline_ns);
         if (!has_ended(work) && deadline_ns != INT64_MAX && clock_now_ns() >= deadline_ns) {
             char text[COLLECTIVE_TEXT_SIZE];
 
@@ -396,7 +399,7 @@ enum status collective_wait(struct collective_work *work, int64_t deadline_ns, s
     }
     if (work->state == WORK_FAILED)
         status = error_set(err, work->error.status, "%s", work->error.text);
-    retire(work);
+    release_work(work);
     return status;
 }
 
@@ -409,7 +412,7 @@ enum status collective_run(struct collective *group, const struct collective_arg
     return work ? collective_wait(work, INT64_MAX, err) : status;
 }
 
-/* ---- the everyday ones ---- */
+/* ---- shorthands ---- */
 
 enum status collective_all_reduce(struct collective *group, float *data, size_t count,
                                   enum reduce_order order, struct error *err)

@@ -2,7 +2,7 @@
  * The address to publish: the one given, or that of the named interface, or the local address of a
  * socket that is routed to the store's host.  A host whose own name is a loopback address in
  * /etc/hosts (Debian's 127.0.1.1) would publish an address that other hosts cannot reach; the first
- * interface that is no loopback stands in for it.  No state.
+ * non-loopback interface is used instead.  No state.
  */
 #include "common/collective/host_address.h"
 
@@ -17,8 +17,8 @@
 
 #define LOOPBACK "127.0.0.1"
 
-/* Is this the interface that is looked for: the named one, or (name NULL) any but loopback? */
-static bool suits(const struct ifaddrs *a, const char *name)
+/* Is this the named interface, or (name NULL) any interface but loopback? */
+static bool is_usable_interface(const struct ifaddrs *a, const char *name)
 {
     if (!a->ifa_addr || (a->ifa_flags & IFF_UP) == 0)
         return false;
@@ -36,7 +36,7 @@ static bool interface_address(const char *name, char *host, size_t size)
     if (getifaddrs(&list) != 0)
         return false;
     for (const struct ifaddrs *a = list; a && !found; a = a->ifa_next)
-        if (suits(a, name))
+        if (is_usable_interface(a, name))
             found = getnameinfo(a->ifa_addr,
                                 a->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in)
                                                                   : sizeof(struct sockaddr_in6),
@@ -46,7 +46,7 @@ static bool interface_address(const char *name, char *host, size_t size)
 }
 
 /* The local address of a datagram socket that is connected to `e`: nothing is sent. */
-static bool route_to(const struct endpoint *e, char *host, size_t size)
+static bool local_address_towards(const struct endpoint *e, char *host, size_t size)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_DGRAM};
     struct addrinfo *list = NULL;
@@ -79,7 +79,8 @@ void host_address_choose(const char *wanted, const char *store, char *host)
     } else if (strncmp(store, tcp, sizeof(tcp) - 1) == 0 &&
                endpoint_parse(store + sizeof(tcp) - 1, "store", &store_end, NULL) == STATUS_OK &&
                !endpoint_is_loopback(&store_end)) {
-        if (route_to(&store_end, self.host, sizeof(self.host)) && endpoint_is_loopback(&self))
+        if (local_address_towards(&store_end, self.host, sizeof(self.host)) &&
+            endpoint_is_loopback(&self))
             (void)interface_address(NULL, self.host, sizeof(self.host));
     }
     memcpy(host, self.host, sizeof(self.host));

@@ -1,5 +1,5 @@
 /*
- * host_address: under which address the other ranks can reach this one.
+ * host_address: the address at which the other ranks reach this one.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_HOST_ADDRESS_H
 #define SPARRING_COMMON_COLLECTIVE_HOST_ADDRESS_H

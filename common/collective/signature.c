@@ -1,6 +1,7 @@
 /*
- * A fixed layout, written and read byte by byte: no padding, no byte order of the host.  Decoding
- * checks the magic and every enumeration, because a stranger may connect to the port.
+ * Encoding, comparison and text of signatures.  A fixed layout, written and read byte by byte: no
+ * padding, no byte order of the host.  Decoding checks the magic and every enumeration, because any
+ * program may connect to the port.
  */
 #include "common/collective/signature.h"
 

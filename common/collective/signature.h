@@ -30,7 +30,7 @@ uint64_t signature_group_id(const char *name);
 
 void signature_encode(const struct signature *s, unsigned char *bytes);
 
-/* False when the bytes are none: wrong magic, unknown enumeration. */
+/* False when the bytes are no signature: wrong magic, unknown enumeration. */
 bool signature_decode(const unsigned char *bytes, struct signature *ret);
 
 bool signature_equal(const struct signature *a, const struct signature *b);

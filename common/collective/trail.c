@@ -1,11 +1,12 @@
 /*
- * Entries are sequence locks of one writer: a reader that finds the same sequence number before and
- * after has read what belongs to it, because no number comes twice.
+ * Rolling hashes of a group's collectives.  Entries are sequence locks of one writer: a reader that
+ * finds the same sequence number before and after has read what belongs to it, because no number
+ * comes twice.
  */
 #include "common/collective/trail.h"
 
 /* splitmix64's finaliser (Steele, Lea and Flood 2014): every bit reaches every other. */
-static uint64_t mix(uint64_t x)
+static uint64_t mix_hash(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -13,13 +14,13 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-static uint64_t pack(const struct signature *s)
+static uint64_t pack_kind(const struct signature *s)
 {
     return (uint64_t)s->call | (uint64_t)s->dtype << 8 | (uint64_t)s->op << 16 |
            (uint64_t)s->order << 24 | (uint64_t)s->root << 32;
 }
 
-static void unpack(uint64_t kind, struct signature *ret)
+static void unpack_kind(uint64_t kind, struct signature *ret)
 {
     ret->call = (enum collective_call)(kind & 0xff);
     ret->dtype = (enum dtype)(kind >> 8 & 0xff);
@@ -36,26 +37,28 @@ static unsigned level_of(uint64_t sequence)
     return level < TRAIL_LEVELS ? level : TRAIL_LEVELS - 1;
 }
 
-/* Numbers of one level are 2^(level + 1) apart; of the last one, 2^level. */
-static size_t mark_of(uint64_t sequence, unsigned level)
+/* Position in its level.  Numbers of one level are 2^(level + 1) apart; of the last one, 2^level.
+ */
+static size_t checkpoint_index(uint64_t sequence, unsigned level)
 {
-    return sequence >> (level < TRAIL_LEVELS - 1 ? level + 1 : level) & (TRAIL_MARKS - 1);
+    return sequence >> (level < TRAIL_LEVELS - 1 ? level + 1 : level) & (TRAIL_CHECKPOINTS - 1);
 }
 
-_Static_assert((TRAIL_MARKS & (TRAIL_MARKS - 1)) == 0, "a mask chooses the mark");
+_Static_assert((TRAIL_CHECKPOINTS & (TRAIL_CHECKPOINTS - 1)) == 0, "a mask chooses the checkpoint");
 
 void trail_add(struct trail *t, const struct signature *s)
 {
     struct trail_entry *e = &t->entries[s->sequence % TRAIL_LENGTH];
     const struct trail_entry *last = &t->entries[(s->sequence - 1) % TRAIL_LENGTH];
     unsigned level = level_of(s->sequence);
-    struct trail_mark *m = &t->marks[level][mark_of(s->sequence, level)];
-    uint64_t hash = mix(atomic_load_explicit(&last->hash, memory_order_relaxed) ^ pack(s));
+    struct trail_checkpoint *m = &t->checkpoints[level][checkpoint_index(s->sequence, level)];
+    uint64_t hash =
+        mix_hash(atomic_load_explicit(&last->hash, memory_order_relaxed) ^ pack_kind(s));
 
-    hash = mix(hash ^ s->count);
+    hash = mix_hash(hash ^ s->count);
     atomic_store_explicit(&e->sequence, 0, memory_order_relaxed);
     atomic_store_explicit(&e->hash, hash, memory_order_release); /* none before that 0 */
-    atomic_store_explicit(&e->kind, pack(s), memory_order_release);
+    atomic_store_explicit(&e->kind, pack_kind(s), memory_order_release);
     atomic_store_explicit(&e->count, s->count, memory_order_release);
     atomic_store_explicit(&e->sequence, s->sequence, memory_order_release);
     atomic_store_explicit(&m->sequence, 0, memory_order_relaxed);
@@ -91,7 +94,7 @@ bool trail_find(const struct trail *t, uint64_t sequence, struct signature *ret,
     if (atomic_load_explicit(&e->sequence, memory_order_relaxed) != sequence)
         return false;
     *ret = (struct signature){.sequence = sequence, .count = count};
-    unpack(kind, ret);
+    unpack_kind(kind, ret);
     *ret_hash = hash;
     return true;
 }
@@ -99,7 +102,7 @@ bool trail_find(const struct trail *t, uint64_t sequence, struct signature *ret,
 bool trail_hash(const struct trail *t, uint64_t sequence, uint64_t *ret_hash)
 {
     struct signature unused;
-    const struct trail_mark *m;
+    const struct trail_checkpoint *m;
     uint64_t hash;
     unsigned level;
 
@@ -110,7 +113,7 @@ bool trail_hash(const struct trail *t, uint64_t sequence, uint64_t *ret_hash)
     if (trail_find(t, sequence, &unused, ret_hash))
         return true;
     level = level_of(sequence);
-    m = &t->marks[level][mark_of(sequence, level)];
+    m = &t->checkpoints[level][checkpoint_index(sequence, level)];
     if (atomic_load_explicit(&m->sequence, memory_order_acquire) != sequence)
         return false;
     hash = atomic_load_explicit(&m->hash, memory_order_acquire);
@@ -120,7 +123,7 @@ bool trail_hash(const struct trail *t, uint64_t sequence, uint64_t *ret_hash)
     return true;
 }
 
-uint64_t trail_landmark(const struct trail *t, uint64_t before)
+uint64_t trail_checkpoint_sequence(const struct trail *t, uint64_t before)
 {
     uint64_t newest = trail_newest(t);
     uint64_t spacing = 1;

@@ -6,10 +6,10 @@
  *   - the last TRAIL_LENGTH operations with their hashes, so that the first one that differs can be
  *     named;
  *   - hashes alone at ever sparser sequence numbers further back (of the numbers divisible by 2^k
- *     and no more, the last four), so that ranks find one that both know, however fast they run.
+ *     and no more, the last four), so that ranks find one that both keep, at any rate.
  *
  * Threads: one writer; any number of readers at the same time, without locks: what is being
- * overwritten is simply not kept any more.
+ * overwritten reads as not kept any more.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_TRAIL_H
 #define SPARRING_COMMON_COLLECTIVE_TRAIL_H
@@ -20,9 +20,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define TRAIL_LENGTH 1024
-#define TRAIL_LEVELS 24
-#define TRAIL_MARKS  4 /* of each level */
+#define TRAIL_LENGTH      1024
+#define TRAIL_LEVELS      24
+#define TRAIL_CHECKPOINTS 4 /* of each level */
 
 struct trail_entry {
     _Atomic uint64_t sequence; /* 0: none, or being written */
@@ -31,7 +31,7 @@ struct trail_entry {
     _Atomic uint64_t count;
 };
 
-struct trail_mark {
+struct trail_checkpoint {
     _Atomic uint64_t sequence;
     _Atomic uint64_t hash;
 };
@@ -39,7 +39,7 @@ struct trail_mark {
 struct trail {
     _Atomic uint64_t newest; /* sequence */
     struct trail_entry entries[TRAIL_LENGTH];
-    struct trail_mark marks[TRAIL_LEVELS][TRAIL_MARKS];
+    struct trail_checkpoint checkpoints[TRAIL_LEVELS][TRAIL_CHECKPOINTS];
 };
 
 /* The next operation; its sequence is one more than the last one's.  A few stores. */
@@ -47,7 +47,7 @@ void trail_add(struct trail *t, const struct signature *s);
 
 uint64_t trail_newest(const struct trail *t); /* 0: none yet */
 
-/* The first one that trail_find knows; 1 while it knows all. */
+/* The oldest sequence that trail_find finds; 1 while all are kept. */
 uint64_t trail_oldest(const struct trail *t);
 
 /* The hash at `sequence`; at 0 it is 0.  False: not there yet, or not kept. */
@@ -57,8 +57,8 @@ bool trail_hash(const struct trail *t, uint64_t sequence, uint64_t *ret_hash);
 bool trail_find(const struct trail *t, uint64_t sequence, struct signature *ret,
                 uint64_t *ret_hash);
 
-/* Of a trail that was at `before` the last time: the sequence to tell others of, one whose hash a
- * rank that runs equally fast still has when it hears of it several such times later. */
-uint64_t trail_landmark(const struct trail *t, uint64_t before);
+/* The sequence to send to the others, for a trail that was at `before` at the last send: a rank
+ * that runs equally fast still keeps its hash several such intervals later. */
+uint64_t trail_checkpoint_sequence(const struct trail *t, uint64_t before);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * Reaching a verdict.  What is certain goes first: a verdict that a peer has told already, a rank
- * that the mesh knows to be lost, a mismatch that the backend has seen.  A connection that broke
- * waits a moment for one of those, because the news of a death comes over another connection.
- * Then all members are asked what they do, and whoever is behind is to blame.  At last the mesh
+ * Reaching a verdict.  Certain facts go first: a verdict that a peer has sent, a rank
+ * that the mesh has found lost, a mismatch that the backend has seen.  A connection that broke
+ * waits a moment for one of those, because the end of a process is detected on another connection.
+ * Then all members are queried, and the one furthest behind is the culprit.  At last the mesh
  * makes sure that all members name the same rank.
  */
 #include "common/collective/verdict.h"
@@ -14,15 +14,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PATIENCE_MS      300  /* for events, and again for answers */
-#define LONG_PATIENCE_MS 2000 /* for the answer of one that lives and hardly gets to run */
-#define GLANCE_MS        50   /* for answers to a warning's question */
-#define RETRY_MS         10   /* between questions to who has not come yet, doubled up to ... */
-#define RETRY_LIMIT_MS   200
-#define ARRIVAL_MS       30000 /* for those without whom nobody knows which side is the odd one */
-#define SILENT_S         0.6   /* two heartbeats that did not come: more than a busy host */
+#define REPLY_WAIT_MS      300  /* for events, and again for replies */
+#define LONG_REPLY_WAIT_MS 2000 /* for the reply of a rank that gets little processor time */
+#define WARNING_WAIT_MS    50   /* for replies to a warning's query */
+#define RETRY_MS           10   /* between queries to missing ranks, doubled up to ... */
+#define RETRY_LIMIT_MS     200
+#define ARRIVAL_MS         30000 /* for the members that decide which side is the odd one */
+#define SILENT_S           0.6   /* two heartbeats that did not come: more than a busy host */
 
-static enum status status_of(enum fault fault)
+static enum status status_of_fault(enum fault fault)
 {
     switch (fault) {
     case FAULT_STALLED:
@@ -73,7 +73,7 @@ static const char *fault_phrase(enum fault fault)
 
 /* ---- finding a reason ---- */
 
-/* The lowest member that the mesh knows to be lost. */
+/* The lowest member that the mesh has found lost. */
 static bool find_lost(const struct collective *g, struct mesh_verdict *v)
 {
     for (unsigned r = 0; r < g->world_size; r++) {
@@ -99,11 +99,11 @@ static void ask_members(struct collective *g, int64_t wait_ms)
     }
 }
 
-/* A member that is connected and says nothing, not even an answer, and not for want of a core. */
+/* A connected member that sends nothing, not even a reply, though it is not starved of a core. */
 static bool find_silent(const struct collective *g, struct mesh_verdict *v)
 {
     for (unsigned r = 0; r < g->world_size; r++) {
-        if (r == g->rank || g->views[r].answered || g->left[r] != UINT64_MAX ||
+        if (r == g->rank || g->views[r].replied || g->left[r] != UINT64_MAX ||
             g->views[r].silent_seconds < SILENT_S)
             continue;
         v->fault = mesh_suspect(g->mesh, g->members[r], v->text, sizeof(v->text));
@@ -116,24 +116,24 @@ static bool find_silent(const struct collective *g, struct mesh_verdict *v)
 
 /* All that answer are in the operation; one did not, in a time that is long for a rank that gets to
  * run. */
-static void prefer_unanswering(const struct collective *g, struct mesh_verdict *v)
+static void prefer_unresponsive(const struct collective *g, struct mesh_verdict *v)
 {
     for (unsigned r = 0; r < g->world_size; r++) {
-        if (r == g->rank || g->views[r].answered || g->left[r] != UINT64_MAX)
+        if (r == g->rank || g->views[r].replied || g->left[r] != UINT64_MAX)
             continue;
         v->culprit = g->members[r];
         (void)snprintf(v->text, sizeof(v->text),
                        "it hardly gets to run: silent for %.1f s, and no answer within %.1f s",
-                       g->views[r].silent_seconds, LONG_PATIENCE_MS * 1e-3);
+                       g->views[r].silent_seconds, LONG_REPLY_WAIT_MS * 1e-3);
         return;
     }
 }
 
-/* Is one that lives still to answer? */
+/* Has a living member not replied yet? */
 static bool is_incomplete(const struct collective *g)
 {
     for (unsigned r = 0; r < g->world_size; r++)
-        if (r != g->rank && !g->views[r].answered && g->views[r].fault == FAULT_NONE &&
+        if (r != g->rank && !g->views[r].replied && g->views[r].fault == FAULT_NONE &&
             g->left[r] == UINT64_MAX)
             return true;
     return false;
@@ -167,17 +167,17 @@ bool verdict_await_members(struct collective *g,
     return true;
 }
 
-/* Do we know which side is the larger one? */
+/* Is it decided which side is the larger one? */
 static bool ask_for_sides(struct collective *g, const void *mine)
 {
-    ask_members(g, PATIENCE_MS);
+    ask_members(g, REPLY_WAIT_MS);
     return !verdict_is_open(g->views, g->left, g->world_size, mine);
 }
 
 /* A rank of the job. */
 static unsigned culprit_of(const struct collective *g, unsigned member)
 {
-    return member == VERDICT_NOBODY ? MESH_NOBODY : g->members[member];
+    return member == VERDICT_RANK_UNKNOWN ? MESH_RANK_UNKNOWN : g->members[member];
 }
 
 static bool is_overdue(const struct collective *g, const struct collective_work *w)
@@ -192,16 +192,16 @@ static void judge_views(const struct collective *g, const struct collective_work
                                   ret_culprit, v->text, sizeof(v->text));
 }
 
-static bool find_by_asking(struct collective *g, const struct collective_work *w,
-                           struct mesh_verdict *v)
+static bool find_by_query(struct collective *g, const struct collective_work *w,
+                          struct mesh_verdict *v)
 {
     unsigned culprit = 0;
 
-    ask_members(g, PATIENCE_MS);
+    ask_members(g, REPLY_WAIT_MS);
     if (find_lost(g, v) || find_silent(g, v))
         return true;
     if (is_incomplete(g)) { /* for want of a core: what it does is worth another wait */
-        ask_members(g, LONG_PATIENCE_MS);
+        ask_members(g, LONG_REPLY_WAIT_MS);
         if (find_lost(g, v) || find_silent(g, v))
             return true;
     }
@@ -210,12 +210,12 @@ static bool find_by_asking(struct collective *g, const struct collective_work *w
     if (v->fault == FAULT_DESYNC && !is_overdue(g, w)) {
         v->fault = FAULT_NONE;
         if (!verdict_await_members(g, ask_for_sides, &w->signature))
-            return false; /* a peer knows */
+            return false; /* a peer has sent a verdict */
         judge_views(g, w, &culprit, v);
     }
     v->culprit = culprit_of(g, culprit);
     if (v->fault == FAULT_SLOW)
-        prefer_unanswering(g, v);
+        prefer_unresponsive(g, v);
     return v->fault != FAULT_NONE;
 }
 
@@ -225,12 +225,12 @@ static bool may_be_a_lost_peer(enum status status)
            status == STATUS_IO;
 }
 
-/* The backend failed by itself: who is behind it?  Wait for events before believing that this rank
+/* The backend failed by itself: find the cause.  Wait for events before believing that this rank
  * alone has an error. */
 static void explain_failure(struct collective *g, const struct collective_work *w,
                             const struct error *own, struct mesh_verdict *v)
 {
-    int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
+    int64_t deadline_ns = clock_deadline_ns(REPLY_WAIT_MS);
     struct mesh_verdict other;
 
     while (may_be_a_lost_peer(own->status) && clock_now_ns() < deadline_ns) {
@@ -241,7 +241,7 @@ static void explain_failure(struct collective *g, const struct collective_work *
         mesh_await_event(g->mesh, seen, deadline_ns);
     }
     /* Some libraries have a time-out of their own: then being behind is a reason, too. */
-    if (may_be_a_lost_peer(own->status) && find_by_asking(g, w, v) &&
+    if (may_be_a_lost_peer(own->status) && find_by_query(g, w, v) &&
         (is_overdue(g, w) || (v->fault != FAULT_SLOW && v->fault != FAULT_STALLED)))
         return;
     v->fault = g->fault != FAULT_NONE ? g->fault : FAULT_FAILED;
@@ -250,7 +250,7 @@ static void explain_failure(struct collective *g, const struct collective_work *
     (void)snprintf(v->text, sizeof(v->text), "%.255s", own->text);
 }
 
-/* Which of the two, or of all, is the odd one out.  Two that differ do not tell which of them is:
+/* Which of the two, or of all, is the odd one out.  Two that differ do not show which of them is:
  * the others have to come first, and one that gets no core, or computes, takes its time. */
 static void explain_mismatch(struct collective *g, const struct collective_work *w,
                              const struct error *own, struct mesh_verdict *v)
@@ -258,7 +258,7 @@ static void explain_mismatch(struct collective *g, const struct collective_work 
     unsigned culprit;
 
     if (!verdict_await_members(g, ask_for_sides, &w->signature))
-        return; /* a peer knows */
+        return; /* a peer has sent a verdict */
     v->fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
                                   &culprit, v->text, sizeof(v->text));
     if (v->fault == FAULT_DESYNC || v->fault == FAULT_FINISHED) {
@@ -270,22 +270,22 @@ static void explain_mismatch(struct collective *g, const struct collective_work 
     (void)snprintf(v->text, sizeof(v->text), "%.255s", own->text);
 }
 
-/* ---- saying it ---- */
+/* ---- reporting ---- */
 
-static void compose(struct collective *g, const struct collective_work *w,
-                    const struct mesh_verdict *v, struct error *err)
+static void compose_error(struct collective *g, const struct collective_work *w,
+                          const struct mesh_verdict *v, struct error *err)
 {
     char what[COLLECTIVE_TEXT_SIZE + 48];
     double seconds = (double)(clock_now_ns() - w->started_ns) * 1e-9;
     bool is_self = v->culprit == g->members[g->rank];
-    bool lost = status_of(v->fault) == STATUS_PEER_LOST && v->fault != FAULT_FAILED;
+    bool lost = status_of_fault(v->fault) == STATUS_PEER_LOST && v->fault != FAULT_FAILED;
 
     describe_work(w, what, sizeof(what));
     g->culprit = (int)v->culprit;
     g->fault = is_self && lost ? FAULT_EXCLUDED : v->fault;
-    if (v->culprit == MESH_NOBODY) {
+    if (v->culprit == MESH_RANK_UNKNOWN) {
         g->culprit = -1;
-        (void)error_set(err, status_of(v->fault),
+        (void)error_set(err, status_of_fault(v->fault),
                         "%s does not end, and which rank is slow is not known: %s (%" PRIu64
                         " of %" PRIu64 " bytes done here after %.2f s)",
                         what, v->text, w->done_bytes, w->total_bytes, seconds);
@@ -294,7 +294,7 @@ static void compose(struct collective *g, const struct collective_work *w,
                         what, v->culprit, v->text);
     else
         (void)error_set(
-            err, status_of(v->fault),
+            err, status_of_fault(v->fault),
             "%s: rank %u %s: %s (%" PRIu64 " of %" PRIu64 " bytes done here after %.2f s)", what,
             v->culprit, fault_phrase(v->fault), v->text, w->done_bytes, w->total_bytes, seconds);
 }
@@ -307,22 +307,22 @@ void verdict_reach(struct collective *g, const struct collective_work *w, enum v
 
     if (!mesh_await_verdict(g->mesh, g->id, g->generation, &v)) {
         if (verdict_find_difference(g, &v))
-            own.status = STATUS_OK; /* whatever came of it */
+            own.status = STATUS_OK; /* the difference explains it */
         else if (cause == VERDICT_FAILED && own.status == STATUS_MISMATCH)
             explain_mismatch(g, w, &own, &v);
         else if (cause == VERDICT_FAILED)
             explain_failure(g, w, &own, &v);
-        else if (!find_lost(g, &v) && !find_by_asking(g, w, &v)) {
+        else if (!find_lost(g, &v) && !find_by_query(g, w, &v)) {
             v.fault = FAULT_STALLED;
             v.culprit = g->members[g->rank];
             (void)snprintf(v.text, sizeof(v.text), "nobody answers to say why");
         }
         if (v.fault != FAULT_NONE)
-            mesh_tell(g->mesh, &v);
+            mesh_send_verdict(g->mesh, &v);
         (void)mesh_await_verdict(g->mesh, g->id, g->generation, &v);
     }
-    compose(g, w, &v, err);
-    if (g->speaks_of_parts)
+    compose_error(g, w, &v, err);
+    if (g->error_is_inner)
         return;
     if (own.status == STATUS_MISMATCH && w->args.buckets > 0) /* both sides as this rank saw them */
         (void)error_set(err, STATUS_MISMATCH, "bucket %d of %d: %.1900s", w->args.bucket,
@@ -331,12 +331,12 @@ void verdict_reach(struct collective *g, const struct collective_work *w, enum v
         (void)error_set(err, STATUS_MISMATCH, "%s", own.text);
 }
 
-/* Tell the verdict v on `culprit` (rank in the group) if it is that the ranks run different
+/* Send the verdict v on `culprit` (rank in the group) if it is that the ranks run different
  * operations: no use to wait for the rest of the time.  But one that is in another send or receive
  * may come to ours in turn, and while the sides are open the odd one is not known.  Where a library
  * lets some pass and holds others, only the trails show both sides. */
-static void tell_mismatch(struct collective *g, const struct collective_work *w, unsigned culprit,
-                          struct mesh_verdict *v)
+static void send_mismatch_verdict(struct collective *g, const struct collective_work *w,
+                                  unsigned culprit, struct mesh_verdict *v)
 {
     if (v->fault != FAULT_DESYNC || collective_call_is_pair(w->signature.call) ||
         verdict_is_open(g->views, g->left, g->world_size, &w->signature))
@@ -346,7 +346,7 @@ static void tell_mismatch(struct collective *g, const struct collective_work *w,
     v->culprit = g->members[culprit];
     if (g->keeps_trail && !verdict_explain_trail(g, w->signature.sequence, v->culprit, v))
         return;
-    mesh_tell(g->mesh, v);
+    mesh_send_verdict(g->mesh, v);
 }
 
 bool verdict_compare(struct collective *g, const struct collective_work *w)
@@ -355,11 +355,11 @@ bool verdict_compare(struct collective *g, const struct collective_work *w)
     unsigned culprit = 0;
     bool is_open;
 
-    ask_members(g, GLANCE_MS);
+    ask_members(g, WARNING_WAIT_MS);
     is_open = verdict_is_open(g->views, g->left, g->world_size, &w->signature);
     v.fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature, &culprit,
                                  v.text, sizeof(v.text));
-    tell_mismatch(g, w, culprit, &v);
+    send_mismatch_verdict(g, w, culprit, &v);
     return !is_open;
 }
 
@@ -370,19 +370,19 @@ void verdict_warn(struct collective *g, const struct collective_work *w, double 
     unsigned culprit = 0;
 
     describe_work(w, what, sizeof(what));
-    ask_members(g, GLANCE_MS);
+    ask_members(g, WARNING_WAIT_MS);
     if (!find_lost(g, &v) && !find_silent(g, &v)) {
         v.fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
                                      &culprit, v.text, sizeof(v.text));
         v.culprit = culprit_of(g, culprit);
     }
-    if (v.fault == FAULT_NONE || v.culprit == MESH_NOBODY)
+    if (v.fault == FAULT_NONE || v.culprit == MESH_RANK_UNKNOWN)
         log_warning("%s: waiting for %.1f of %.1f s, and no rank is behind", what, seconds,
                     (double)g->timeout_ms * 1e-3);
     else
         log_warning("%s: waiting for %.1f of %.1f s for rank %u (%s): %s", what, seconds,
                     (double)g->timeout_ms * 1e-3, v.culprit, fault_name(v.fault), v.text);
-    tell_mismatch(g, w, culprit, &v);
+    send_mismatch_verdict(g, w, culprit, &v);
 }
 
 enum run_outcome collective_mismatch(struct collective *group, const struct collective_work *work,

@@ -14,71 +14,72 @@ enum verdict_cause {
     VERDICT_TIMEOUT, /* the operation's time is up */
 };
 
-/* Find out who is to blame, agree with the peers on it, and fill the group's fault and culprit and
+/* Find the culprit, agree with the peers on it, and fill the group's fault and culprit and
  * *err, which holds the backend's own error for VERDICT_FAILED.  Blocks for at most 3 s; after a
  * mismatch until the members that decide which side is the odd one have come, but no longer than
  * 30 s or an operation's time-out. */
 void verdict_reach(struct collective *g, const struct collective_work *w, enum verdict_cause cause,
                    struct error *err);
 
-/* After so long in one operation of a library, look whether the ranks run the same one; again after
- * twice as long, until all have come. */
+/* After this time in one operation of a library, compare the ranks' operations; again after twice
+ * the time, until all have started it. */
 #define COLLECTIVE_COMPARE_NS 500000000
 
 #define COLLECTIVE_WARNINGS_PART 4 /* a warning after each of so many parts of the time-out ... */
 
-/* ... but for the first two only.  The operation goes on: peers and the recorder see how far it is,
- * the user who keeps it waiting.  For whoever waits, or watches a wait. */
+/* ... but for the first two only.  The operation goes on: its progress is published to peers and
+ * the recorder, and warnings are logged.  Called by the thread that waits, or by its watchdog. */
 void collective_report(struct collective_work *w, int64_t now_ns);
 
-/* Log who keeps the operation waiting, `seconds` into it; on a mismatch as verdict_compare. */
+/* Log the rank that the operation waits for, `seconds` into it; on a mismatch as verdict_compare.
+ */
 void verdict_warn(struct collective *g, const struct collective_work *w, double seconds);
 
-/* Do the members that have come run the same operation?  If not, tell the verdict, which raises the
- * alarm; never for a send or receive, which may have its turn later.  False: too few have come to
- * tell. */
+/* Compare the operations of the members that have started it.  On a mismatch send the verdict,
+ * which raises the alarm; never for a send or receive, which may have its turn later.  False: too
+ * few have started to decide. */
 bool verdict_compare(struct collective *g, const struct collective_work *w);
 
-/* Ask again and again until `ask` says that the members that it waits for have come, or for as long
- * as verdict_reach says.  False: a peer has told a verdict. */
+/* Repeat `ask` until it returns true (the members it waits for have arrived), but no longer than
+ * the limit of verdict_reach.  False: a peer has sent a verdict. */
 bool verdict_await_members(struct collective *g,
                            bool (*ask)(struct collective *g, const void *what), const void *what);
 
-/* ---- what the members' trails say; verdict_trail.c ---- */
+/* ---- the members' trails; verdict_trail.c ---- */
 
 /* Members differ, at the latest by `sequence`, as this rank and `peer` (of the job) have seen: fill
- * the verdict.  False: a peer has told one. */
+ * the verdict.  False: a peer has sent one. */
 bool verdict_explain_trail(struct collective *g, uint64_t sequence, unsigned peer,
                            struct mesh_verdict *ret);
 
 /* Has the mesh found that a member ran other operations than this rank?  Then ret names the odd one
  * of all members and, where it is still kept, the first operation that differs; FAULT_NONE: a peer
- * has told a verdict.  Blocks as verdict_reach does. */
+ * has sent a verdict.  Blocks as verdict_reach does. */
 bool verdict_find_difference(struct collective *g, struct mesh_verdict *ret);
 
-/* Ask all members whether they have run the same, and on a difference reach and tell the verdict:
+/* Ask all members whether they have run the same, and on a difference reach and send the verdict:
  * STATUS_MISMATCH, with the group's fault and culprit. */
-enum status verdict_settle(struct collective *g, struct error *err);
+enum status verdict_check_trails(struct collective *g, struct error *err);
 
-/* Pure: of the members that keep the place asked about, which has the odd hash?  *ret_other is a
+/* Pure: of the members that keep the requested sequence, which has the odd hash?  *ret_other is a
  * rank of the majority.  False when all are equal. */
 bool verdict_odd_trail(const struct mesh_view *views, unsigned count, unsigned *ret_culprit,
                        unsigned *ret_other);
 
-/* ---- pure: what the peers' answers mean; verdict_views.c ---- */
+/* ---- pure: evaluation of the peers' replies; verdict_views.c ---- */
 
-/* All are in the operation and none stands out, or nothing shows what each does. */
-#define VERDICT_NOBODY UINT_MAX
+/* All are in the operation and none stands out, or their progress is unknown. */
+#define VERDICT_RANK_UNKNOWN UINT_MAX
 
-/* The culprit (rank in the group, or VERDICT_NOBODY with FAULT_SLOW) and its fault by the members'
- * views, seen from `self`, which runs `mine`; FAULT_NONE when they explain nothing.  left[r] is the
- * last collective of a member that left the group, UINT64_MAX: it did not.  ret_text (size bytes)
- * says how it is known. */
+/* The culprit (rank in the group, or VERDICT_RANK_UNKNOWN with FAULT_SLOW) and its fault by the
+ * members' views, seen from `self`, which runs `mine`; FAULT_NONE when they explain nothing.
+ * left[r] is the last collective of a member that left the group, UINT64_MAX: it did not.  ret_text
+ * (size bytes) says how it is known. */
 enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *left, unsigned count,
                               unsigned self, const struct signature *mine, unsigned *ret_culprit,
                               char *ret_text, size_t size);
 
-/* Can members that have not come to `mine` yet still show which side is the larger one, or that
+/* Can members that have not started `mine` still show which side is the larger one, or that
  * there are two?  Not once one has left the group, nor for a send or receive. */
 bool verdict_is_open(const struct mesh_view *views, const uint64_t *left, unsigned count,
                      const struct signature *mine);

@@ -1,9 +1,9 @@
 /*
  * The members of a group are put in the order of how far they have come: rank r is at 2s while it
- * runs collective s and at 2s + 1 after it.  Whoever is furthest behind keeps the others waiting,
- * but one that has left goes first: it never comes, and one that is still on its way may.
- * When all are in the same operation, the slow one is the one that came to it late, or waits less
- * than the others, or has moved less of its bytes; where none stands out, nobody is named.  Sends
+ * runs collective s and at 2s + 1 after it.  The member furthest behind is the culprit, but
+ * one that has left goes first: it never starts the operation, and one that is behind may.
+ * When all are in the same operation, the slow one is the one that started it late, or waits less
+ * than the others, or has moved less of its bytes; where none stands out, no rank is named.  Sends
  * and receives concern one peer only.
  */
 #include "common/collective/verdict.h"
@@ -16,21 +16,21 @@
 
 #define LONG_NS 250000000 /* of waiting: more than what a busy host makes of nothing */
 
-/* Is this member in the very operation that `mine` is, or says it is? */
+/* Does this member run a collective with the generation and sequence of `mine`? */
 static bool at_same_place(const struct mesh_view *view, const struct signature *mine)
 {
     const struct signature *s = &view->status.signature;
 
-    return view->answered && view->status.phase == MESH_RUNNING && s->call != 0 &&
+    return view->replied && view->status.phase == MESH_RUNNING && s->call != 0 &&
            !collective_call_is_pair(s->call) && s->generation == mine->generation &&
            s->sequence == mine->sequence;
 }
 
 /* Which of these signatures of one moment is the odd one: the culprit's; *ret_other is a rank of
  * the majority.  False when all are equal. */
-static bool verdict_odd_one(const struct mesh_view *views, unsigned count,
-                            const struct signature *mine, unsigned *ret_culprit,
-                            unsigned *ret_other)
+static bool find_odd_signature(const struct mesh_view *views, unsigned count,
+                               const struct signature *mine, unsigned *ret_culprit,
+                               unsigned *ret_other)
 {
     unsigned least = 0;
     unsigned most = 0;
@@ -63,14 +63,14 @@ static bool verdict_odd_one(const struct mesh_view *views, unsigned count,
     return true;
 }
 
-/* It lives, and may yet come to the operation. */
+/* It lives, and may still start the operation. */
 static bool is_awaited(const struct mesh_view *view, const struct signature *mine)
 {
     const struct signature *s = &view->status.signature;
 
     if (view->fault != FAULT_NONE)
         return false;
-    if (!view->answered || s->call == 0)
+    if (!view->replied || s->call == 0)
         return true;
     if (collective_call_is_pair(s->call))
         return view->status.phase != MESH_RUNNING;
@@ -243,7 +243,7 @@ static enum fault find_slowest(const struct mesh_view *views, unsigned count,
             next = part;
         }
     }
-    if (least >= next || next > 1) /* nobody, or nobody else to compare with */
+    if (least >= next || next > 1) /* none, or none to compare with */
         return FAULT_NONE;
     (void)snprintf(text, size,
                    "it is in the operation, and has moved %" PRIu64 " of its %" PRIu64
@@ -252,10 +252,10 @@ static enum fault find_slowest(const struct mesh_view *views, unsigned count,
     return FAULT_SLOW;
 }
 
-/* All that answer are in the operation, and nothing tells them apart. */
-static enum fault blame_nobody(const struct mesh_view *views, unsigned count,
-                               const struct signature *mine, unsigned *ret_culprit, char *text,
-                               size_t size)
+/* All that reply are in the operation, and none differs from the others. */
+static enum fault report_unknown_culprit(const struct mesh_view *views, unsigned count,
+                                         const struct signature *mine, unsigned *ret_culprit,
+                                         char *text, size_t size)
 {
     bool is_seen = false;
     unsigned here = 0;
@@ -266,7 +266,7 @@ static enum fault blame_nobody(const struct mesh_view *views, unsigned count,
     }
     if (here == 0)
         return FAULT_NONE;
-    *ret_culprit = VERDICT_NOBODY;
+    *ret_culprit = VERDICT_RANK_UNKNOWN;
     (void)snprintf(text, size, "all ranks that answer are in it, %s",
                    is_seen ? "and none waits or moves much less than the others"
                            : "and nothing shows how far each is inside the library");
@@ -283,7 +283,9 @@ static enum fault find_slow(const struct mesh_view *views, unsigned count,
         fault = find_busiest(views, count, mine, ret_culprit, text, size);
     if (fault == FAULT_NONE)
         fault = find_slowest(views, count, mine, ret_culprit, text, size);
-    return fault != FAULT_NONE ? fault : blame_nobody(views, count, mine, ret_culprit, text, size);
+    return fault != FAULT_NONE
+               ? fault
+               : report_unknown_culprit(views, count, mine, ret_culprit, text, size);
 }
 
 static enum fault describe_mismatch(const struct mesh_view *views, unsigned culprit, unsigned other,
@@ -324,7 +326,7 @@ static unsigned find_behind(const struct mesh_view *views, const uint64_t *left,
     for (unsigned r = 0; r < count; r++) {
         const struct signature *s = &views[r].status.signature;
 
-        if (r == self || left[r] != UINT64_MAX || !views[r].answered)
+        if (r == self || left[r] != UINT64_MAX || !views[r].replied)
             continue;
         if (collective_call_is_pair(s->call)) { /* its collectives are not known */
             if (views[r].status.phase == MESH_RUNNING && behind == count) {
@@ -348,12 +350,12 @@ enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *lef
 
     if (collective_call_is_pair(mine->call)) {
         *ret_culprit = mine->root;
-        return views[mine->root].answered || left[mine->root] != UINT64_MAX
+        return views[mine->root].replied || left[mine->root] != UINT64_MAX
                    ? judge_pair(&views[mine->root], left[mine->root] != UINT64_MAX, mine, self,
                                 ret_text, size)
                    : FAULT_NONE;
     }
-    if (verdict_odd_one(views, count, mine, ret_culprit, &other))
+    if (find_odd_signature(views, count, mine, ret_culprit, &other))
         return describe_mismatch(views, *ret_culprit, other, ret_text, size);
     behind = find_leaver(left, count, self, mine);
     if (behind == count)

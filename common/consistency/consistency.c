@@ -1,3 +1,6 @@
+/*
+ * Names, predicates and validity checks of the consistency modes.  Pure, no state, no locks.
+ */
 #include "common/consistency/consistency.h"
 
 #include <inttypes.h>
@@ -29,14 +32,14 @@ bool consistency_is_lockstep(const struct consistency *c)
     return c->mode != CONSISTENCY_ASP && c->staleness == 0 && c->backup == 0;
 }
 
-bool consistency_steps_each(const struct consistency *c)
+bool consistency_steps_per_push(const struct consistency *c)
 {
     return c->mode == CONSISTENCY_ASP || c->staleness > 0;
 }
 
 unsigned consistency_divisor(const struct consistency *c, unsigned world_size)
 {
-    return consistency_steps_each(c) ? 1 : world_size - c->backup;
+    return consistency_steps_per_push(c) ? 1 : world_size - c->backup;
 }
 
 /* Bounds that belong to another mode, or are out of range. */
@@ -58,7 +61,7 @@ static enum status check_bounds(const struct consistency *c, unsigned world_size
     return STATUS_OK;
 }
 
-static enum status check_temper(const struct consistency *c, struct error *err)
+static enum status check_asp_options(const struct consistency *c, struct error *err)
 {
     if (c->mode != CONSISTENCY_ASP && c->lr_by_staleness)
         return error_set(err, STATUS_INVALID,
@@ -80,7 +83,7 @@ enum status consistency_check(const struct consistency *c, unsigned world_size,
     enum status status = check_bounds(c, world_size, err);
 
     if (status == STATUS_OK)
-        status = check_temper(c, err);
+        status = check_asp_options(c, err);
     if (status != STATUS_OK || plain)
         return status;
     if (!update_on_server)

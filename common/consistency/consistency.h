@@ -1,20 +1,23 @@
 /*
- * consistency: how far the ranks of a parameter server may drift apart; the part of a job's terms
- * that server and worker have to read alike.
+ * consistency: how far the ranks of a parameter server may drift apart; server and worker must
+ * interpret these settings identically.
+ *
+ * Library.  Pure functions on a job's settings.  Needs base.  Called by the parameter server, the
+ * worker, codec and wire.
  *
  *   bsp     bulk synchronous: a round of a partition is the sum of all n ranks' gradients.  With b
- *           backup workers it is the sum of the first n - b; what comes later is dropped
+ *           backup workers it is the sum of the first n - b; later pushes are dropped
  *           (Chen et al. 2016, per partition as TensorFlow's SyncReplicasOptimizer).
  *   ssp(s)  stale synchronous: a rank that has pushed c times reads once every rank has pushed
- *           c - s times (Ho et al. 2013).  With s = 0 nobody can read between two pushes of a
- *           round: that is bsp, and is run as bsp.
- *   asp     asynchronous: nobody waits.
+ *           c - s times (Ho et al. 2013).  With s = 0 no rank can read between two pushes of a
+ *           round: that equals bsp, and is run as bsp.
+ *   asp     asynchronous: no rank waits.
  *
- * In asp and in ssp with s > 0 each push is an optimizer step of its own.  The learning-rate rule:
- * there a rank sends its gradient undivided and the server steps with lr / n, so that n pushes move
+ * In asp and in ssp with s > 0 each push is a separate optimizer step.  The learning-rate rule: a
+ * rank then sends its gradient undivided and the server steps with lr / n, so that n pushes move
  * as far as one step of bsp.
  *
- * asp may temper a push of staleness t (optimizer steps between its rank's read and its own step):
+ * asp can damp a push of staleness t (optimizer steps between its rank's read and its own step):
  * by a learning rate divided by max(1, t) (Zhang et al. 2015), and by delay compensation, which
  * replaces the gradient g by g + lambda g g (w - w_read) (Zheng et al. 2017, DC-ASGD-c).
  */
@@ -41,8 +44,8 @@ struct consistency {
 
 /*
  * For experiments: the push of `rank` in rounds first..last is applied after exactly `steps` other
- * optimizer steps since the rank's read of the partition; until then it is held.  Of several rules
- * the last one counts.
+ * optimizer steps since the rank's read of the partition; until then it is held.  If several rules
+ * match, the last one applies.
  */
 struct exact_staleness {
     uint32_t rank;
@@ -57,15 +60,15 @@ bool consistency_parse(const char *name, enum consistency_mode *ret);
 /* Every rank waits for every other in each round: bsp without backup workers, and ssp(0). */
 bool consistency_is_lockstep(const struct consistency *c);
 
-/* Each push is an optimizer step of its own: asp, and ssp with s > 0. */
-bool consistency_steps_each(const struct consistency *c);
+/* Each push is a separate optimizer step: asp, and ssp with s > 0. */
+bool consistency_steps_per_push(const struct consistency *c);
 
-/* What a rank divides its gradient by before it pushes: the pushes that one step is the mean of. */
+/* The divisor of a rank's gradient: the number of pushes that one step averages. */
 unsigned consistency_divisor(const struct consistency *c, unsigned world_size);
 
-/* Is there such a job?  STATUS_INVALID names what excludes what: a bound of another mode or out of
- * range, as many backup workers as ranks; and in every mode but plain bsp an optimizer that runs on
- * the workers, or sums in rank order where not everybody is waited for. */
+/* STATUS_INVALID, with the conflict, for a bound of another mode or out of range, and for as many
+ * backup workers as ranks; and in every mode except plain bsp for an optimizer that runs on the
+ * workers, and for sums in rank order when the mode does not wait for all ranks. */
 enum status consistency_check(const struct consistency *c, unsigned world_size,
                               bool update_on_server, bool rank_order, struct error *err);
 

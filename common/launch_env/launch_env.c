@@ -1,9 +1,11 @@
 /*
- * One table lists the sources in the order in which they are believed; the first that is there at
- * all must be complete.  Open MPI stands before Slurm because under mpirun the SLURM_* variables
- * describe the daemon that started the ranks.  Of Slurm only the variables of a *step* count: the
- * script of a batch job has SLURM_PROCID=0 and SLURM_NTASKS=4 and no peers.
- * An empty variable counts as one that is not set.  Nothing is kept; no locking.
+ * Finds this rank's place in the job from flags and launchers' environment variables.
+ *
+ * One table lists the launchers in order of priority; the first of which any variable is set must
+ * be complete.  Open MPI comes before Slurm because under mpirun the SLURM_* variables describe the
+ * daemon that started the ranks.  Only the variables of a Slurm *step* count: the script of a batch
+ * job has SLURM_PROCID=0 and SLURM_NTASKS=4 and no peers.
+ * An empty variable counts as not set.  No state, no locking.
  */
 #include "common/launch_env/launch_env.h"
 
@@ -17,15 +19,15 @@
 typedef const char *(*lookup_function)(const char *name);
 
 /* The variables of one launcher.  `rank` and `size` may have a second spelling. */
-struct source {
+struct launcher {
     const char *rank[2];
     const char *size[2];
     const char *local_rank;
     const char *local_size;
-    const char *step; /* the source counts only where this or size[0] is set; NULL: always */
+    const char *step; /* the launcher counts only if this or size[0] is set; NULL: always */
 };
 
-static const struct source sources[] = {
+static const struct launcher launchers[] = {
     {{"RANK"}, {"WORLD_SIZE"}, "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL},
     {{"OMPI_COMM_WORLD_RANK"},
      {"OMPI_COMM_WORLD_SIZE"},
@@ -70,7 +72,7 @@ static enum status read_number(lookup_function lookup, const char *name, unsigne
     return STATUS_OK;
 }
 
-/* A number that may be missing; *ret stays then. */
+/* An optional number; *ret is unchanged when it is missing. */
 static enum status read_optional(lookup_function lookup, const char *name, unsigned *ret,
                                  struct error *err)
 {
@@ -79,26 +81,27 @@ static enum status read_optional(lookup_function lookup, const char *name, unsig
     return read_number(lookup, name, ret, err);
 }
 
-static enum status check_rank(const char *rank_name, const char *size_name, enum status blame,
-                              const struct launch_env *env, struct error *err)
+static enum status check_rank(const char *rank_name, const char *size_name,
+                              enum status failure_status, const struct launch_env *env,
+                              struct error *err)
 {
     if (env->world_size == 0)
-        return error_set(err, blame, "%s is 0, a job has at least 1 rank", size_name);
+        return error_set(err, failure_status, "%s is 0, a job has at least 1 rank", size_name);
     if (env->rank >= env->world_size)
-        return error_set(err, blame, "%s is %u, but %s is %u: ranks count from 0 to %u", rank_name,
-                         env->rank, size_name, env->world_size, env->world_size - 1);
+        return error_set(err, failure_status, "%s is %u, but %s is %u: ranks count from 0 to %u",
+                         rank_name, env->rank, size_name, env->world_size, env->world_size - 1);
     return STATUS_OK;
 }
 
-static enum status check_local_rank(const char *name, enum status blame,
+static enum status check_local_rank(const char *name, enum status failure_status,
                                     const struct launch_env *env, struct error *err)
 {
     if (env->local_world_size > 0 && env->local_rank >= env->local_world_size)
-        return error_set(err, blame, "%s is %u, but this host has %u ranks", name, env->local_rank,
-                         env->local_world_size);
+        return error_set(err, failure_status, "%s is %u, but this host has %u ranks", name,
+                         env->local_rank, env->local_world_size);
     if (env->local_rank >= env->world_size)
-        return error_set(err, blame, "%s is %u, but the job has %u ranks", name, env->local_rank,
-                         env->world_size);
+        return error_set(err, failure_status, "%s is %u, but the job has %u ranks", name,
+                         env->local_rank, env->world_size);
     return STATUS_OK;
 }
 
@@ -135,7 +138,7 @@ static enum status read_flags(const struct launch_flags *flags, struct launch_en
     return status;
 }
 
-/* --local-rank wins over the launcher's number, but must fit it. */
+/* --local-rank overrides the launcher's number, but must be consistent with its sizes. */
 static enum status apply_local_flag(const struct launch_flags *flags, struct launch_env *env,
                                     struct error *err)
 {
@@ -150,7 +153,8 @@ static enum status apply_local_flag(const struct launch_flags *flags, struct lau
 
 /* ---- launchers */
 
-static enum status half_a_source(lookup_function lookup, const struct source *s, struct error *err)
+static enum status incomplete_source_error(lookup_function lookup, const struct launcher *s,
+                                           struct error *err)
 {
     const char *rank = pick_name(lookup, s->rank);
     const char *size = pick_name(lookup, s->size);
@@ -161,15 +165,15 @@ static enum status half_a_source(lookup_function lookup, const struct source *s,
                      rank ? rank : (size ? size : s->step), rank ? s->size[0] : s->rank[0]);
 }
 
-/* True when the launcher of `s` left any sign of itself. */
-static bool source_is_there(lookup_function lookup, const struct source *s)
+/* Is any identifying variable of the launcher set? */
+static bool is_source_present(lookup_function lookup, const struct launcher *s)
 {
     if (s->step)
         return read_variable(lookup, s->step) || read_variable(lookup, s->size[0]);
     return pick_name(lookup, s->rank) || pick_name(lookup, s->size);
 }
 
-/* Ranks on this node of the Slurm step, where it tells. */
+/* Ranks on this node of the Slurm step, if the variables are set. */
 static enum status read_step_tasks(lookup_function lookup, unsigned *ret, struct error *err)
 {
     const char *tasks = read_variable(lookup, "SLURM_STEP_TASKS_PER_NODE");
@@ -187,7 +191,7 @@ static enum status read_step_tasks(lookup_function lookup, unsigned *ret, struct
     return status;
 }
 
-static enum status read_source(lookup_function lookup, const struct source *s,
+static enum status read_source(lookup_function lookup, const struct launcher *s,
                                struct launch_env *env, struct error *err)
 {
     const char *rank = pick_name(lookup, s->rank);
@@ -195,7 +199,7 @@ static enum status read_source(lookup_function lookup, const struct source *s,
     enum status status;
 
     if (!rank || !size)
-        return half_a_source(lookup, s, err);
+        return incomplete_source_error(lookup, s, err);
     (void)snprintf(env->source, sizeof(env->source), "%s", rank);
     status = read_number(lookup, rank, &env->rank, err);
     if (status == STATUS_OK)
@@ -215,9 +219,9 @@ static enum status read_source(lookup_function lookup, const struct source *s,
 
 /* ---- the master's address */
 
-/* True when the Slurm step has the rank and the size that we found, from whatever source (srun
- * --mpi=pmi2 sets PMI_RANK too): then the first host of the step is rank 0's. */
-static bool step_is_ours(lookup_function lookup, const struct launch_env *env)
+/* True when the Slurm step has the same rank and size as the launcher used (srun --mpi=pmi2 sets
+ * PMI_RANK too): the first host of the step is then rank 0's. */
+static bool is_slurm_step_of_job(lookup_function lookup, const struct launch_env *env)
 {
     const char *rank = read_variable(lookup, "SLURM_PROCID");
     const char *size = read_variable(lookup, "SLURM_STEP_NUM_TASKS");
@@ -244,7 +248,7 @@ static enum status read_master_addr(lookup_function lookup, struct launch_env *e
         (void)snprintf(env->master_addr_origin, sizeof(env->master_addr_origin), "MASTER_ADDR");
         return STATUS_OK;
     }
-    if (env->world_size == 1 || !step_is_ours(lookup, env))
+    if (env->world_size == 1 || !is_slurm_step_of_job(lookup, env))
         return STATUS_OK;
     if (!nodes)
         return error_set(err, STATUS_CONFIG,
@@ -262,7 +266,7 @@ static enum status read_master_port(lookup_function lookup, struct launch_env *e
 {
     const char *text = read_variable(lookup, "MASTER_PORT");
     const unsigned lowest =
-        env->world_size > 1 ? 1 : 0; /* 0: any free one, if nobody looks for it */
+        env->world_size > 1 ? 1 : 0; /* 0: any free one, if no other rank has to find it */
     uint64_t port;
 
     if (!text)
@@ -296,13 +300,13 @@ enum status launch_env_read(const struct launch_flags *flags, lookup_function lo
                              .master_port = 29500,
                              .master_port_origin = "default",
                              .source = "alone"};
-    const struct source *found = NULL;
+    const struct launcher *found = NULL;
     const bool by_flags = flags->rank >= 0 || flags->world_size >= 0;
     enum status status = STATUS_OK;
 
-    for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]) && !found; i++)
-        if (!flags->standalone && !by_flags && source_is_there(lookup, &sources[i]))
-            found = &sources[i];
+    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]) && !found; i++)
+        if (!flags->standalone && !by_flags && is_source_present(lookup, &launchers[i]))
+            found = &launchers[i];
     if (by_flags)
         status = read_flags(flags, &env, err);
     else if (found)

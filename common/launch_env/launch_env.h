@@ -1,8 +1,10 @@
 /*
- * launch_env: who am I?  Reads the first complete source of, in this order: flags; RANK and
- * WORLD_SIZE (torchrun, sparring launch); OMPI_COMM_WORLD_*; PMI_RANK and PMI_SIZE; the Slurm
- * *step* variables; alone. Half a source is an error that names the variables that are there and
- * those that are missing.
+ * launch_env: this process's rank, world size and master address.  Uses the first of these sources:
+ * flags; RANK and WORLD_SIZE (torchrun, sparring launch); OMPI_COMM_WORLD_*; PMI_RANK and PMI_SIZE;
+ * the Slurm *step* variables; none (one rank alone).  An incomplete source is an error that names
+ * the variables that are set and those that are missing.
+ *
+ * Library.  Needs only base.  Called by the store and the worker.
  */
 #ifndef SPARRING_COMMON_LAUNCH_ENV_LAUNCH_ENV_H
 #define SPARRING_COMMON_LAUNCH_ENV_LAUNCH_ENV_H
@@ -17,7 +19,7 @@ struct launch_env {
     unsigned rank;
     unsigned world_size;
     unsigned local_rank;
-    unsigned local_world_size;   /* 0: not told */
+    unsigned local_world_size;   /* 0: unknown */
     char master_addr[256];       /* default "127.0.0.1" */
     char master_addr_origin[64]; /* "MASTER_ADDR", "default", "SLURM_STEP_NODELIST", ... */
     uint16_t master_port;        /* default 29500 */

@@ -1,9 +1,9 @@
 /*
  * Slurm's compressed texts.  One pass over the characters, no allocation: only the first host is
- * ever needed (rank 0 runs there), but the whole text is checked, so a list that was cut off is an
- * error and not a host name that nobody has.  `scontrol show hostnames` is the reference for the
- * grammar: names of letters, digits, '-', '.', '_', with any number of bracketed numeric ranges,
- * whose leading zeros count ("n[08-10]" is n08, n09, n10).
+ * needed (rank 0 runs there), but the whole text is checked, so a truncated list is an error and
+ * not a wrong host name.  `scontrol show hostnames` is the reference for the grammar: names of
+ * letters, digits, '-', '.', '_', with any number of bracketed numeric ranges, whose leading zeros
+ * are significant ("n[08-10]" is n08, n09, n10).  No state, no locks.
  */
 #include "common/launch_env/node_list.h"
 
@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Where the host goes; `dropped` once the first host is complete, only checking goes on then. */
+/* Output of the first host name; once `complete`, the rest of the list is only checked. */
 struct host_text {
     char *text;
     size_t size;
@@ -21,7 +21,7 @@ struct host_text {
     bool complete;
 };
 
-static bool append(struct host_text *host, const char *bytes, size_t count)
+static bool append_host_text(struct host_text *host, const char *bytes, size_t count)
 {
     if (host->complete)
         return true;
@@ -54,15 +54,15 @@ static bool number_not_above(const char *a, size_t a_length, const char *b, size
     return memcmp(a, b, a_length) <= 0;
 }
 
-/* Check "10,20-25]" at `text` (behind the bracket), append its first number; NULL when malformed,
- * else the position behind the closing bracket. */
+/* Check "10,20-25]" at `text` (after the opening bracket) and append its first number; NULL when
+ * malformed, else the position after the closing bracket. */
 static const char *read_brackets(const char *text, struct host_text *host)
 {
     for (bool first = true;; first = false) {
         const size_t from = count_digits(text);
         const char *start = text;
 
-        if (from == 0 || (first && !append(host, text, from)))
+        if (from == 0 || (first && !append_host_text(host, text, from)))
             return NULL;
         text += from;
         if (*text == '-') {
@@ -93,7 +93,7 @@ static const char *read_entry(const char *text, struct host_text *host)
         if (*text == '[') {
             text = read_brackets(text + 1, host);
         } else {
-            if (!is_name_character(*text) || !append(host, text, 1))
+            if (!is_name_character(*text) || !append_host_text(host, text, 1))
                 return NULL;
             text++;
         }
@@ -123,8 +123,8 @@ enum status launch_env_first_host(const char *nodelist, char *text, size_t size,
     return STATUS_OK;
 }
 
-/* A decimal number of at most 9 digits at *text, which is moved behind it. */
-static bool take_number(const char **text, unsigned *ret)
+/* A decimal number of at most 9 digits at *text, which is moved past it. */
+static bool parse_number(const char **text, unsigned *ret)
 {
     const size_t digits = count_digits(*text);
     unsigned value = 0;
@@ -138,18 +138,18 @@ static bool take_number(const char **text, unsigned *ret)
     return true;
 }
 
-/* "2(x2)" or "1" at *text, which is moved behind it. */
-static bool take_tasks(const char **text, unsigned *ret_tasks, unsigned *ret_nodes)
+/* "2(x2)" or "1" at *text, which is moved past it. */
+static bool parse_tasks(const char **text, unsigned *ret_tasks, unsigned *ret_nodes)
 {
     *ret_nodes = 1;
-    if (!take_number(text, ret_tasks))
+    if (!parse_number(text, ret_tasks))
         return false;
     if (**text != '(')
         return true;
     if ((*text)[1] != 'x')
         return false;
     *text += 2;
-    if (!take_number(text, ret_nodes) || **text != ')')
+    if (!parse_number(text, ret_nodes) || **text != ')')
         return false;
     (*text)++;
     return true;
@@ -162,7 +162,7 @@ enum status node_list_tasks(const char *text, unsigned node, unsigned *ret_tasks
     unsigned nodes = 0;
 
     for (;;) {
-        if (!take_tasks(&next, &tasks, &nodes))
+        if (!parse_tasks(&next, &tasks, &nodes))
             return error_set(err, STATUS_CONFIG, "'%.200s' is not a Slurm task list", text);
         if (node < nodes)
             break;

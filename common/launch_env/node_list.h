@@ -1,5 +1,5 @@
 /*
- * node_list: the two compressed texts of Slurm, read without scontrol.
+ * node_list: parses Slurm's two compressed texts without scontrol.
  * Host lists: "gnode[08-10,20],login" (see launch_env_first_host); task counts: "2(x2),1".
  */
 #ifndef SPARRING_COMMON_LAUNCH_ENV_NODE_LIST_H

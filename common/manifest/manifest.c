@@ -1,9 +1,9 @@
 /*
  * manifest: lists of "field<TAB>value\n" and their comparison.  Two lists of the same program have
- * their fields in the same order, so the partner of a field is looked for where the last one was
- * found and only then from the start: linear for equal lists.
- * A list that came from a peer may hold anything: lines without a tab are fields without a value,
- * and control characters reach the report as blanks.
+ * their fields in the same order, so the search for a field starts after the last match and then
+ * continues from the beginning: linear for equal lists.
+ * A list from a peer is untrusted: lines without a tab are fields without a value, and control
+ * characters become blanks in the report.  No state, no locks.
  */
 #include "common/manifest/manifest.h"
 
@@ -16,7 +16,7 @@ struct entry {
     size_t field_length;
     const char *value;
     size_t value_length;
-    const char *next; /* the line behind this one */
+    const char *next; /* the next line */
 };
 
 /* The line at `text`; false at the end of the list. */
@@ -35,27 +35,28 @@ static bool read_entry(const char *text, struct entry *ret)
     return true;
 }
 
-static bool same(const char *a, size_t a_length, const char *b, size_t b_length)
+static bool texts_equal(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     return a_length == b_length && memcmp(a, b, a_length) == 0;
 }
 
-static bool find_from(const char *text, const char *end, const struct entry *wanted,
-                      struct entry *ret)
+static bool find_field_between(const char *text, const char *end, const struct entry *wanted,
+                               struct entry *ret)
 {
     while ((!end || text < end) && read_entry(text, ret)) {
-        if (same(ret->field, ret->field_length, wanted->field, wanted->field_length))
+        if (texts_equal(ret->field, ret->field_length, wanted->field, wanted->field_length))
             return true;
         text = ret->next;
     }
     return false;
 }
 
-/* `cursor` is where the search starts; moved behind the hit. */
+/* The search starts at *cursor, which is moved past the match. */
 static bool find_field(const char *list, const char **cursor, const struct entry *wanted,
                        struct entry *ret)
 {
-    if (!find_from(*cursor, NULL, wanted, ret) && !find_from(list, *cursor, wanted, ret))
+    if (!find_field_between(*cursor, NULL, wanted, ret) &&
+        !find_field_between(list, *cursor, wanted, ret))
         return false;
     *cursor = ret->next;
     return true;
@@ -148,7 +149,7 @@ struct comparison {
     struct strbuf *report;
 };
 
-/* a or b NULL: that rank has nothing. */
+/* a or b NULL: that rank lacks the field. */
 static void add_difference(struct comparison *c, const struct entry *a, const struct entry *b)
 {
     const struct entry *known = a ? a : b;
@@ -168,7 +169,7 @@ static void add_difference(struct comparison *c, const struct entry *a, const st
     strbuf_add(c->report, "\n");
 }
 
-/* Equal fields in another order: two models with their layers exchanged. */
+/* Report equal fields in another order, for example two models with exchanged layers. */
 static void compare_order(struct comparison *c, const char *a, const char *b)
 {
     struct entry first;
@@ -176,7 +177,7 @@ static void compare_order(struct comparison *c, const char *a, const char *b)
     size_t position = 1;
 
     while (read_entry(a, &first) && read_entry(b, &second)) {
-        if (!same(first.field, first.field_length, second.field, second.field_length)) {
+        if (!texts_equal(first.field, first.field_length, second.field, second.field_length)) {
             c->differences++;
             strbuf_addf(c->report, "order: field %zu of rank %u is '", position, c->rank_a);
             add_clean(c->report, first.field, first.field_length);
@@ -204,7 +205,7 @@ size_t manifest_compare(const char *a, unsigned rank_a, const char *b, unsigned 
 
         if (!found)
             add_difference(&c, &mine, NULL);
-        else if (!same(mine.value, mine.value_length, theirs.value, theirs.value_length))
+        else if (!texts_equal(mine.value, mine.value_length, theirs.value, theirs.value_length))
             add_difference(&c, &mine, &theirs);
     }
     cursor = a;

@@ -1,7 +1,10 @@
 /*
  * manifest: everything that ranks must agree on before the first step, as an ordered list of
- * (field, value) texts.  It travels as lines "field<TAB>value\n"; ranks compare lists and report
- * *every* difference with both ranks named, not only the first.
+ * (field, value) texts.  It is sent as lines "field<TAB>value\n"; ranks compare lists and report
+ * *every* difference with both ranks, not only the first.
+ *
+ * Library.  Needs base, tensor and optimizer.  Called by the worker, which builds and compares the
+ * manifests, and the parameter server, which compares those of its workers.
  */
 #ifndef SPARRING_COMMON_MANIFEST_MANIFEST_H
 #define SPARRING_COMMON_MANIFEST_MANIFEST_H
@@ -13,7 +16,7 @@
 
 #include <stddef.h>
 
-/* Fields: caller adds text; no tab or newline inside (they become spaces). */
+/* Add a field; tabs and newlines in its texts become spaces. */
 void manifest_add(struct strbuf *manifest, const char *field, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

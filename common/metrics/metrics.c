@@ -1,6 +1,6 @@
 /*
- * metrics: a record is built in one reused buffer and leaves in one write(2) to a descriptor opened
- * for append, so lines never mix and a crash loses at most the record in hand.
+ * metrics: a record is built in one reused buffer and written with one write(2) to a descriptor
+ * opened for append, so lines never mix and a crash loses at most the current record.
  * Limits: none on the length of a record; names are ours and need no escaping, texts are escaped.
  * Locking: none, one writer per struct metrics.
  */
@@ -97,13 +97,13 @@ enum status metrics_step(struct metrics *m, const struct step_record *record, st
     metrics_begin(m, "step");
     add_count(m, "step", record->step);
     add_count(m, "epoch", record->epoch);
-    if (isfinite(record->loss)) /* a float: nine digits are all of it */
+    if (isfinite(record->loss)) /* a float: nine digits are exact */
         strbuf_addf(&m->line, ",\"loss\":%.9g", record->loss);
     else
         strbuf_add(&m->line, ",\"loss\":null");
     add_count(m, "samples", record->samples);
     if (record->begin_ns != 0)
-        metrics_add_double(m, "begin_wall", clock_wall_of(record->begin_ns));
+        metrics_add_double(m, "begin_wall", clock_wall_seconds_at(record->begin_ns));
     metrics_add_int(m, "step_ns", record->step_ns);
     metrics_add_int(m, "input_ns", record->input_ns);
     metrics_add_int(m, "compute_ns", record->compute_ns);

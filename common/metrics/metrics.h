@@ -1,7 +1,9 @@
 /*
  * metrics: typed records as JSON lines, one write(2) per line, appended.  Every figure is defined
- * once, with its formula, in experiments/METRICS.md.  Nothing is allocated per record. Threads: one
- * writer per struct metrics.
+ * once, with its formula, in experiments/METRICS.md.  Nothing is allocated per record.
+ * Threads: one writer per struct metrics.
+ *
+ * Library.  Needs only base.  Called by the training loop, the parameter server and the report.
  */
 #ifndef SPARRING_COMMON_METRICS_METRICS_H
 #define SPARRING_COMMON_METRICS_METRICS_H
@@ -24,10 +26,10 @@ struct step_record {
     uint64_t epoch;
     double loss; /* mean cross-entropy of this rank's batch, before the update */
     uint64_t samples;
-    int64_t begin_ns; /* of the monotonic clock; 0: not known, and not recorded */
+    int64_t begin_ns; /* of the monotonic clock; 0: unknown, and not written */
     int64_t step_ns, input_ns, compute_ns, exposed_comm_ns, optimizer_ns;
     int64_t forward_ns; /* of compute_ns */
-    int64_t comm_ns;    /* all communication, exposed or not; 0 where it is not known */
+    int64_t comm_ns;    /* all communication, exposed or not; 0 if unknown */
     uint64_t tx_payload_bytes, rx_payload_bytes; /* of this step */
 };
 
@@ -35,7 +37,7 @@ struct step_record {
 enum status metrics_open(struct metrics *m, const char *path, struct error *err);
 enum status metrics_step(struct metrics *m, const struct step_record *record, struct error *err);
 
-/* A free record: metrics_begin(kind), the adders, metrics_end writes the line. */
+/* A record of any kind: metrics_begin(kind), the adders, metrics_end writes the line. */
 void metrics_begin(struct metrics *m, const char *kind);
 void metrics_add_text(struct metrics *m, const char *name, const char *value);
 void metrics_add_int(struct metrics *m, const char *name, int64_t value);

@@ -2,13 +2,13 @@
  * optimizer: SGD, Adam and AdamW as PyTorch defines them, on ranges of a flat slab.
  *
  *   SGD    g += wd p;  buf = first step ? g : mom buf + (1 - damp) g;  g = nesterov ? g + mom buf :
- * buf; p -= lr g                                                   (without momentum: g as it is)
+ * buf; p -= lr g                                                   (without momentum: plain g)
  *   AdamW  p *= 1 - lr wd;  m = lerp(m, g, 1 - b1);  v = b2 v + (1 - b2) g g;
  *          p -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps)
  *   Adam   as AdamW, with g += wd p instead of the scaling of p
  *
- * Scalars are computed in double and rounded to float once; elements are float32.  An update
- * touches only its range, so threads may update disjoint ranges of one optimizer at the same time.
+ * Scalars are computed in double and rounded to float once; elements are float32.  An update writes
+ * only its range, so threads may update disjoint ranges of one optimizer at the same time.
  */
 #include "common/optimizer/optimizer.h"
 
@@ -111,7 +111,7 @@ static enum status check_config(const struct optimizer_config *c, struct error *
     return c->kind == OPTIMIZER_SGD ? check_sgd(c, err) : check_adam(c, err);
 }
 
-static unsigned states_of(const struct optimizer_config *c)
+static unsigned state_count(const struct optimizer_config *c)
 {
     if (c->kind == OPTIMIZER_SGD)
         return c->momentum != 0.0 ? 1 : 0;
@@ -126,7 +126,7 @@ enum status optimizer_init(struct optimizer *o, const struct optimizer_config *c
     *o = (struct optimizer){.config = *config, .count = count};
     if (status != STATUS_OK)
         return status;
-    o->states = states_of(config);
+    o->states = state_count(config);
     for (unsigned s = 0; s < o->states && status == STATUS_OK; s++)
         status = mem_calloc_aligned(count, sizeof(float), "optimizer state", &o->state[s], err);
     if (status != STATUS_OK)

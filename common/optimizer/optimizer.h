@@ -1,7 +1,10 @@
 /*
- * optimizer: SGD, Adam and AdamW on ranges of a flat slab.  One definition runs in the worker and
- * in the server, so that where the optimizer runs changes no bit of the result. Sources:
- * torch/optim/sgd.py, adam.py, adamw.py (formulas at the head of optimizer.c).
+ * optimizer: SGD, Adam and AdamW on ranges of a flat slab.  Worker and server use the same code, so
+ * the result has the same bits wherever the optimizer runs.  Sources: torch/optim/sgd.py, adam.py,
+ * adamw.py (formulas at the head of optimizer.c).
+ *
+ * Library.  Needs base and tensor.  Called by the worker, the parameter server's shards, manifest,
+ * wire and the benchmarks.
  */
 #ifndef SPARRING_COMMON_OPTIMIZER_OPTIMIZER_H
 #define SPARRING_COMMON_OPTIMIZER_OPTIMIZER_H
@@ -26,13 +29,13 @@ struct optimizer_config {
 
 struct optimizer {
     struct optimizer_config config;
-    size_t count;    /* elements of the slab it serves */
-    float *state[2]; /* momentum; or first and second moment; NULL where not needed; owned */
+    size_t count;    /* elements of the slab */
+    float *state[2]; /* momentum; or first and second moment; NULL if not needed; owned */
     unsigned states;
 };
 
-/* PyTorch's defaults for the kind, learning rate included (SGD has none there: 1e-3 as in recent
- * versions). */
+/* PyTorch's defaults for the kind, including the learning rate (for SGD 1e-3, as in recent
+ * versions; older ones had none). */
 struct optimizer_config optimizer_defaults(enum optimizer_kind kind);
 
 /* "sgd", "adam", "adamw". */
@@ -42,7 +45,7 @@ bool optimizer_parse(const char *name, enum optimizer_kind *ret);
 /* PyTorch's name of state[index]: "momentum_buffer"; "exp_avg", "exp_avg_sq". */
 const char *optimizer_state_name(enum optimizer_kind kind, unsigned index);
 
-/* Checks values as PyTorch does (negative rates, nesterov without momentum, ...): STATUS_INVALID.
+/* STATUS_INVALID for values that PyTorch rejects (negative rates, nesterov without momentum, ...).
  */
 enum status optimizer_init(struct optimizer *o, const struct optimizer_config *config, size_t count,
                            struct error *err);
@@ -59,7 +62,7 @@ void optimizer_release(struct optimizer *o);
 void optimizer_update(struct optimizer *o, uint64_t step, size_t offset, size_t count, float *param,
                       const float *grad);
 
-/* The same with a learning rate of this update's own in place of the configured one. */
+/* The same with this learning rate in place of the configured one. */
 void optimizer_update_at(struct optimizer *o, double learning_rate, uint64_t step, size_t offset,
                          size_t count, float *param, const float *grad);
 

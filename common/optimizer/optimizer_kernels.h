@@ -1,6 +1,6 @@
 /*
- * optimizer_kernels: the update loops, one table per vector width (common/tensor/simd.h).  Inside
- * the library and for its tests; everyone else calls optimizer_update.
+ * optimizer_kernels: the update loops, one table per vector width (common/tensor/simd.h).  Internal
+ * to optimizer and its tests; other callers use optimizer_update.
  */
 #ifndef SPARRING_COMMON_OPTIMIZER_OPTIMIZER_KERNELS_H
 #define SPARRING_COMMON_OPTIMIZER_OPTIMIZER_KERNELS_H

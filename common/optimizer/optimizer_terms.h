@@ -1,6 +1,6 @@
 /*
- * optimizer_terms: the numbers of one update that all elements share, computed in double and
- * rounded to float once, for the loops of every device (also read by the CUDA compiler).
+ * optimizer_terms: the scalars of one update, computed in double and rounded to float once, for the
+ * loops of every device (also compiled by the CUDA compiler).
  */
 #ifndef SPARRING_COMMON_OPTIMIZER_OPTIMIZER_TERMS_H
 #define SPARRING_COMMON_OPTIMIZER_OPTIMIZER_TERMS_H

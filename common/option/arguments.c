@@ -1,3 +1,6 @@
+/*
+ * Reorders argv so that options precede positional words.  No state; the words are borrowed.
+ */
 #include "common/option/arguments.h"
 
 #include "common/base/memory.h"

@@ -1,6 +1,6 @@
 /*
- * nearest: the name that a mistyped word most likely meant.  Levenshtein distance, one row of the
- * table at a time; "-" and "_" count as the same letter, as they do in option names.
+ * nearest: the most similar name for a mistyped word.  Levenshtein distance, one row of the table
+ * at a time; "-" and "_" count as the same letter, as in option names.  Pure, no locks.
  */
 #include "common/option/option.h"
 
@@ -8,10 +8,10 @@
 
 #include <string.h>
 
-#define WORD_MAX     64 /* longer words are no typing error of a name of ours */
+#define WORD_MAX     64 /* longer words match no name */
 #define DISTANCE_MAX 3
 
-/* '_' as '-', any other character as it is. */
+/* '_' becomes '-', other characters are unchanged. */
 static char option_fold(char c)
 {
     return c == '_' ? '-' : c;
@@ -60,7 +60,7 @@ const char *option_nearest(const char *word, const char *const *names, size_t co
 
     if (length == 0 || length > WORD_MAX)
         return NULL;
-    /* For short words three edits reach anything: "ring" must not suggest "rank". */
+    /* For short words three edits match almost any name: "ring" must not suggest "rank". */
     limit = smaller(DISTANCE_MAX, (length + 1) / 3);
     for (size_t i = 0; i < count; i++) {
         size_t distance;

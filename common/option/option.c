@@ -1,10 +1,10 @@
 /*
- * option: from argv, the environment and a YAML file into the program's struct.
+ * option: parses argv, the environment and a YAML file into the program's struct.
  *
- * The command line is read first, because it names the file and may ask for help; values are then
- * applied from the weakest source to the strongest: default, file, environment, command line.  Each
- * value is checked even where a stronger source hides it: a typing error in a file should not wait
- * for the day on which the flag is left out.
+ * The command line is read first, because it names the file and may request help; values are then
+ * applied in order of increasing priority: default, file, environment, command line.  Each value is
+ * checked even if a source of higher priority overrides it: otherwise an error in a file would only
+ * show up once the flag is omitted.
  * No state outside the call; the environment must not change meanwhile.
  */
 #include "common/option/option.h"
@@ -54,7 +54,7 @@ static const struct option_spec common_specs[] = {
 
 const struct option_set option_common_set = {.tables = {{common_specs, 0}}};
 
-struct parse {
+struct option_parser {
     const struct option_set *set;
     void *target;
     struct option_result *result;
@@ -86,12 +86,13 @@ size_t option_count(const struct option_set *set)
 }
 
 /* An option and its number. */
-struct found {
+struct option_hit {
     struct option_spec spec;
     size_t index;
 };
 
-static bool find(const struct option_set *set, const char *name, size_t length, struct found *ret)
+static bool find_option(const struct option_set *set, const char *name, size_t length,
+                        struct option_hit *ret)
 {
     for (ret->index = 0; option_at(set, ret->index, &ret->spec); ret->index++)
         if (ret->spec.name && option_name_equal(name, length, ret->spec.name))
@@ -130,9 +131,9 @@ static enum status unknown_option(const struct option_set *set, enum status stat
                      dashes, word, set->program);
 }
 
-static enum status apply(struct parse *p, const struct option_spec *spec, size_t index,
-                         const char *text, enum option_origin origin, const char *origin_text,
-                         struct error *err)
+static enum status apply_value(struct option_parser *p, const struct option_spec *spec,
+                               size_t index, const char *text, enum option_origin origin,
+                               const char *origin_text, struct error *err)
 {
     char where[OPTION_TEXT_MAX + 128];
     enum status bad = origin == ORIGIN_COMMAND_LINE ? STATUS_INVALID : STATUS_CONFIG;
@@ -152,7 +153,7 @@ static enum status apply(struct parse *p, const struct option_spec *spec, size_t
     return STATUS_OK;
 }
 
-static enum status apply_defaults(struct parse *p, struct error *err)
+static enum status apply_defaults(struct option_parser *p, struct error *err)
 {
     struct option_spec spec;
 
@@ -162,35 +163,36 @@ static enum status apply_defaults(struct parse *p, struct error *err)
         (void)snprintf(p->result->origin_text[i], OPTION_TEXT_MAX, "default");
         if (!spec.name || !spec.default_text)
             continue;
-        status = apply(p, &spec, i, spec.default_text, ORIGIN_DEFAULT, "default", err);
+        status = apply_value(p, &spec, i, spec.default_text, ORIGIN_DEFAULT, "default", err);
         if (status != STATUS_OK)
             return status;
     }
     return STATUS_OK;
 }
 
-static enum status apply_scalar(struct parse *p, const struct yaml_file *file,
+static enum status apply_scalar(struct option_parser *p, const struct yaml_file *file,
                                 const struct yaml_scalar *scalar, struct error *err)
 {
     size_t length = strcspn(scalar->path, ".");
-    struct found found;
-    char place[OPTION_TEXT_MAX];
+    struct option_hit option_hit;
+    char location[OPTION_TEXT_MAX];
     char where[OPTION_TEXT_MAX + 2];
 
-    (void)snprintf(place, sizeof(place), "%s:%u", file->name, scalar->line);
-    (void)snprintf(where, sizeof(where), "%s: ", place);
-    if (!find(p->set, scalar->path, length, &found))
+    (void)snprintf(location, sizeof(location), "%s:%u", file->name, scalar->line);
+    (void)snprintf(where, sizeof(where), "%s: ", location);
+    if (!find_option(p->set, scalar->path, length, &option_hit))
         return unknown_option(p->set, STATUS_CONFIG, where, "", scalar->path, length, err);
     if (scalar->path[length] != '\0')
         return error_set(err, STATUS_CONFIG, "%soption '%s' takes one value, no list or mapping",
-                         where, found.spec.name);
-    if (p->result->origin[found.index] == ORIGIN_FILE)
+                         where, option_hit.spec.name);
+    if (p->result->origin[option_hit.index] == ORIGIN_FILE)
         return error_set(err, STATUS_CONFIG, "%soption '%s' is given twice", where,
-                         found.spec.name);
-    return apply(p, &found.spec, found.index, scalar->value, ORIGIN_FILE, place, err);
+                         option_hit.spec.name);
+    return apply_value(p, &option_hit.spec, option_hit.index, scalar->value, ORIGIN_FILE, location,
+                       err);
 }
 
-static enum status apply_file(struct parse *p, struct error *err)
+static enum status apply_file(struct option_parser *p, struct error *err)
 {
     struct yaml_file file = {0};
     enum status status;
@@ -204,7 +206,7 @@ static enum status apply_file(struct parse *p, struct error *err)
     return status;
 }
 
-static enum status apply_environment(struct parse *p, struct error *err)
+static enum status apply_environment(struct option_parser *p, struct error *err)
 {
     struct option_spec spec;
 
@@ -214,14 +216,14 @@ static enum status apply_environment(struct parse *p, struct error *err)
 
         if (!text || *text == '\0')
             continue;
-        status = apply(p, &spec, i, text, ORIGIN_ENVIRONMENT, spec.env, err);
+        status = apply_value(p, &spec, i, text, ORIGIN_ENVIRONMENT, spec.env, err);
         if (status != STATUS_OK)
             return status;
     }
     return STATUS_OK;
 }
 
-static enum status apply_command_line(struct parse *p, struct error *err)
+static enum status apply_command_line(struct option_parser *p, struct error *err)
 {
     struct option_spec spec;
 
@@ -232,7 +234,7 @@ static enum status apply_command_line(struct parse *p, struct error *err)
         if (!p->words[i])
             continue;
         (void)snprintf(where, sizeof(where), "--%s", spec.name);
-        status = apply(p, &spec, i, p->words[i], ORIGIN_COMMAND_LINE, where, err);
+        status = apply_value(p, &spec, i, p->words[i], ORIGIN_COMMAND_LINE, where, err);
         if (status != STATUS_OK)
             return status;
     }
@@ -264,31 +266,31 @@ static enum status word_value(const struct option_spec *spec, int argc, char *co
     return STATUS_OK;
 }
 
-static enum status read_word(struct parse *p, int argc, char *const *argv, int *i,
+static enum status read_word(struct option_parser *p, int argc, char *const *argv, int *i,
                              struct error *err)
 {
     const char *name = strcmp(argv[*i], "-h") == 0 ? "help" : argv[*i] + 2;
     size_t length = strcspn(name, "=");
-    struct found found;
-    bool own = find(p->set, name, length, &found);
+    struct option_hit option_hit;
+    bool is_program_option = find_option(p->set, name, length, &option_hit);
     const char *text = NULL;
     char where[64];
     enum status status;
 
-    if (!own && !find(&option_common_set, name, length, &found))
+    if (!is_program_option && !find_option(&option_common_set, name, length, &option_hit))
         return unknown_option(p->set, STATUS_INVALID, "", "--", name, length, err);
-    status = word_value(&found.spec, argc, argv, i, &text, err);
+    status = word_value(&option_hit.spec, argc, argv, i, &text, err);
     if (status != STATUS_OK)
         return status;
-    if (own) {
-        p->words[found.index] = text;
+    if (is_program_option) {
+        p->words[option_hit.index] = text;
         return STATUS_OK;
     }
-    (void)snprintf(where, sizeof(where), "--%s", found.spec.name);
-    return option_value_set(&found.spec, text, where, STATUS_INVALID, &p->common, err);
+    (void)snprintf(where, sizeof(where), "--%s", option_hit.spec.name);
+    return option_value_set(&option_hit.spec, text, where, STATUS_INVALID, &p->common, err);
 }
 
-static enum status read_command_line(struct parse *p, int argc, char *const *argv,
+static enum status read_command_line(struct option_parser *p, int argc, char *const *argv,
                                      struct error *err)
 {
     int i = 1;
@@ -316,7 +318,7 @@ static enum status read_command_line(struct parse *p, int argc, char *const *arg
 }
 
 /* --help or --version on stdout. */
-static enum status print_and_exit(struct parse *p, struct error *err)
+static enum status print_and_exit(struct option_parser *p, struct error *err)
 {
     struct strbuf out = STRBUF_INIT;
     enum status status = STATUS_OK;
@@ -334,7 +336,8 @@ static enum status print_and_exit(struct parse *p, struct error *err)
     return status;
 }
 
-static enum status run_parse(struct parse *p, int argc, char *const *argv, struct error *err)
+static enum status parse_all_sources(struct option_parser *p, int argc, char *const *argv,
+                                     struct error *err)
 {
     enum status status = read_command_line(p, argc, argv, err);
 
@@ -355,7 +358,7 @@ enum status option_parse(const struct option_set *set, int argc, char *const *ar
                          struct option_result *ret, struct error *err)
 {
     struct option_result result = {0};
-    struct parse p = {.set = set, .target = target, .result = &result};
+    struct option_parser p = {.set = set, .target = target, .result = &result};
     size_t count = option_count(set);
     enum status status;
 
@@ -366,7 +369,7 @@ enum status option_parse(const struct option_set *set, int argc, char *const *ar
     if (status == STATUS_OK)
         status = mem_calloc(count, sizeof(*p.words), "option words", &p.words, err);
     if (status == STATUS_OK)
-        status = run_parse(&p, argc, argv, err);
+        status = parse_all_sources(&p, argc, argv, err);
     free(p.words);
     if (status == STATUS_OK)
         *ret = result;
@@ -387,11 +390,11 @@ void option_result_release(struct option_result *r)
 /* The name is one of the table's. */
 static size_t index_of(const struct option_set *set, const char *name)
 {
-    struct found found;
-    bool known = find(set, name, strlen(name), &found);
+    struct option_hit option_hit;
+    bool known = find_option(set, name, strlen(name), &option_hit);
 
     assert(known);
-    return known ? found.index : 0;
+    return known ? option_hit.index : 0;
 }
 
 bool option_given(const struct option_set *set, const struct option_result *r, const char *name)

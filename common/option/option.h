@@ -2,11 +2,13 @@
  * option: one static table per program drives parsing, the environment, the YAML file, validation,
  * --help, --version, --print-config and the saved configuration.
  * Priority: command line > environment > YAML file (--config FILE) > default.  "-" and "_" in names
- * are the same; --name=value and --name value both work; a flag takes an optional =true/=false; of
- * an option given twice the last counts.  A variable that is set but empty counts as not set.
- * An unknown option is STATUS_INVALID and the text offers the nearest name; in a file it is
+ * are the same; --name=value and --name value both work; a flag takes an optional =true/=false; if
+ * an option is given twice, the last one counts.  An empty variable counts as not set.
+ * An unknown option is STATUS_INVALID and the text suggests the nearest name; in a file it is
  * STATUS_CONFIG, and the text starts with the file and line.
  * Every set has --config FILE, --print-config, --help (-h) and --version without listing them.
+ *
+ * Library.  Needs base and libyaml.  Called by every program and subcommand.
  */
 #ifndef SPARRING_COMMON_OPTION_OPTION_H
 #define SPARRING_COMMON_OPTION_OPTION_H
@@ -29,7 +31,7 @@ enum option_kind {
     OPTION_CHOICE, /* char[OPTION_TEXT_MAX], one of `choices` */
 };
 
-/* An option; without a name but with help a heading of --help, "Files:"; {0} closes a
+/* An option.  An entry without a name but with help is a heading of --help ("Files:"); {0} ends a
  * table. */
 struct option_spec {
     const char *name; /* without dashes, "batch-size" */
@@ -50,7 +52,7 @@ enum option_origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENVIRONMENT, ORIGIN_COM
 /* Options of one subject, which programs may share. */
 struct option_table {
     const struct option_spec *specs; /* up to {0} */
-    size_t base;                     /* where its struct starts in the program's */
+    size_t base;                     /* offset of its struct in the program's struct */
 };
 
 struct option_set {
@@ -60,14 +62,14 @@ struct option_set {
     struct option_table tables[OPTION_TABLES_MAX]; /* in the order of --help; specs NULL: no more */
 };
 
-/* Option or heading i of all tables, numbered in order from 0, its offset counted in the program's
- * struct.  False behind the last. */
+/* Option or heading i of all tables, numbered in order from 0, with its offset in the program's
+ * struct.  False after the last. */
 bool option_at(const struct option_set *set, size_t i, struct option_spec *ret);
 
 /* Number of these. */
 size_t option_count(const struct option_set *set);
 
-/* Where each value came from, and what is left of the command line. */
+/* The origin of each value, and the rest of the command line. */
 struct option_result {
     enum option_origin *origin;           /* owned, by option_at's number */
     char (*origin_text)[OPTION_TEXT_MAX]; /* owned: "--seed", "SPARRING_SEED", "run.yaml:3",
@@ -78,7 +80,7 @@ struct option_result {
 };
 
 /* Fill `target` (the program's struct, zeroed by the caller; on failure partly filled).  Parsing
- * stops behind "--" or at the first word that is not an option. */
+ * stops after "--" or at the first word that is not an option. */
 enum status option_parse(const struct option_set *set, int argc, char *const *argv, void *target,
                          struct option_result *ret, struct error *err);
 void option_result_release(struct option_result *r);
@@ -92,7 +94,7 @@ const char *option_origin_text(const struct option_set *set, const struct option
 
 /* --help; --print-config ("name: value   # origin", aligned, YAML that --config reads back; options
  * without a value as comments); a JSON object {"name": {"value": .., "origin": ".."}, ..}, value
- * null where there is none. */
+ * null if there is none. */
 void option_help(const struct option_set *set, struct strbuf *out);
 void option_print_config(const struct option_set *set, const void *target,
                          const struct option_result *r, struct strbuf *out);
@@ -120,7 +122,7 @@ enum status yaml_parse(const char *name, const char *text, size_t size, struct y
                        struct error *err);
 void yaml_release(struct yaml_file *y);
 
-/* The nearest of `count` names within edit distance 3 (less for words of under 8 letters), or NULL;
+/* The nearest of `count` names within edit distance 3 (less for words below 8 letters), or NULL;
  * for "did you mean". */
 const char *option_nearest(const char *word, const char *const *names, size_t count);
 

@@ -1,6 +1,6 @@
 /*
- * option_print: what people and programs read of an option table: --help, --print-config, JSON.
- * Columns of help: two blanks, the option, its text from column 28, nothing beyond 80.
+ * option_print: prints an option table as --help, --print-config and JSON.  No state.
+ * Columns of help: two blanks, the option, its text from column 28 to at most column 80.
  */
 #include "common/option/option_value.h"
 
@@ -10,8 +10,8 @@
 #define TEXT_COLUMN 28
 #define LAST_COLUMN 80
 
-/* Append `text` word by word; lines after the first start at `indent`. `column` is where the
- * current line stands.  A word that is too long for any line stays whole. */
+/* Append `text` word by word; lines after the first start at `indent`.  `column` is the current
+ * line's length.  A word that is too long for any line is not broken. */
 static void add_wrapped(struct strbuf *out, const char *text, size_t column, size_t indent)
 {
     bool line_start = true;
@@ -38,7 +38,7 @@ static void add_wrapped(struct strbuf *out, const char *text, size_t column, siz
     strbuf_add(out, "\n");
 }
 
-/* Sentences behind the help: the choices, the default, the variable. */
+/* Append the choices, the default and the variable to the help. */
 static void add_facts(const struct option_spec *spec, struct strbuf *text)
 {
     if (spec->kind == OPTION_CHOICE) {
@@ -106,7 +106,7 @@ void option_help(const struct option_set *set, struct strbuf *out)
         add_spec_help(&spec, out);
 }
 
-/* Text that YAML could read as anything but this text goes into quotes. */
+/* Text that YAML could interpret in another way needs quotes. */
 static bool is_plain(const char *text)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -120,7 +120,7 @@ static bool is_text(const struct option_spec *spec)
     return spec->kind == OPTION_TEXT || spec->kind == OPTION_CHOICE;
 }
 
-/* "name: value" or, for a value that nothing has set, "# name:". */
+/* "name: value", or "# name:" without a value. */
 static void add_config_line(const struct option_spec *spec, const void *target, bool is_set,
                             struct strbuf *out)
 {

@@ -1,6 +1,6 @@
 /*
- * option_value: conversion and checks by kind.  Values are copied in and out of the program's
- * struct with memcpy: the table knows only an offset, and the compiler may assume nothing about it.
+ * option_value: conversion and checks by kind.  Values are copied to and from the program's struct
+ * with memcpy: the table has only an offset, so the compiler must not assume a type.  No state.
  */
 #include "common/option/option_value.h"
 
@@ -9,12 +9,12 @@
 #include <math.h>
 #include <string.h>
 
-static void *field(const struct option_spec *spec, void *target)
+static void *option_field(const struct option_spec *spec, void *target)
 {
     return (char *)target + spec->offset;
 }
 
-static const void *const_field(const struct option_spec *spec, const void *target)
+static const void *const_option_field(const struct option_spec *spec, const void *target)
 {
     return (const char *)target + spec->offset;
 }
@@ -77,7 +77,7 @@ static enum status set_text(const struct option_spec *spec, const char *text, co
         strbuf_release(&choices);
         return status;
     }
-    memcpy(field(spec, target), text, length + 1);
+    memcpy(option_field(spec, target), text, length + 1);
     return status;
 }
 
@@ -91,7 +91,7 @@ static enum status set_int(const struct option_spec *spec, const char *text, con
         return error_set(err, bad, "%s: '%s' is not a whole number", where, text);
     status = check_bounds(spec, text, (double)value, where, bad, err);
     if (status == STATUS_OK)
-        memcpy(field(spec, target), &value, sizeof(value));
+        memcpy(option_field(spec, target), &value, sizeof(value));
     return status;
 }
 
@@ -105,7 +105,7 @@ static enum status set_bytes(const struct option_spec *spec, const char *text, c
         return error_set(err, bad, "%s: '%s' is not a size such as 4096, 64K or 1GiB", where, text);
     status = check_bounds(spec, text, (double)value, where, bad, err);
     if (status == STATUS_OK)
-        memcpy(field(spec, target), &value, sizeof(value));
+        memcpy(option_field(spec, target), &value, sizeof(value));
     return status;
 }
 
@@ -119,7 +119,7 @@ static enum status set_double(const struct option_spec *spec, const char *text, 
         return error_set(err, bad, "%s: '%s' is not a number", where, text);
     status = check_bounds(spec, text, value, where, bad, err);
     if (status == STATUS_OK)
-        memcpy(field(spec, target), &value, sizeof(value));
+        memcpy(option_field(spec, target), &value, sizeof(value));
     return status;
 }
 
@@ -130,7 +130,7 @@ static enum status set_bool(const struct option_spec *spec, const char *text, co
 
     if (!parse_bool(text, &value))
         return error_set(err, bad, "%s: '%s' is neither true nor false", where, text);
-    memcpy(field(spec, target), &value, sizeof(value));
+    memcpy(option_field(spec, target), &value, sizeof(value));
     return STATUS_OK;
 }
 
@@ -167,7 +167,7 @@ static void format_bytes(uint64_t value, struct strbuf *out)
 
 void option_value_format(const struct option_spec *spec, const void *target, struct strbuf *out)
 {
-    const void *from = const_field(spec, target);
+    const void *from = const_option_field(spec, target);
     bool flag;
     int64_t whole;
     uint64_t bytes;
@@ -204,10 +204,10 @@ void option_value_json(const struct option_spec *spec, const void *target, struc
     switch (spec->kind) {
     case OPTION_TEXT:
     case OPTION_CHOICE:
-        strbuf_add_json(out, const_field(spec, target));
+        strbuf_add_json(out, const_option_field(spec, target));
         break;
     case OPTION_BYTES:
-        memcpy(&bytes, const_field(spec, target), sizeof(bytes));
+        memcpy(&bytes, const_option_field(spec, target), sizeof(bytes));
         strbuf_addf(out, "%ju", (uintmax_t)bytes);
         break;
     case OPTION_BOOL:

@@ -1,6 +1,6 @@
 /*
- * option_value: one value of the table, from text into the program's struct and back.  Inside
- * common/option only.
+ * option_value: converts one value of the table between text and the program's struct.  Internal to
+ * option.
  */
 #ifndef SPARRING_COMMON_OPTION_OPTION_VALUE_H
 #define SPARRING_COMMON_OPTION_OPTION_VALUE_H
@@ -16,7 +16,7 @@ bool option_name_equal(const char *a, size_t a_length, const char *b);
 /*
  * Parse and check `text`, then store it in target.
  *   where   starts the error text: "--seed", "SPARRING_SEED", "run.yaml:3: seed"
- *   bad     the status of a value that does not fit
+ *   bad     the status for an invalid value
  */
 enum status option_value_set(const struct option_spec *spec, const char *text, const char *where,
                              enum status bad, void *target, struct error *err);

@@ -1,3 +1,7 @@
+/*
+ * The shared main function.  Owns the options struct and the permuted argv for the duration of the
+ * run; the only place besides main that logs a failure.
+ */
 #include "common/option/program.h"
 
 #include "common/base/log.h"
@@ -17,9 +21,9 @@ static void print_config(const struct option_set *set, const void *options,
     strbuf_release(&text);
 }
 
-static enum status run(const struct program *program, const void *options,
-                       const struct option_result *origins, char *const *argv, int argc,
-                       int *ret_exit_code, struct error *err)
+static enum status run_program(const struct program *program, const void *options,
+                               const struct option_result *origins, char *const *argv, int argc,
+                               int *ret_exit_code, struct error *err)
 {
     const char *const *words = (const char *const *)argv + origins->first_positional;
     size_t count = (size_t)(argc - origins->first_positional);
@@ -55,7 +59,7 @@ int program_main(const struct program *program, int argc, char *const *argv)
     if (status == STATUS_OK && origins.print_config)
         print_config(set, options, &origins);
     else if (status == STATUS_OK && !origins.exit_now)
-        status = run(program, options, &origins, argv, argc, &exit_code, &err);
+        status = run_program(program, options, &origins, argv, argc, &exit_code, &err);
     option_result_release(&origins);
     free(permuted);
     free(options);

@@ -1,13 +1,13 @@
 /*
- * yaml: a YAML file flattened into (dotted path, text, line), by libyaml's events.
+ * yaml: flattens a YAML file into (dotted path, text, line), using libyaml's events.
  *
  * The model: a stack of open collections and one path buffer; a key or list index is appended to
  * the path, a scalar copies it.  Values stay the text that was written ("no" is "no"): types belong
  * to the option table.
- * Limits: 1 MiB, 8 levels, 4096 scalars, keys of 128 bytes.  Refused, because each has hidden
- * surprises: anchors, aliases, tags, several documents, duplicate keys, keys that are no plain
- * text, keys with dots (they would look like nesting), empty lists and mappings (they would
- * vanish).
+ * Limits: 1 MiB, 8 levels, 4096 scalars, keys of 128 bytes.  Rejected, because their effects are
+ * easily missed: anchors, aliases, tags, several documents, duplicate keys, keys that are not plain
+ * text, keys with dots (they would look like nesting), empty lists and mappings (they would be
+ * lost).  No state, no locks.
  */
 #include "common/base/file.h"
 #include "common/base/memory.h"
@@ -47,8 +47,8 @@ static unsigned line_of(const yaml_event_t *event)
     return (unsigned)event->start_mark.line + 1;
 }
 
-static enum status refuse(const struct reader *r, const yaml_event_t *event, const char *text,
-                          struct error *err)
+static enum status yaml_error(const struct reader *r, const yaml_event_t *event, const char *text,
+                              struct error *err)
 {
     return error_set(err, STATUS_CONFIG, "%s:%u: %s", r->name, line_of(event), text);
 }
@@ -61,7 +61,7 @@ static void truncate_path(struct reader *r, size_t length)
     }
 }
 
-/* Make path the name of the value that comes next. */
+/* Set path to the name of the next value. */
 static enum status enter_value(struct reader *r, const yaml_event_t *event, struct error *err)
 {
     struct frame *top;
@@ -70,13 +70,13 @@ static enum status enter_value(struct reader *r, const yaml_event_t *event, stru
         return STATUS_OK;
     top = &r->frames[r->depth - 1];
     if (!top->is_list)
-        return top->has_key ? STATUS_OK : refuse(r, event, "a key must be a plain text", err);
+        return top->has_key ? STATUS_OK : yaml_error(r, event, "a key must be a plain text", err);
     truncate_path(r, top->path_length);
     strbuf_addf(&r->path, "%s%zu", top->path_length > 0 ? "." : "", top->index++);
     return STATUS_OK;
 }
 
-/* A key that is there already left at least one scalar behind: empty collections are refused. */
+/* Every earlier key has at least one scalar, because empty collections are rejected. */
 static bool key_is_known(const struct reader *r, const struct frame *top)
 {
     for (size_t i = top->first_scalar; i < r->file->length; i++) {
@@ -97,7 +97,7 @@ static enum status read_key(struct reader *r, const yaml_event_t *event, struct 
 
     if (length == 0 || length > KEY_BYTES_MAX || memchr(key, '.', length) ||
         memchr(key, '\0', length))
-        return refuse(r, event, "a key must have 1 to 128 bytes and no dot", err);
+        return yaml_error(r, event, "a key must have 1 to 128 bytes and no dot", err);
     truncate_path(r, top->path_length);
     strbuf_addf(&r->path, "%s%s", top->path_length > 0 ? "." : "", key);
     if (key_is_known(r, top))
@@ -132,16 +132,17 @@ static enum status read_value(struct reader *r, const yaml_event_t *event, struc
     if (status != STATUS_OK)
         return status;
     if (r->depth == 0)
-        return refuse(r, event, "the file must be a mapping, lines of 'name: value'", err);
+        return yaml_error(r, event, "the file must be a mapping, lines of 'name: value'", err);
     if (memchr(value, '\0', event->data.scalar.length))
-        return refuse(r, event, "a value holds a NUL byte", err);
+        return yaml_error(r, event, "a value holds a NUL byte", err);
     if (r->file->length == SCALARS_MAX)
-        return refuse(r, event, "more than 4096 values", err);
+        return yaml_error(r, event, "more than 4096 values", err);
     if (r->file->length == r->capacity)
         status = grow_scalars(r, err);
     if (status != STATUS_OK)
         return status;
-    scalar = &r->file->scalars[r->file->length++]; /* counted now: release frees half of one too */
+    scalar = &r->file->scalars[r->file->length++]; /* counted first: yaml_release also frees an
+                                                      incomplete one */
     scalar->line = line_of(event);
     status = mem_strdup(r->path.text, &scalar->path, err);
     if (status == STATUS_OK)
@@ -155,9 +156,9 @@ static enum status read_scalar(struct reader *r, const yaml_event_t *event, stru
     const struct frame *top = r->depth > 0 ? &r->frames[r->depth - 1] : NULL;
 
     if (event->data.scalar.anchor)
-        return refuse(r, event, "anchors are not supported", err);
+        return yaml_error(r, event, "anchors are not supported", err);
     if (event->data.scalar.tag)
-        return refuse(r, event, "tags are not supported", err);
+        return yaml_error(r, event, "tags are not supported", err);
     if (top && !top->is_list && !top->has_key)
         return read_key(r, event, err);
     return read_value(r, event, err);
@@ -169,13 +170,13 @@ static enum status open_collection(struct reader *r, const yaml_event_t *event, 
     enum status status;
 
     if (anchor)
-        return refuse(r, event, "anchors are not supported", err);
+        return yaml_error(r, event, "anchors are not supported", err);
     if (tag)
-        return refuse(r, event, "tags are not supported", err);
+        return yaml_error(r, event, "tags are not supported", err);
     if (r->depth == 0 && is_list)
-        return refuse(r, event, "the file must be a mapping, lines of 'name: value'", err);
+        return yaml_error(r, event, "the file must be a mapping, lines of 'name: value'", err);
     if (r->depth == DEPTH_MAX)
-        return refuse(r, event, "nested deeper than 8 levels", err);
+        return yaml_error(r, event, "nested deeper than 8 levels", err);
     status = enter_value(r, event, err);
     if (status != STATUS_OK)
         return status;
@@ -202,9 +203,9 @@ static enum status read_event(struct reader *r, const yaml_event_t *event, struc
 {
     switch (event->type) {
     case YAML_DOCUMENT_START_EVENT:
-        return r->documents++ == 0 ? STATUS_OK : refuse(r, event, "a second document", err);
+        return r->documents++ == 0 ? STATUS_OK : yaml_error(r, event, "a second document", err);
     case YAML_ALIAS_EVENT:
-        return refuse(r, event, "aliases are not supported", err);
+        return yaml_error(r, event, "aliases are not supported", err);
     case YAML_SCALAR_EVENT:
         return read_scalar(r, event, err);
     case YAML_SEQUENCE_START_EVENT:
@@ -221,7 +222,9 @@ static enum status read_event(struct reader *r, const yaml_event_t *event, struc
     }
 }
 
-/* Lines before byte `offset`: for bad bytes libyaml gives an offset, and its mark lags behind. */
+/* Lines before byte `offset`: for invalid bytes libyaml reports an offset, and its mark is too
+ * early.
+ */
 static size_t lines_before(const struct reader *r, size_t offset)
 {
     size_t lines = 0;
@@ -231,7 +234,7 @@ static size_t lines_before(const struct reader *r, size_t offset)
     return lines;
 }
 
-/* What libyaml has against the text. */
+/* libyaml's error as ours. */
 static enum status syntax_error(const struct reader *r, const yaml_parser_t *parser,
                                 struct error *err)
 {

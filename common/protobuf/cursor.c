@@ -1,8 +1,8 @@
 /*
  * cursor: protobuf's wire format over scattered bytes.
  *
- * Only structure is checked here (tags, varints, lengths); what a field means is the caller's.
- * Groups (wire types 3 and 4) are refused: proto3 has none and they would nest without limit.
+ * Only the structure is checked here (tags, varints, lengths); the caller interprets the fields.
+ * Groups (wire types 3 and 4) are errors: proto3 has none and they would nest without limit.
  * No state but the cursor, so no locks.
  */
 #include "common/protobuf/cursor.h"
@@ -10,7 +10,7 @@
 #define VARINT_BYTES_MAX 10
 #define FIELD_NUMBER_MAX ((1u << 29) - 1)
 
-void cursor_init(struct cursor *c, const struct rpc_run *runs, size_t count)
+void cursor_init(struct cursor *c, const struct byte_run *runs, size_t count)
 {
     *c = (struct cursor){.runs = runs};
     for (size_t i = 0; i < count; i++)
@@ -24,7 +24,7 @@ const uint8_t *cursor_take(struct cursor *c, size_t limit, size_t *ret_size)
 
     if (c->left == 0 || limit == 0)
         return NULL;
-    while (c->offset == c->runs[c->run].size) { /* ends: bytes are left in a later run */
+    while (c->offset == c->runs[c->run].size) { /* terminates: a later run has bytes left */
         c->run++;
         c->offset = 0;
     }

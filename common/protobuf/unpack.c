@@ -83,7 +83,7 @@ void arena_release(struct arena *arena)
     }
 }
 
-/* Bytes of the sequence that `first` begins, and the smallest code point it may hold. */
+/* Length of the UTF-8 sequence that `first` begins, and its smallest allowed code point. */
 static size_t sequence_length(uint8_t first, uint32_t *ret_bits, uint32_t *ret_least)
 {
     static const struct {
@@ -129,12 +129,12 @@ bool text_is_valid(const uint8_t *text, size_t size)
     return text_valid_length(text, size) == size;
 }
 
-/* protobuf-c forgets the length of a string, so look at the bytes before it does; at those of the
- * messages inside, too, which none of ours has of its own kind, so this comes to an end. */
+/* protobuf-c does not keep the length of a string, so check the bytes first, also in embedded
+ * messages.  None of our messages contains its own type, so the recursion ends. */
 static enum status check_strings(const ProtobufCMessageDescriptor *descriptor, const uint8_t *bytes,
                                  size_t size, struct error *err)
 {
-    const struct rpc_run run = {bytes, size};
+    const struct byte_run run = {bytes, size};
     enum status status = STATUS_OK;
     struct cursor c;
 

@@ -1,14 +1,14 @@
 /*
- * call: the life of a call on either side.
+ * call: the life cycle of a call on either side.
  *
- * Wishes (send, receive, finish, cancel) are recorded under call->lock by any thread; `advance`, on
- * the queue's thread only, turns them into batches: at most one batch of sends and one receive in
- * flight, as core demands.  Wishes made inside the call's own handler are looked at when it
+ * Any thread records requests (send, receive, finish, cancel) under call->lock; `advance`, on the
+ * queue's thread only, turns them into batches: at most one batch of sends and one receive in
+ * flight, as core requires.  Requests made inside the call's own handler are processed when it
  * returns, so a reply and its status leave in one write.
  *
- * Lifetime.  The batch that tells the end (RECV_STATUS on a client, RECV_CLOSE on a server) is in
- * flight from the start; when it and all others are back, and no wake is on its way, nothing can
- * reach the call any more: `closed` runs and the library's reference goes.
+ * Lifetime.  The batch that reports the end (RECV_STATUS on a client, RECV_CLOSE on a server) is in
+ * flight from the start; when it and all others have completed, and no wake-up is pending, nothing
+ * can reach the call any more: `closed` runs and the library's reference is released.
  * Rules of core followed here: surface/call.cc and grpc_types.h of grpc 1.51.
  */
 #include "common/rpc/call.h"
@@ -68,7 +68,7 @@ enum status rpc_call_open(const struct rpc_call_setup *setup, struct rpc_call **
     call->is_client = setup->channel != NULL;
     call->channel = setup->channel;
     call->token = setup->token;
-    call->is_guest = setup->is_guest;
+    call->is_unauthenticated = setup->is_unauthenticated;
     call->message.max_head_bytes = setup->max_head_bytes;
     call->message.max_payload_bytes = setup->max_payload_bytes;
     call->handler = setup->handler;
@@ -90,7 +90,7 @@ enum status rpc_call_open(const struct rpc_call_setup *setup, struct rpc_call **
     grpc_metadata_array_init(&call->trailing);
     call->details = grpc_empty_slice();
     (void)pthread_mutex_init(&call->lock, NULL);
-    call->woken = true; /* until it is started: requests are only recorded */
+    call->woken = true; /* until the call is started, requests are only recorded */
     *ret_call = call;
     return STATUS_OK;
 }
@@ -113,7 +113,7 @@ void rpc_call_unref(struct rpc_call *call)
 
 /* ------------------------------------------------------------------ the end */
 
-static void close_call(struct rpc_call *call)
+static void finish_call_closed(struct rpc_call *call)
 {
     struct rpc_result result;
 
@@ -131,18 +131,18 @@ static void close_call(struct rpc_call *call)
     rpc_call_unref(call);
 }
 
-void rpc_call_settle(struct rpc_call *call)
+void rpc_call_advance_or_close(struct rpc_call *call)
 {
-    bool over = false;
+    bool is_closed = false;
 
     rpc_call_advance(call);
     if (call->in_flight == 0) {
         lock(call);
-        over = !call->woken;
+        is_closed = !call->woken;
         unlock(call);
     }
-    if (over)
-        close_call(call);
+    if (is_closed)
+        finish_call_closed(call);
 }
 
 /* ------------------------------------------------------------------ completions */
@@ -158,14 +158,14 @@ static void send_done(struct rpc_tag *tag, bool ok)
         call->send_failed = true;
         rpc_send_drop(call);
     }
-    rpc_call_settle(call);
+    rpc_call_advance_or_close(call);
 }
 
-static enum status list_runs(struct rpc_call *call, const grpc_slice_buffer *slices,
-                             struct error *err)
+static enum status collect_runs(struct rpc_call *call, const grpc_slice_buffer *slices,
+                                struct error *err)
 {
     if (slices->count > call->run_capacity) {
-        struct rpc_run *runs;
+        struct byte_run *runs;
         enum status status =
             mem_calloc(slices->count * 2, sizeof(*runs), "received slices", &runs, err);
 
@@ -176,31 +176,31 @@ static enum status list_runs(struct rpc_call *call, const grpc_slice_buffer *sli
         call->run_capacity = slices->count * 2;
     }
     for (size_t i = 0; i < slices->count; i++)
-        call->runs[i] = (struct rpc_run){GRPC_SLICE_START_PTR(slices->slices[i]),
-                                         GRPC_SLICE_LENGTH(slices->slices[i])};
+        call->runs[i] = (struct byte_run){GRPC_SLICE_START_PTR(slices->slices[i]),
+                                          GRPC_SLICE_LENGTH(slices->slices[i])};
     return STATUS_OK;
 }
 
-static enum status open_message(struct rpc_call *call, const grpc_byte_buffer *buffer,
-                                struct error *err)
+static enum status parse_received(struct rpc_call *call, const grpc_byte_buffer *buffer,
+                                  struct error *err)
 {
     const grpc_slice_buffer *slices = &buffer->data.raw.slice_buffer;
     enum status status;
 
     if (buffer->data.raw.compression != GRPC_COMPRESS_NONE)
         return error_set(err, STATUS_UNSUPPORTED, "compressed messages are not taken");
-    status = list_runs(call, slices, err);
+    status = collect_runs(call, slices, err);
     if (status != STATUS_OK)
         return status;
     call->message.received = buffer;
     return rpc_message_parse(&call->message, call->runs, slices->count, err);
 }
 
-static void deliver(struct rpc_call *call, const grpc_byte_buffer *buffer)
+static void deliver_message(struct rpc_call *call, const grpc_byte_buffer *buffer)
 {
     struct error err = {0};
 
-    if (buffer && open_message(call, buffer, &err) != STATUS_OK) {
+    if (buffer && parse_received(call, buffer, &err) != STATUS_OK) {
         if (call->is_client) {
             call->failure = err;
             (void)error_prefix(&call->failure, "%s from %s: ", call->path, call->peer);
@@ -223,19 +223,19 @@ static void receive_done(struct rpc_tag *tag, bool ok)
     call->received = NULL;
     call->in_flight--;
     call->receiving = false;
-    /* No message: the peer's half-close, or the end of a broken call, which only `closed` tells. */
+    /* No message: the peer's half-close, or a broken call, which only `closed` reports. */
     if (ok && call->failure.status == STATUS_OK &&
         (buffer || !grpc_call_failed_before_recv_message(call->grpc)))
-        deliver(call, buffer);
+        deliver_message(call, buffer);
     grpc_byte_buffer_destroy(buffer);
-    rpc_call_settle(call);
+    rpc_call_advance_or_close(call);
 }
 
 static void close_done(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = tag->owner;
 
-    (void)ok; /* always true: the status tells */
+    (void)ok; /* always true: the status has the outcome */
     call->in_flight--;
     lock(call);
     call->ended = true;
@@ -244,7 +244,7 @@ static void close_done(struct rpc_tag *tag, bool ok)
     call->unreachable = call->is_client && rpc_call_unreachable(call);
     if (call->unreachable)
         rpc_probe_start(call);
-    rpc_call_settle(call);
+    rpc_call_advance_or_close(call);
 }
 
 static void wake_done(struct rpc_tag *tag, bool ok)
@@ -255,7 +255,7 @@ static void wake_done(struct rpc_tag *tag, bool ok)
     lock(call);
     call->woken = false;
     unlock(call);
-    rpc_call_settle(call);
+    rpc_call_advance_or_close(call);
 }
 
 /* ------------------------------------------------------------------ start */

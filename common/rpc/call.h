@@ -1,6 +1,6 @@
 /*
- * call: the state of one call, shared by call.c (its life), call_operations.c (what threads
- * request, and what gRPC gets of it) and result.c (how it ended).  Internal to rpc.
+ * call: the state of one call, shared by call.c (its life cycle), call_operations.c (requests and
+ * the gRPC operations they become) and result.c (how it ended).  Internal to rpc.
  */
 #ifndef SPARRING_COMMON_RPC_CALL_H
 #define SPARRING_COMMON_RPC_CALL_H
@@ -10,9 +10,9 @@
 
 #define RPC_NAME_MAX 128
 
-/* A message that waits to be sent: header with the payload's tag and length, then the payload. */
+/* A queued outgoing message: header with the payload's tag and length, then the payload. */
 struct rpc_send {
-    struct rpc_send *next; /* among the spare ones */
+    struct rpc_send *next; /* in the list of spare nodes */
     grpc_slice slices[2];  /* owned while queued */
     size_t count;
 };
@@ -20,8 +20,8 @@ struct rpc_send {
 struct rpc_call {
     atomic_uint refs;
     bool is_client;
-    bool fail_fast; /* as in rpc_call_setup */
-    bool is_guest;  /* counted among calls->guests */
+    bool fail_fast;          /* as in rpc_call_setup */
+    bool is_unauthenticated; /* counted in calls->unauthenticated_count */
     const struct rpc_handler *handler;
     void *user;
     const struct rpc_token *token; /* client; until `closed` */
@@ -42,51 +42,51 @@ struct rpc_call {
     bool sending, receiving;
     bool initial_sent, last_sent;
     bool cancel_sent;
-    bool sent_any;    /* a batch of sends came back */
+    bool sent_any;    /* a batch of sends has completed */
     bool send_failed; /* the stream is broken: the status follows */
     struct rpc_tag on_send, on_receive, on_close, on_wake;
     grpc_byte_buffer *received;
     struct rpc_message message;
-    struct rpc_run *runs; /* owned, of the message being handled */
+    struct byte_run *runs; /* owned, of the message being handled */
     size_t run_capacity;
     int peer_cancelled;                    /* server */
     grpc_metadata_array initial, trailing; /* client */
     grpc_status_code code;
     grpc_slice details;
     bool unreachable;     /* client: the deadline passed and there was no connection */
-    struct error failure; /* found here, for example in a malformed message; status OK: none */
+    struct error failure; /* detected on this side, e.g. a malformed message; status OK: none */
 
     pthread_mutex_t lock;
     /* ---- under lock ---- */
     bool ended; /* nothing can be started any more */
-    bool woken; /* on_wake is on its way */
+    bool woken; /* a wake-up batch (on_wake) is pending */
     bool want_receive, want_last, want_cancel;
     enum status finish_status; /* fixed once want_last is set */
     char finish_text[1024];
-    struct priority_queue sends; /* of struct rpc_send, owned: messages that wait for their turn */
+    struct priority_queue sends; /* of struct rpc_send, owned: queued messages */
     struct rpc_send *spare;      /* used nodes, owned */
 };
 
-/* call.c, queue thread, after every completion: go on, or close the call. */
-void rpc_call_settle(struct rpc_call *call);
+/* call.c, queue thread, after every completion: start what is requested, or close the call. */
+void rpc_call_advance_or_close(struct rpc_call *call);
 
 /* call_operations.c.  Queue thread: start what is requested and possible. */
 void rpc_call_advance(struct rpc_call *call);
-/* The tag comes back whatever happens; a batch that core refuses ends the call. */
+/* The tag is always completed; a batch that core rejects ends the call. */
 void rpc_call_start_batch(struct rpc_call *call, const grpc_op *ops, size_t count,
                           struct rpc_tag *tag);
-void rpc_send_drop(struct rpc_call *call); /* unref all that waits; takes the lock */
+void rpc_send_drop(struct rpc_call *call); /* unref all queued messages; takes the lock */
 void rpc_send_release(struct rpc_call *call);
 
 /* calls.c */
 void rpc_calls_add(struct rpc_call *call);
 void rpc_calls_remove(struct rpc_call *call);
 
-/* probe.c, queue thread: learn why there is no connection; `details` then says so. */
+/* probe.c, queue thread: find out why there is no connection, and store it in `details`. */
 void rpc_probe_start(struct rpc_call *call);
 
-/* result.c, queue thread, before the gRPC call is let go. */
-bool rpc_call_unreachable(const struct rpc_call *call); /* as soon as the status is there */
+/* result.c, queue thread, before the gRPC call is released. */
+bool rpc_call_unreachable(const struct rpc_call *call); /* once the status has arrived */
 void rpc_call_result(struct rpc_call *call, struct rpc_result *ret);
 
 #endif

@@ -1,18 +1,18 @@
 /*
- * What any thread may request of a call, and the gRPC operations that the requests become.
+ * The requests that any thread may make on a call, and the gRPC operations that they become.
  *
- * A request is a field under call->lock.  The queue's thread acts on it: at once when it is the one
- * that requests, after the handler when the call's own handler does, else woken by an empty batch,
- * which core completes at once on the call's queue and may be started beside any other.  So no two
- * batches of a call are started at once.  At most one batch of sends and one receive are in flight,
- * as core demands (surface/call.cc); whatever is ready together (initial metadata, a message, the
- * end) leaves in one batch and one write.
+ * A request is a field under call->lock.  The queue's thread processes it: at once when it made the
+ * request itself, after the handler when the call's own handler made it, otherwise when woken by an
+ * empty batch, which core completes at once on the call's queue and which may be started at any
+ * time.  So no two threads start batches of one call at once.  At most one batch of sends and one
+ * receive are in flight, as core requires (surface/call.cc); operations that are ready together
+ * (initial metadata, a message, the status) leave in one batch and one write.
  *
- * gRPC takes one message at a time, so the rest waits here, where it can still be overtaken, as
- * slices: the header is copied into one, the payload stays where it is and its slice calls
- * `release` when the last reference goes.  Nodes are kept by the call and used again, so a long
- * stream allocates none after its first burst.  Slices are dropped outside call->lock, because
- * dropping runs the owners' release functions.
+ * gRPC accepts one message at a time, so the others are queued here, where a more urgent message
+ * can overtake them, as slices: the header is copied into one, the payload is not copied and its
+ * slice calls `release` with the last reference.  The call reuses its nodes, so a long stream
+ * allocates none after its first burst.  Slices are released outside call->lock, because that runs
+ * the owners' release functions.
  */
 #include "common/rpc/call.h"
 
@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------ messages that wait */
+/* ------------------------------------------------------------------ queued messages */
 
 static struct rpc_send *take_node(struct rpc_call *call)
 {
@@ -37,22 +37,22 @@ static struct rpc_send *take_node(struct rpc_call *call)
     return node;
 }
 
-static void spare_node(struct rpc_call *call, struct rpc_send *node)
+static void recycle_node(struct rpc_call *call, struct rpc_send *node)
 {
     node->next = call->spare;
     call->spare = node;
 }
 
-/* The most urgent message; false: none.  Lock held. */
-static bool pop_message(struct rpc_call *call, grpc_slice *ret_slices, size_t *ret_count)
+/* Take the most urgent message; false: none.  Lock held. */
+static bool pop_queued_message(struct rpc_call *call, grpc_slice *ret_slices, size_t *ret_count)
 {
-    struct rpc_send *node = priority_queue_take(&call->sends);
+    struct rpc_send *node = priority_queue_pop(&call->sends);
 
     if (!node)
         return false;
     memcpy(ret_slices, node->slices, sizeof(node->slices));
     *ret_count = node->count;
-    spare_node(call, node);
+    recycle_node(call, node);
     return true;
 }
 
@@ -65,7 +65,7 @@ void rpc_send_drop(struct rpc_call *call)
     dropped = call->sends;
     call->sends = (struct priority_queue){0};
     (void)pthread_mutex_unlock(&call->lock);
-    while ((node = priority_queue_take(&dropped))) {
+    while ((node = priority_queue_pop(&dropped))) {
         for (size_t i = 0; i < node->count; i++)
             grpc_slice_unref(node->slices[i]);
         free(node);
@@ -94,7 +94,7 @@ void rpc_call_start_batch(struct rpc_call *call, const grpc_op *ops, size_t coun
     call->in_flight++;
     if (refused == GRPC_CALL_OK)
         return;
-    /* Nothing of the batch was started: end the call, and let its tag come back all the same. */
+    /* No operation of the batch was started: end the call, and still complete its tag. */
     (void)error_set(&call->failure, STATUS_INTERNAL, "gRPC refused a batch of %s: %s", call->path,
                     grpc_call_error_to_string(refused));
     (void)grpc_call_cancel(call->grpc, NULL);
@@ -102,7 +102,7 @@ void rpc_call_start_batch(struct rpc_call *call, const grpc_op *ops, size_t coun
     assert(refused == GRPC_CALL_OK);
 }
 
-/* What one batch of sends is made of; core has taken what it needs when the start returns. */
+/* One batch of sends; core has copied or referenced its parts when the start returns. */
 struct outgoing {
     grpc_op ops[3];
     size_t count;
@@ -115,7 +115,7 @@ struct outgoing {
     grpc_metadata token;      /* client; its value is owned */
 };
 
-static grpc_op *add_op(struct outgoing *out, grpc_op_type type)
+static grpc_op *append_op(struct outgoing *out, grpc_op_type type)
 {
     grpc_op *op = &out->ops[out->count++];
 
@@ -130,7 +130,7 @@ static void collect_outgoing(struct rpc_call *call, struct outgoing *out)
     if (call->sending || call->send_failed || call->last_sent)
         return;
     if (!call->initial_sent && (call->is_client || call->sends.length > 0 || call->want_last)) {
-        grpc_op *op = add_op(out, GRPC_OP_SEND_INITIAL_METADATA);
+        grpc_op *op = append_op(out, GRPC_OP_SEND_INITIAL_METADATA);
 
         if (call->is_client && !call->fail_fast) /* wait for a server that is not up yet */
             op->flags = GRPC_INITIAL_METADATA_WAIT_FOR_READY |
@@ -142,7 +142,7 @@ static void collect_outgoing(struct rpc_call *call, struct outgoing *out)
         }
         call->initial_sent = true;
     }
-    out->message = pop_message(call, out->slices, &out->slice_count);
+    out->message = pop_queued_message(call, out->slices, &out->slice_count);
     out->last = call->want_last && call->sends.length == 0;
 }
 
@@ -151,12 +151,12 @@ static void add_message(struct outgoing *out)
     out->buffer = grpc_raw_byte_buffer_create(out->slices, out->slice_count);
     for (size_t i = 0; i < out->slice_count; i++)
         grpc_slice_unref(out->slices[i]); /* the buffer has its own references */
-    add_op(out, GRPC_OP_SEND_MESSAGE)->data.send_message.send_message = out->buffer;
+    append_op(out, GRPC_OP_SEND_MESSAGE)->data.send_message.send_message = out->buffer;
 }
 
 static void add_status(const struct rpc_call *call, struct outgoing *out)
 {
-    grpc_op *op = add_op(out, GRPC_OP_SEND_STATUS_FROM_SERVER);
+    grpc_op *op = append_op(out, GRPC_OP_SEND_STATUS_FROM_SERVER);
 
     out->text = grpc_slice_from_copied_string(call->finish_text);
     op->data.send_status_from_server.status = rpc_code_from_status(call->finish_status);
@@ -174,7 +174,7 @@ static void start_send(struct rpc_call *call, struct outgoing *out)
     if (out->message)
         add_message(out);
     if (out->last && call->is_client)
-        (void)add_op(out, GRPC_OP_SEND_CLOSE_FROM_CLIENT);
+        (void)append_op(out, GRPC_OP_SEND_CLOSE_FROM_CLIENT);
     else if (out->last)
         add_status(call, out);
     if (out->count == 0)
@@ -196,7 +196,7 @@ static void start_receive(struct rpc_call *call)
     rpc_call_start_batch(call, &op, 1, &call->on_receive);
 }
 
-static void begin_client(struct rpc_call *call)
+static void start_client_batches(struct rpc_call *call)
 {
     grpc_op ops[2] = {{.op = GRPC_OP_RECV_INITIAL_METADATA}, {.op = GRPC_OP_RECV_STATUS_ON_CLIENT}};
 
@@ -215,7 +215,7 @@ void rpc_call_advance(struct rpc_call *call)
     bool cancel = false;
 
     if (call->is_client && !call->begun)
-        begin_client(call);
+        start_client_batches(call);
     (void)pthread_mutex_lock(&call->lock);
     if (!call->ended) {
         collect_outgoing(call, &out);
@@ -236,14 +236,14 @@ void rpc_call_advance(struct rpc_call *call)
 
 /* ------------------------------------------------------------------ requests */
 
-/* Have the queue's thread look at the requests; call->lock is held and is given up. */
+/* Make the queue's thread process the requests.  Releases call->lock, which is held. */
 static void wake_and_unlock(struct rpc_call *call)
 {
     if (call->ended || call->woken) {
         (void)pthread_mutex_unlock(&call->lock);
     } else if (rpc_queue_is_current(call->queue)) {
         (void)pthread_mutex_unlock(&call->lock);
-        if (call->queue->current != call) /* else when its handler returns */
+        if (call->queue->current != call) /* otherwise processed when its handler returns */
             rpc_call_advance(call);
     } else {
         grpc_call_error refused = grpc_call_start_batch(call->grpc, NULL, 0, &call->on_wake, NULL);
@@ -305,7 +305,7 @@ int64_t rpc_call_deadline_ns(const struct rpc_call *call)
     return call->deadline_ns;
 }
 
-static void run_release(const struct rpc_payload *payload)
+static void call_release(const struct rpc_payload *payload)
 {
     if (payload->release)
         payload->release(payload->user);
@@ -325,8 +325,8 @@ static grpc_slice payload_slice(const struct rpc_payload *payload)
                                          payload->user);
 }
 
-static size_t make_slices(const uint8_t *head, size_t head_size, const struct rpc_payload *payload,
-                          grpc_slice *slices)
+static size_t make_message_slices(const uint8_t *head, size_t head_size,
+                                  const struct rpc_payload *payload, grpc_slice *slices)
 {
     uint8_t prefix[RPC_PAYLOAD_PREFIX];
     size_t prefix_size = rpc_payload_prefix(payload->size, prefix);
@@ -338,14 +338,14 @@ static size_t make_slices(const uint8_t *head, size_t head_size, const struct rp
         memcpy(bytes, head, head_size);
     memcpy(bytes + head_size, prefix, prefix_size);
     if (prefix_size == 0) {
-        run_release(payload); /* nothing refers to it */
+        call_release(payload); /* no slice refers to it */
         return 1;
     }
     slices[1] = payload_slice(payload);
     return 2;
 }
 
-/* Put the slices in the queue; they are still the caller's when this fails. */
+/* Queue the slices as one message; the caller still owns them on failure. */
 static enum status queue_slices(struct rpc_call *call, uint32_t priority, const grpc_slice *slices,
                                 size_t count)
 {
@@ -357,9 +357,9 @@ static enum status queue_slices(struct rpc_call *call, uint32_t priority, const 
         return STATUS_CANCELLED;
     }
     node = take_node(call);
-    if (!node || !priority_queue_put(&call->sends, priority, node)) {
+    if (!node || !priority_queue_push(&call->sends, priority, node)) {
         if (node)
-            spare_node(call, node);
+            recycle_node(call, node);
         (void)pthread_mutex_unlock(&call->lock);
         return STATUS_NO_MEMORY;
     }
@@ -369,8 +369,8 @@ static enum status queue_slices(struct rpc_call *call, uint32_t priority, const 
     return STATUS_OK;
 }
 
-enum status rpc_call_send_urgent(struct rpc_call *call, uint32_t priority, const uint8_t *head,
-                                 size_t head_size, const struct rpc_payload *payload)
+enum status rpc_call_send_prioritized(struct rpc_call *call, uint32_t priority, const uint8_t *head,
+                                      size_t head_size, const struct rpc_payload *payload)
 {
     static const struct rpc_payload nothing = {0};
     grpc_slice slices[2];
@@ -380,10 +380,10 @@ enum status rpc_call_send_urgent(struct rpc_call *call, uint32_t priority, const
     if (!payload)
         payload = &nothing;
     if (head_size > RPC_HEAD_MAX || payload->size > INT_MAX - 2 * RPC_HEAD_MAX) {
-        run_release(payload);
+        call_release(payload);
         return STATUS_INVALID; /* core's lengths are 31 bits */
     }
-    count = make_slices(head, head_size, payload, slices);
+    count = make_message_slices(head, head_size, payload, slices);
     status = queue_slices(call, priority, slices, count);
     for (size_t i = 0; status != STATUS_OK && i < count; i++)
         grpc_slice_unref(slices[i]); /* this runs the release function */
@@ -393,7 +393,7 @@ enum status rpc_call_send_urgent(struct rpc_call *call, uint32_t priority, const
 enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t head_size,
                           const struct rpc_payload *payload)
 {
-    return rpc_call_send_urgent(call, 0, head, head_size, payload);
+    return rpc_call_send_prioritized(call, 0, head, head_size, payload);
 }
 
 bool rpc_call_has_unsent(struct rpc_call *call)

@@ -1,7 +1,7 @@
 /*
- * calls: the live calls of a server or client, so that its owner can cancel them and wait for them.
+ * calls: the list of live calls of a server or client, so that it can cancel and await them.
  *
- * Lock order: calls->lock, then a call's own lock; a call never holds its lock when it comes here.
+ * Lock order: calls->lock, then a call's own lock; no function here may be called with the latter.
  */
 #include "common/rpc/call.h"
 
@@ -33,7 +33,7 @@ void rpc_calls_add(struct rpc_call *call)
         call->next->previous = call;
     calls->first = call;
     calls->count++;
-    calls->guests += call->is_guest;
+    calls->unauthenticated_count += call->is_unauthenticated;
     (void)pthread_mutex_unlock(&calls->lock);
 }
 
@@ -48,7 +48,7 @@ void rpc_calls_remove(struct rpc_call *call)
         calls->first = call->next;
     if (call->next)
         call->next->previous = call->previous;
-    calls->guests -= call->is_guest;
+    calls->unauthenticated_count -= call->is_unauthenticated;
     if (--calls->count == 0)
         (void)pthread_cond_broadcast(&calls->changed);
     (void)pthread_mutex_unlock(&calls->lock);

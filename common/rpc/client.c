@@ -1,11 +1,11 @@
 /*
- * client: one channel with one connection of its own, one queue, one thread.
+ * client: one channel with its own connection, one queue, one thread.
  *
- * Clients of one process that name the same target would share a connection; the local subchannel
- * pool prevents it, because parallelism is the number of connections.  Retries are off: repeating
- * is the business of whoever knows whether a call is idempotent.
- * Threads: any function but rpc_client_close may be called from any thread, and none that blocks
- * (unary.c, close) from a handler.
+ * By default core shares one connection between clients of the same target; the local subchannel
+ * pool prevents that, because parallelism is the number of connections.  Retries are off: only the
+ * caller knows whether a call is idempotent.
+ * Threads: every function except rpc_client_close may be called from any thread; blocking functions
+ * (unary.c, close) must not be called from a handler.
  */
 #include "common/rpc/rpc_internal.h"
 
@@ -29,7 +29,7 @@ struct rpc_client {
     struct endpoint endpoint;
     char target[300]; /* the same as "host:port" or "unix:/path" */
     struct rpc_token token;
-    struct rpc_watch watch;
+    struct rpc_keepalive keepalive;
     atomic_bool fail_fast;
 };
 
@@ -38,7 +38,7 @@ struct rpc_client {
 static grpc_channel *create_channel(const struct rpc_client_config *config, const char *target,
                                     grpc_channel_credentials *credentials)
 {
-    size_t most = config->max_message_bytes ? config->max_message_bytes : RPC_MESSAGE_MAX_DEFAULT;
+    size_t limit = config->max_message_bytes ? config->max_message_bytes : RPC_MESSAGE_MAX_DEFAULT;
     bool fixed = rpc_has_fixed_windows(&config->target);
     grpc_arg args[] = {
         rpc_channel_arg(GRPC_ARG_HTTP2_BDP_PROBE, !fixed),
@@ -49,7 +49,7 @@ static grpc_channel *create_channel(const struct rpc_client_config *config, cons
         rpc_channel_arg(GRPC_ARG_ENABLE_RETRIES, 0),
         rpc_channel_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
         rpc_channel_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH,
-                        (int)(most > INT_MAX ? INT_MAX : most)),
+                        (int)(limit > INT_MAX ? INT_MAX : limit)),
         rpc_channel_arg(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),
         rpc_channel_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
         rpc_channel_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100),
@@ -60,14 +60,14 @@ static grpc_channel *create_channel(const struct rpc_client_config *config, cons
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
         rpc_channel_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
-        rpc_loopback_arg(), /* the last: only where it applies */
+        rpc_loopback_arg(), /* must be last: omitted when the target is not on this host */
     };
     grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !fixed, args};
 
     return grpc_channel_create(target, credentials, &list);
 }
 
-static void release(struct rpc_client *client)
+static void client_release(struct rpc_client *client)
 {
     if (client->channel)
         grpc_channel_destroy(client->channel);
@@ -77,7 +77,7 @@ static void release(struct rpc_client *client)
     free(client);
 }
 
-/* What core is to connect to; result.c relies on these schemes. */
+/* The target in core's syntax; result.c relies on these schemes. */
 static enum status make_target(const struct endpoint *e, char *text, size_t size, struct error *err)
 {
     const char *path = endpoint_unix_path(e);
@@ -103,7 +103,7 @@ enum status rpc_client_open(const struct rpc_client_config *config, struct rpc_c
     rpc_library_open();
     client->endpoint = config->target;
     endpoint_format(&config->target, client->target, sizeof(client->target));
-    client->watch = config->watch;
+    client->keepalive = config->keepalive;
     status = rpc_calls_init(&client->calls, err);
     if (status != STATUS_OK) {
         free(client);
@@ -123,7 +123,7 @@ enum status rpc_client_open(const struct rpc_client_config *config, struct rpc_c
 out:
     grpc_channel_credentials_release(credentials);
     if (status != STATUS_OK)
-        release(client);
+        client_release(client);
     return status;
 }
 
@@ -141,7 +141,7 @@ void rpc_client_close(struct rpc_client *client)
     while (client->calls.count > 0)
         (void)pthread_cond_wait(&client->calls.changed, &client->calls.lock);
     (void)pthread_mutex_unlock(&client->calls.lock);
-    release(client);
+    client_release(client);
 }
 
 /* ------------------------------------------------------------------ calls */
@@ -200,9 +200,9 @@ const char *rpc_client_target(const struct rpc_client *client)
     return client->target;
 }
 
-const struct rpc_watch *rpc_client_watch(const struct rpc_client *client)
+const struct rpc_keepalive *rpc_client_keepalive(const struct rpc_client *client)
 {
-    return &client->watch;
+    return &client->keepalive;
 }
 
 bool rpc_client_is_connected(const struct rpc_client *client)

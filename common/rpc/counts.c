@@ -1,8 +1,8 @@
 /*
- * counts: how many calls of a method were started and how they ended.
+ * counts: per-method counters of started calls and of ended calls by status.
  *
- * Atomics and no lock: each call touches two of them in its life.  A reader sees the ends before
- * the starts, so a call is never ended before it was started.
+ * Atomics and no lock: each call increments two of them.  A reader loads the ends before the
+ * starts, so it never sees more ended than started calls.
  */
 #include "common/rpc/rpc_internal.h"
 

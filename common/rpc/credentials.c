@@ -1,9 +1,9 @@
 /*
  * credentials: plaintext or mutual TLS from PEM files.
  *
- * All three files or none, on both sides: a server with a certificate but no authority would let
- * anybody in, and the core library of current distributions carries unpatched faults that only
- * holders of a certificate should be able to reach.  Files are read once, at open.
+ * All three files or none, on both sides: a server with a certificate but no authority would accept
+ * every client, and the core library of current distributions has unpatched vulnerabilities that
+ * only holders of a certificate should be able to reach.  Files are read once, at open.
  */
 #include "common/base/file.h"
 #include "common/rpc/rpc_internal.h"
@@ -18,7 +18,7 @@ struct pem {
     char *key;
 };
 
-static bool is_given(const char *path)
+static bool is_file_given(const char *path)
 {
     return path && path[0] != '\0';
 }
@@ -26,14 +26,14 @@ static bool is_given(const char *path)
 enum status rpc_security_check(const struct rpc_security *security, bool *ret_tls,
                                struct error *err)
 {
-    int given =
-        is_given(security->ca_file) + is_given(security->cert_file) + is_given(security->key_file);
+    int given = is_file_given(security->ca_file) + is_file_given(security->cert_file) +
+                is_file_given(security->key_file);
 
     if (given == 1 || given == 2)
         return error_set(err, STATUS_INVALID, "TLS needs three files; missing:%s%s%s",
-                         is_given(security->ca_file) ? "" : " certificate authority",
-                         is_given(security->cert_file) ? "" : " certificate",
-                         is_given(security->key_file) ? "" : " key");
+                         is_file_given(security->ca_file) ? "" : " certificate authority",
+                         is_file_given(security->cert_file) ? "" : " certificate",
+                         is_file_given(security->key_file) ? "" : " key");
     *ret_tls = given == 3;
     return STATUS_OK;
 }
@@ -45,7 +45,7 @@ static void pem_release(struct pem *pem)
     free(pem->key);
 }
 
-/* On failure release it, too. */
+/* The caller releases `pem`, also on failure. */
 static enum status pem_read(const struct rpc_security *security, struct pem *pem, struct error *err)
 {
     bool tls = false;
@@ -62,8 +62,8 @@ static enum status pem_read(const struct rpc_security *security, struct pem *pem
     return status;
 }
 
-/* Core says no more than that. */
-static enum status refused(const struct rpc_security *security, struct error *err)
+/* Core gives no more detail. */
+static enum status certificate_error(const struct rpc_security *security, struct error *err)
 {
     return error_set(err, STATUS_INVALID, "cannot use the certificate '%s' with key '%s'",
                      security->cert_file, security->key_file);
@@ -86,7 +86,7 @@ enum status rpc_server_credentials(const struct rpc_security *security,
     }
     pem_release(&pem);
     if (status == STATUS_OK && !credentials)
-        status = refused(security, err);
+        status = certificate_error(security, err);
     if (status == STATUS_OK)
         *ret = credentials;
     return status;
@@ -108,7 +108,7 @@ enum status rpc_client_credentials(const struct rpc_security *security,
     }
     pem_release(&pem);
     if (status == STATUS_OK && !credentials)
-        status = refused(security, err);
+        status = certificate_error(security, err);
     if (status == STATUS_OK)
         *ret = credentials;
     return status;

@@ -1,11 +1,10 @@
 /*
- * health: grpc.health.v1, so that stock probes can watch our servers.
+ * health: the service grpc.health.v1, for stock health probes.
  *
- * Check answers once, Watch at once and again at every change; there is one: draining.  An unknown
- * service is NOT_FOUND on Check and the message SERVICE_UNKNOWN on Watch, as the standard says
- * (grpc/grpc, doc/health-checking.md).
- * Locks: `lock` guards the watcher list and the two flags; calls are used under it (their own lock
- * is taken inside), never the other way round.
+ * Check replies once; Watch replies at once and at every change, of which there is one: draining.
+ * An unknown service is NOT_FOUND on Check and the message SERVICE_UNKNOWN on Watch, as the
+ * standard requires (grpc/grpc, doc/health-checking.md). Locks: `lock` guards the watcher list and
+ * the two flags.  Lock order: `lock`, then a call's lock.
  */
 #include "common/base/memory.h"
 #include "common/protobuf/unpack.h"
@@ -21,11 +20,11 @@
 typedef Grpc__Health__V1__HealthCheckResponse__ServingStatus serving_status;
 #define SERVING(state) GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__##state
 
-/* Listed from its start, so that one that never asks is ended with the others. */
+/* Listed from its start, so that a watch without a request is ended with the others. */
 struct watcher {
     struct rpc_health *health;
     struct rpc_call *call; /* valid until `closed` */
-    bool known;            /* it asked, and for a service of ours */
+    bool is_known_service; /* its request arrived and names a service of this server */
     struct watcher *previous, *next;
 };
 
@@ -40,7 +39,7 @@ struct rpc_health {
 
 /* ------------------------------------------------------------------ shared */
 
-static bool is_known(const struct rpc_health *health, const char *service)
+static bool has_service(const struct rpc_health *health, const char *service)
 {
     for (size_t i = 0; i < health->service_count; i++)
         if (strcmp(health->services[i], service) == 0)
@@ -60,12 +59,12 @@ static enum status read_request(const struct rpc_health *health, const struct rp
 
     if (status == STATUS_OK)
         *ret_known =
-            is_known(health, ((const Grpc__Health__V1__HealthCheckRequest *)request)->service);
+            has_service(health, ((const Grpc__Health__V1__HealthCheckRequest *)request)->service);
     arena_release(&arena);
     return status;
 }
 
-static void send_state(struct rpc_call *call, serving_status state)
+static void send_serving_status(struct rpc_call *call, serving_status state)
 {
     Grpc__Health__V1__HealthCheckResponse response = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
     uint8_t bytes[16];
@@ -75,7 +74,7 @@ static void send_state(struct rpc_call *call, serving_status state)
                         grpc__health__v1__health_check_response__pack(&response, bytes), NULL);
 }
 
-static serving_status state_of(struct rpc_health *health)
+static serving_status current_serving_status(struct rpc_health *health)
 {
     return health->draining ? SERVING(NOT_SERVING) : SERVING(SERVING);
 }
@@ -92,20 +91,20 @@ static void check_message(struct rpc_call *call, struct rpc_message *message, vo
 {
     struct rpc_health *health = user;
     struct error err = {0};
-    bool known = false;
+    bool is_known_service = false;
     serving_status state;
 
     if (!message) {
         rpc_call_finish(call, STATUS_PROTOCOL, "Check needs one request");
-    } else if (read_request(health, message, &known, &err) != STATUS_OK) {
+    } else if (read_request(health, message, &is_known_service, &err) != STATUS_OK) {
         rpc_call_finish(call, err.status, err.text);
-    } else if (!known) {
+    } else if (!is_known_service) {
         rpc_call_finish(call, STATUS_NOT_FOUND, "unknown service");
     } else {
         (void)pthread_mutex_lock(&health->lock);
-        state = state_of(health);
+        state = current_serving_status(health);
         (void)pthread_mutex_unlock(&health->lock);
-        send_state(call, state);
+        send_serving_status(call, state);
         rpc_call_finish(call, STATUS_OK, "");
     }
 }
@@ -154,19 +153,20 @@ static void watch_message(struct rpc_call *call, struct rpc_message *message, vo
     struct watcher *w = user;
     struct rpc_health *health = w->health;
     struct error err = {0};
-    bool known = false;
+    bool is_known_service = false;
 
     if (!message) {
         rpc_call_finish(call, STATUS_PROTOCOL, "Watch needs one request");
         return;
     }
-    if (read_request(health, message, &known, &err) != STATUS_OK) {
+    if (read_request(health, message, &is_known_service, &err) != STATUS_OK) {
         rpc_call_finish(call, err.status, err.text);
         return;
     }
     (void)pthread_mutex_lock(&health->lock);
-    send_state(call, known ? state_of(health) : SERVING(SERVICE_UNKNOWN));
-    w->known = known; /* from here on drain tells it */
+    send_serving_status(call, is_known_service ? current_serving_status(health)
+                                               : SERVING(SERVICE_UNKNOWN));
+    w->is_known_service = is_known_service; /* from here on rpc_health_drain notifies it */
     (void)pthread_mutex_unlock(&health->lock);
 }
 
@@ -204,7 +204,7 @@ static enum status add_service(struct rpc_health *health, const char *path, stru
     if (status != STATUS_OK)
         return status;
     memcpy(service, path + 1, (size_t)(end - path) - 1);
-    if (is_known(health, service))
+    if (has_service(health, service))
         free(service);
     else
         health->services[health->service_count++] = service;
@@ -256,8 +256,8 @@ void rpc_health_drain(struct rpc_health *health)
 {
     (void)pthread_mutex_lock(&health->lock);
     for (struct watcher *w = health->first; w && !health->draining; w = w->next)
-        if (w->known)
-            send_state(w->call, SERVING(NOT_SERVING));
+        if (w->is_known_service)
+            send_serving_status(w->call, SERVING(NOT_SERVING));
     health->draining = true;
     (void)pthread_mutex_unlock(&health->lock);
 }

@@ -1,13 +1,13 @@
 /*
- * listen: bind a gRPC server to one address, and say what is wrong when that fails.
+ * listen: binds a gRPC server to one address and explains a failure.
  *
  * The host is resolved here, to one literal address: core would bind "localhost" to as many
- * addresses as it can and call it a success.  Core does not say why a bind failed, so it is tried
- * once more with a plain socket, whose errno tells.
+ * addresses as it can and report success.  Core does not report why a bind failed, so it is
+ * repeated with a plain socket to get the errno.
  *
- * A Unix socket is claimed first (unix_path), because core removes whatever socket stands at the
- * path, and is made for this user alone: the umask does it, since core offers no moment between
- * bind and listen.  The umask belongs to the process, hence the one lock here.
+ * A Unix path is claimed first (unix_path), because core removes any socket at the path.  The
+ * socket is created for this user only, by the umask, since core has no hook between bind and
+ * listen.  The umask is process-wide, hence the lock.
  */
 #include "common/rpc/rpc_internal.h"
 
@@ -32,7 +32,7 @@ struct binding {
     bool tls;
 };
 
-static const char *origin(const struct binding *b)
+static const char *listen_origin_text(const struct binding *b)
 {
     return b->config->listen_origin ? b->config->listen_origin : "default";
 }
@@ -40,10 +40,10 @@ static const char *origin(const struct binding *b)
 static enum status resolve_error(const struct binding *b, int failed, struct error *err)
 {
     return error_set(err, STATUS_INVALID, "cannot listen on '%s' (from %s): %s",
-                     b->config->listen.host, origin(b), gai_strerror(failed));
+                     b->config->listen.host, listen_origin_text(b), gai_strerror(failed));
 }
 
-static void place(struct binding *b)
+static void set_unix_address(struct binding *b)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
@@ -54,8 +54,8 @@ static void place(struct binding *b)
     endpoint_format(&b->literal, b->text, sizeof(b->text));
 }
 
-/* The host's first address, an IPv4 one if it has any: what "localhost" is to everybody else. */
-static enum status resolve(struct binding *b, struct error *err)
+/* The host's first address, IPv4 if it has one: what other programs use for "localhost". */
+static enum status resolve_listen_address(struct binding *b, struct error *err)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
@@ -93,11 +93,11 @@ static enum status check_security(struct binding *b, struct error *err)
         status = error_set(err, STATUS_INVALID,
                            "refusing to listen on %s (from %s) without encryption: give TLS files, "
                            "or --insecure to allow it",
-                           b->text, origin(b));
+                           b->text, listen_origin_text(b));
     return status;
 }
 
-/* The errno of a plain bind to the address; 0 when that works. */
+/* The errno of a plain bind to the address; 0 on success. */
 static int try_bind(const struct binding *b)
 {
     int on = 1;
@@ -115,7 +115,7 @@ static int try_bind(const struct binding *b)
     return number;
 }
 
-static enum status explain(const struct binding *b, struct error *err)
+static enum status bind_failure_error(const struct binding *b, struct error *err)
 {
     const struct rpc_security *security = &b->config->security;
     char holder[256];
@@ -124,20 +124,23 @@ static enum status explain(const struct binding *b, struct error *err)
     if (number == EADDRINUSE) {
         net_port_holder(b->config->listen.port, holder, sizeof(holder));
         return error_set(err, STATUS_IO, "cannot listen on %s (from %s): the port is in use by %s",
-                         b->text, origin(b), holder);
+                         b->text, listen_origin_text(b), holder);
     }
     if (number)
-        return error_set_errno(err, number, "cannot listen on %s (from %s)", b->text, origin(b));
+        return error_set_errno(err, number, "cannot listen on %s (from %s)", b->text,
+                               listen_origin_text(b));
     if (b->tls)
         return error_set(err, STATUS_INVALID,
                          "cannot listen on %s: the certificate '%s', its key '%s' and the "
                          "authority '%s' do not work together",
                          b->text, security->cert_file, security->key_file, security->ca_file);
-    return error_set(err, STATUS_IO, "cannot listen on %s (from %s)", b->text, origin(b));
+    return error_set(err, STATUS_IO, "cannot listen on %s (from %s)", b->text,
+                     listen_origin_text(b));
 }
 
-/* What core binds is for this user alone. */
-static int add_port(grpc_server *server, const char *text, grpc_server_credentials *credentials)
+/* Bind with a umask that gives access to this user only. */
+static int add_unix_port(grpc_server *server, const char *text,
+                         grpc_server_credentials *credentials)
 {
     mode_t before;
     int port;
@@ -150,8 +153,8 @@ static int add_port(grpc_server *server, const char *text, grpc_server_credentia
     return port;
 }
 
-static enum status bind_all(struct binding *b, grpc_server *server, uint16_t *ret_port,
-                            struct error *err)
+static enum status bind_address(struct binding *b, grpc_server *server, uint16_t *ret_port,
+                                struct error *err)
 {
     grpc_server_credentials *credentials = NULL;
     enum status status = check_security(b, err);
@@ -161,12 +164,12 @@ static enum status bind_all(struct binding *b, grpc_server *server, uint16_t *re
         status = rpc_server_credentials(&b->config->security, &credentials, err);
     if (status != STATUS_OK)
         return status;
-    port = b->path ? add_port(server, b->text, credentials)
+    port = b->path ? add_unix_port(server, b->text, credentials)
                    : grpc_server_add_http2_port(server, b->text, credentials);
     grpc_server_credentials_release(credentials);
     if (port <= 0)
-        return explain(b, err);
-    *ret_port = b->path ? 0 : (uint16_t)port; /* core says 1 for a path */
+        return bind_failure_error(b, err);
+    *ret_port = b->path ? 0 : (uint16_t)port; /* core returns 1 for a path */
     return STATUS_OK;
 }
 
@@ -177,14 +180,14 @@ enum status rpc_listen(grpc_server *server, const struct rpc_server_config *conf
     enum status status;
 
     if (!b.path) {
-        status = resolve(&b, err);
-        return status == STATUS_OK ? bind_all(&b, server, ret_port, err) : status;
+        status = resolve_listen_address(&b, err);
+        return status == STATUS_OK ? bind_address(&b, server, ret_port, err) : status;
     }
-    place(&b);
-    status = unix_path_claim(b.path, origin(&b), ret_claim, err);
+    set_unix_address(&b);
+    status = unix_path_claim(b.path, listen_origin_text(&b), ret_claim, err);
     if (status != STATUS_OK)
         return status;
-    status = bind_all(&b, server, ret_port, err);
+    status = bind_address(&b, server, ret_port, err);
     if (status != STATUS_OK)
         unix_path_release(ret_claim);
     return status;

@@ -1,10 +1,10 @@
 /*
- * loopback: core lets a "socket mutator" set options of a socket before it connects or listens.
- * The argument is public, its struct is not: it is written down here as it is in core 29 (grpc
- * 1.51, iomgr/socket_mutator.h), and given to that core only.
+ * loopback: sets options on core's sockets before they connect or listen, through a "socket
+ * mutator".  The channel argument is public, its struct is not: the copy here matches core 29 (grpc
+ * 1.51, iomgr/socket_mutator.h) and is passed to that version only.
  *
- * One object for the whole process, which is never freed; constant but for core's count of
- * references, so no locks.
+ * One object for the whole process, never freed; constant except for core's reference count, so
+ * no locks.
  */
 #include "common/rpc/loopback.h"
 
@@ -24,13 +24,13 @@ struct mutator_table {
     bool (*mutate)(int fd, struct mutator *mutator); /* a client's socket, or a listener */
     int (*compare)(struct mutator *a, struct mutator *b);
     void (*destroy)(struct mutator *mutator);
-    bool (*mutate_second)(const void *info, struct mutator *mutator); /* NULL: the first one */
+    bool (*mutate_second)(const void *info, struct mutator *mutator); /* NULL: use `mutate` */
 };
 
 static bool mutate(int fd, struct mutator *mutator)
 {
     (void)mutator;
-    net_unpace(fd);
+    net_disable_pacing(fd);
     return true;
 }
 

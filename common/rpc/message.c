@@ -1,8 +1,8 @@
 /*
- * message: split a received message into header and payload, and read the payload where it lies.
+ * message: splits a received message into header and payload, and reads the payload in place.
  *
  * The header (every field before number 15) is small and is copied; the payload is visited in
- * place, run by run: adding straight from the received slices is twice as fast as copying first.
+ * place, run by run: adding directly from the received slices is twice as fast as copying first.
  * Runs are unaligned and cut floats anywhere; up to 3 bytes are carried from run to run.
  * float32 in a payload is little-endian, as protobuf's fixed32 is; so is every host we build for.
  * A message belongs to one thread at a time; no locks.
@@ -36,7 +36,7 @@ static enum status reserve_head(struct rpc_message *m, size_t size, struct error
     return STATUS_OK;
 }
 
-static enum status copy_head(struct rpc_message *m, const struct rpc_run *runs, size_t size,
+static enum status copy_head(struct rpc_message *m, const struct byte_run *runs, size_t size,
                              struct error *err)
 {
     uint8_t *head = m->small;
@@ -61,7 +61,7 @@ static enum status copy_head(struct rpc_message *m, const struct rpc_run *runs, 
     return STATUS_OK;
 }
 
-/* What is there against what the receiver takes, before any of it is copied. */
+/* Check the sizes against the receiver's limits before any byte is copied. */
 static enum status check_limits(const struct rpc_message *m, size_t head_size, struct error *err)
 {
     size_t most = m->max_head_bytes ? m->max_head_bytes : RPC_HEAD_MAX;
@@ -76,8 +76,8 @@ static enum status check_limits(const struct rpc_message *m, size_t head_size, s
     return STATUS_OK;
 }
 
-enum status rpc_message_parse(struct rpc_message *message, const struct rpc_run *runs, size_t count,
-                              struct error *err)
+enum status rpc_message_parse(struct rpc_message *message, const struct byte_run *runs,
+                              size_t count, struct error *err)
 {
     struct cursor c;
     size_t total;
@@ -163,7 +163,7 @@ enum status rpc_message_copy(struct rpc_message *message, void *dst, size_t size
     return STATUS_OK;
 }
 
-enum status rpc_message_read(struct rpc_message *message, rpc_take_fn *take, void *user,
+enum status rpc_message_read(struct rpc_message *message, rpc_consume_fn *consume, void *user,
                              struct error *err)
 {
     struct cursor c = message->payload;
@@ -174,22 +174,22 @@ enum status rpc_message_read(struct rpc_message *message, rpc_take_fn *take, voi
         const uint8_t *data = cursor_take(&c, c.left, &step);
 
         if (step > 0)
-            status = take(user, data, step, err);
+            status = consume(user, data, step, err);
     }
     return status;
 }
 
-/* What is done with floats as they lie in a run. */
-typedef void combine_fn(float *dst, const unsigned char *bytes, float factor, size_t count);
+/* Combine `count` unaligned floats of a run with dst. */
+typedef void combine_run_fn(float *dst, const unsigned char *bytes, float factor, size_t count);
 
-static void add(float *dst, const unsigned char *bytes, float factor, size_t count)
+static void add_run(float *dst, const unsigned char *bytes, float factor, size_t count)
 {
     (void)factor;
     vector_add_bytes(dst, bytes, count);
 }
 
-static enum status combine(struct rpc_message *message, combine_fn *with, float factor, float *dst,
-                           size_t count, struct error *err)
+static enum status combine_payload(struct rpc_message *message, combine_run_fn *with, float factor,
+                                   float *dst, size_t count, struct error *err)
 {
     struct cursor c = message->payload;
     uint8_t carry[sizeof(float)];
@@ -222,17 +222,17 @@ static enum status combine(struct rpc_message *message, combine_fn *with, float 
 enum status rpc_message_add_f32(struct rpc_message *message, float *dst, size_t count,
                                 struct error *err)
 {
-    return combine(message, add, 1, dst, count, err);
+    return combine_payload(message, add_run, 1, dst, count, err);
 }
 
 enum status rpc_message_scale_f32(struct rpc_message *message, float factor, float *dst,
                                   size_t count, struct error *err)
 {
-    return combine(message, vector_scale_bytes, factor, dst, count, err);
+    return combine_payload(message, vector_scale_bytes, factor, dst, count, err);
 }
 
 enum status rpc_message_add_scaled_f32(struct rpc_message *message, float factor, float *dst,
                                        size_t count, struct error *err)
 {
-    return combine(message, vector_add_scaled_bytes, factor, dst, count, err);
+    return combine_payload(message, vector_add_scaled_bytes, factor, dst, count, err);
 }

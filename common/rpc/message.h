@@ -1,6 +1,6 @@
 /*
  * message: a received message as runs of bytes, split into header and payload.  Internal to rpc,
- * its tests and its fuzzer; knows nothing of gRPC.
+ * its tests and its fuzzer; independent of gRPC.
  */
 #ifndef SPARRING_COMMON_RPC_MESSAGE_H
 #define SPARRING_COMMON_RPC_MESSAGE_H
@@ -17,7 +17,7 @@
 #define RPC_HEAD_INLINE    256
 
 struct rpc_message {
-    const void *received;  /* core's buffer that the runs lie in, borrowed; NULL: none */
+    const void *received;  /* core's buffer that contains the runs, borrowed; NULL: none */
     struct cursor payload; /* at the payload's first byte */
     size_t payload_size;
     const uint8_t *head; /* small or large */
@@ -28,16 +28,16 @@ struct rpc_message {
     size_t max_head_bytes, max_payload_bytes; /* as in rpc_method; set before the first parse */
 };
 
-/* Split the bytes of `runs` (borrowed until the last use of the message).  A zeroed struct or one
- * that was parsed before.  STATUS_DATA: malformed, a header above RPC_HEAD_MAX, one or a payload
+/* Split the bytes of `runs` (borrowed until the last use of the message).  `message` is zeroed or
+ * was parsed before.  STATUS_DATA: malformed, a header above RPC_HEAD_MAX, a header or payload
  * above the message's own limits, or a payload field that is not the last one; STATUS_NO_MEMORY. */
-enum status rpc_message_parse(struct rpc_message *message, const struct rpc_run *runs, size_t count,
-                              struct error *err);
+enum status rpc_message_parse(struct rpc_message *message, const struct byte_run *runs,
+                              size_t count, struct error *err);
 
 void rpc_message_release(struct rpc_message *message);
 
-/* Tag and length of a payload of `size` bytes into prefix (RPC_PAYLOAD_PREFIX bytes); returns the
- * bytes used, 0 for an empty payload, which is left out as proto3 leaves out default values. */
+/* Write tag and length of a payload of `size` bytes into prefix (RPC_PAYLOAD_PREFIX bytes). Returns
+ * the bytes used, 0 for an empty payload, which is omitted like every proto3 default value. */
 size_t rpc_payload_prefix(size_t size, uint8_t *prefix);
 
 #endif

@@ -1,9 +1,10 @@
 /*
- * peer: what a call's peer has proved about itself.
+ * peer: the authenticated identity of a call's peer.
  *
- * Only alternative names of type URI are read.  They say what a name means ("sparring:rank/3"), so
- * a certificate that was made for something else cannot mean it by accident, as a host name or a
- * common name could.  The handshake has verified the certificate; nothing is verified here.
+ * Only subject alternative names of type URI are read.  A URI states its meaning
+ * ("sparring:rank/3"), so a certificate issued for another purpose cannot match by accident, as a
+ * host name or a common name could.  The handshake has verified the certificate; nothing is
+ * verified here.  No state.
  */
 #include "common/rpc/call.h"
 

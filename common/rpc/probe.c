@@ -1,10 +1,10 @@
 /*
- * probe: why a server could not be reached.
+ * probe: finds out why a server could not be reached.
  *
- * A call that waits for its connection ends with nothing but "deadline exceeded".  A second call on
- * the same channel that does not wait fails at once with core's last connection error ("connection
- * refused", a failed handshake), which is what the user needs to read.  It runs on the queue's
- * thread like everything of its call, and delays `closed` by at most PROBE_MS.
+ * A call that waits for its connection ends with only "deadline exceeded".  A second call on the
+ * same channel that does not wait fails at once with core's last connection error ("connection
+ * refused", a failed handshake), which the user needs.  It runs on the queue's thread like every
+ * operation of its call, and delays `closed` by at most PROBE_MS.
  */
 #include "common/rpc/call.h"
 
@@ -15,7 +15,7 @@
 
 struct rpc_probe {
     struct rpc_tag tag;
-    struct rpc_call *call; /* waits for us: in_flight counts the probe */
+    struct rpc_call *call; /* stays open until the probe ends: in_flight counts it */
     grpc_call *grpc;
     grpc_metadata_array initial, trailing;
     grpc_status_code code;
@@ -27,7 +27,7 @@ static void probe_done(struct rpc_tag *tag, bool ok)
     struct rpc_probe *probe = tag->owner;
     struct rpc_call *call = probe->call;
 
-    (void)ok; /* always true: the status tells */
+    (void)ok; /* always true: the status has the outcome */
     if (probe->code == GRPC_STATUS_UNAVAILABLE) {
         grpc_slice_unref(call->details);
         call->details = grpc_slice_ref(probe->details);
@@ -38,7 +38,7 @@ static void probe_done(struct rpc_tag *tag, bool ok)
     grpc_call_unref(probe->grpc);
     free(probe);
     call->in_flight--;
-    rpc_call_settle(call);
+    rpc_call_advance_or_close(call);
 }
 
 void rpc_probe_start(struct rpc_call *call)
@@ -51,7 +51,7 @@ void rpc_probe_start(struct rpc_call *call)
     struct rpc_probe *probe = calloc(1, sizeof(*probe));
 
     if (!probe)
-        return; /* the text then lacks the reason */
+        return; /* the error text then lacks the reason */
     probe->tag = (struct rpc_tag){probe_done, probe};
     probe->call = call;
     probe->grpc = grpc_channel_create_call(

@@ -1,9 +1,9 @@
 /*
- * queue: completion queues with one thread each, and the library's own start.
+ * queue: completion queues with one thread each, and the initialisation of the gRPC library.
  *
  * One thread per queue: a second one on the same queue only adds hand-offs (1 MiB messages on one
- * connection: 2.5 GB/s with one thread, 1.5 with two).  Signals stay with the program's own
- * threads.  The queue's fields are set before its thread runs or belong to that thread.
+ * connection: 2.5 GB/s with one thread, 1.5 with two).  The thread blocks all signals.  The queue's
+ * fields are set before its thread runs or belong to that thread.
  */
 #include "common/base/log.h"
 #include "common/rpc/rpc_internal.h"
@@ -17,7 +17,7 @@
 #define TRIM_BYTES (256 << 20)
 #define MMAP_BYTES (32 << 20)
 
-static void *run(void *user)
+static void *poll_queue(void *user)
 {
     struct rpc_queue *queue = user;
 
@@ -43,7 +43,7 @@ enum status rpc_queue_start(struct rpc_queue *queue, const char *name, struct er
 
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&queue->thread, NULL, run, queue);
+    failed = pthread_create(&queue->thread, NULL, poll_queue, queue);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed)
         return error_set_errno(err, failed, "cannot start thread '%s'", name);
@@ -65,30 +65,32 @@ void rpc_queue_stop(struct rpc_queue *queue)
     if (queue->started)
         (void)pthread_join(queue->thread, NULL);
     else
-        (void)run(queue); /* drains what is there and returns at the shut-down event */
+        (void)poll_queue(queue); /* drains the queue and returns at the shut-down event */
     grpc_completion_queue_destroy(queue->grpc);
     queue->grpc = NULL;
     queue->started = false;
 }
 
-/* Core's log is for its developers; what a user must know comes back as an error.  One event has
- * no other way out: after a failed accept (too many open files) core never accepts again. */
-static void pass_log(gpr_log_func_args *line)
+/* Core's log is for its developers; errors that matter to the user are returned by calls.  One
+ * event appears in the log only: after a failed accept (too many open files) core never accepts
+ * again. */
+static void filter_core_log(gpr_log_func_args *line)
 {
     if (line->message && strstr(line->message, "Failed accept4"))
         log_error("gRPC stopped accepting connections until this program is restarted: %s",
                   line->message);
 }
 
-/* Core reads into fresh 64 KiB blocks and frees them once consumed, often on another thread.  By
- * default the allocator hands such memory back to the kernel and faults it in again, which doubles
- * the time of a stream; and each thread's own pool would see only one half of it. */
+/* Core reads into new 64 KiB blocks and frees them once consumed, often on another thread.  By
+ * default the allocator returns such memory to the kernel and faults it in again, which doubles the
+ * time of a stream; with one arena per thread, blocks are not reused across threads. */
 static void keep_freed_memory(void)
 {
 #ifdef __GLIBC__
     (void)mallopt(M_ARENA_MAX, 1);
     (void)mallopt(M_TRIM_THRESHOLD, TRIM_BYTES);
-    (void)mallopt(M_MMAP_THRESHOLD, MMAP_BYTES); /* setting the first freezes this one low */
+    (void)mallopt(M_MMAP_THRESHOLD,
+                  MMAP_BYTES); /* setting the trim threshold disables this one's growth */
 #endif
 }
 
@@ -96,13 +98,13 @@ static void start_library(void)
 {
     keep_freed_memory();
     if (!getenv("GRPC_VERBOSITY"))
-        gpr_set_log_function(pass_log);
+        gpr_set_log_function(filter_core_log);
     grpc_init();
 }
 
-/* Never shut down: the last grpc_shutdown joins core's helper thread, which may sit in a poll of 10
- * s that it began in order to watch over a blocked write (iomgr/tcp_posix.cc, run_poller), so now
- * and then a program would end 10 s late.  What stays until exit is a few idle threads. */
+/* Never shut down: the last grpc_shutdown joins core's helper thread, which may be inside a 10 s
+ * poll for a blocked write (iomgr/tcp_posix.cc, run_poller), so a program would sometimes end 10 s
+ * late.  Only a few idle threads remain until exit. */
 void rpc_library_open(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

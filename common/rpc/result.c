@@ -1,11 +1,11 @@
 /*
- * result: how a call ended, in our words.
+ * result: converts the end of a call to a status and a text.
  *
- * A client sees three kinds of end: the server's own status (it travels by name, see status_map.c),
- * a code that core made up because the connection or the deadline failed, and what this side did
- * itself.  Calls wait for their connection, so UNAVAILABLE means that one was there and broke; but
- * for those that fail fast, which end with it when the next try to connect fails.
- * Runs on the queue's thread; reads fields under call->lock that no longer change once ended.
+ * A client sees three kinds of end: the server's own status (sent by name, see status_map.c), a
+ * code that core generated because the connection or the deadline failed, and an action of this
+ * side. Calls wait for their connection, so UNAVAILABLE means that an established one broke;
+ * fail-fast calls also end with it when the next connection attempt fails. Runs on the queue's
+ * thread; reads fields under call->lock that no longer change once ended.
  */
 #include "common/rpc/call.h"
 
@@ -16,10 +16,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static void set(struct rpc_result *r, enum status status, const char *format, ...)
+static void set_result(struct rpc_result *r, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-static void set(struct rpc_result *r, enum status status, const char *format, ...)
+static void set_result(struct rpc_result *r, enum status status, const char *format, ...)
 {
     va_list args;
 
@@ -29,7 +29,7 @@ static void set(struct rpc_result *r, enum status status, const char *format, ..
     va_end(args);
 }
 
-/* The peer's words: bounded, printable, valid UTF-8 whatever it sent. */
+/* The peer's text as bounded, printable, valid UTF-8. */
 static void copy_details(const grpc_slice *details, char *text, size_t size)
 {
     size_t length = GRPC_SLICE_LENGTH(*details);
@@ -52,7 +52,7 @@ bool rpc_call_unreachable(const struct rpc_call *call)
 
 /* Core's reason without its preamble: "failed to connect to all addresses; last error: UNKNOWN:
  * ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused" from "ipv4:" on. */
-static const char *last_reason(const char *text)
+static const char *strip_error_preamble(const char *text)
 {
     const char *last = strstr(text, "last error: ");
     const char *address = last ? strstr(last, ": ipv") : NULL;
@@ -64,7 +64,7 @@ static const char *last_reason(const char *text)
     return last ? last + strlen("last error: ") : text;
 }
 
-static bool named_status(const grpc_metadata_array *trailing, enum status *ret)
+static bool status_from_metadata(const grpc_metadata_array *trailing, enum status *ret)
 {
     for (size_t i = 0; i < trailing->count; i++) {
         const grpc_metadata *m = &trailing->metadata[i];
@@ -85,28 +85,28 @@ static void client_result(struct rpc_call *call, struct rpc_result *r)
 
     copy_details(&call->details, text, sizeof(text));
     if (call->failure.status != STATUS_OK) {
-        set(r, call->failure.status, "%s", call->failure.text);
+        set_result(r, call->failure.status, "%s", call->failure.text);
     } else if (call->code == GRPC_STATUS_OK) {
         r->status = STATUS_OK;
-    } else if (named_status(&call->trailing, &status)) {
+    } else if (status_from_metadata(&call->trailing, &status)) {
         r->status = status;
         r->by_peer = true;
         copy_details(&call->details, r->text, sizeof(r->text));
     } else if (call->code == GRPC_STATUS_CANCELLED && call->want_cancel) {
-        set(r, STATUS_CANCELLED, "%s was cancelled", call->path);
+        set_result(r, STATUS_CANCELLED, "%s was cancelled", call->path);
     } else if (call->code == GRPC_STATUS_CANCELLED) {
-        set(r, STATUS_CANCELLED, "%s was cancelled by %s", call->path, call->peer);
+        set_result(r, STATUS_CANCELLED, "%s was cancelled by %s", call->path, call->peer);
     } else if (call->unreachable) {
-        set(r, STATUS_UNREACHABLE, "cannot reach %s within %lld ms: %s", call->peer,
-            (long long)waited_ms, last_reason(text));
+        set_result(r, STATUS_UNREACHABLE, "cannot reach %s within %lld ms: %s", call->peer,
+                   (long long)waited_ms, strip_error_preamble(text));
     } else if (call->code == GRPC_STATUS_DEADLINE_EXCEEDED) {
-        set(r, STATUS_TIMEOUT, "%s on %s did not end within %lld ms", call->path, call->peer,
-            (long long)waited_ms);
+        set_result(r, STATUS_TIMEOUT, "%s on %s did not end within %lld ms", call->path, call->peer,
+                   (long long)waited_ms);
     } else if (call->code == GRPC_STATUS_UNAVAILABLE || call->code == GRPC_STATUS_UNKNOWN) {
-        set(r, STATUS_PEER_LOST, "the connection to %s was lost: %s", call->peer, text);
+        set_result(r, STATUS_PEER_LOST, "the connection to %s was lost: %s", call->peer, text);
     } else {
-        set(r, rpc_status_from_code(call->code), "%s on %s failed: %s (gRPC code %d)", call->path,
-            call->peer, text, (int)call->code);
+        set_result(r, rpc_status_from_code(call->code), "%s on %s failed: %s (gRPC code %d)",
+                   call->path, call->peer, text, (int)call->code);
     }
 }
 
@@ -114,15 +114,15 @@ static void server_result(const struct rpc_call *call, struct rpc_result *r)
 {
     r->cancelled = call->peer_cancelled != 0;
     if (call->failure.status != STATUS_OK) {
-        set(r, call->failure.status, "%s", call->failure.text);
+        set_result(r, call->failure.status, "%s", call->failure.text);
     } else if (!r->cancelled) {
-        set(r, call->finish_status, "%s", call->finish_text);
+        set_result(r, call->finish_status, "%s", call->finish_text);
     } else if (call->want_cancel) {
-        set(r, STATUS_CANCELLED, "%s from %s was cancelled", call->path, call->peer);
+        set_result(r, STATUS_CANCELLED, "%s from %s was cancelled", call->path, call->peer);
     } else if (clock_now_ns() >= call->deadline_ns) {
-        set(r, STATUS_TIMEOUT, "the deadline of %s from %s passed", call->path, call->peer);
+        set_result(r, STATUS_TIMEOUT, "the deadline of %s from %s passed", call->path, call->peer);
     } else {
-        set(r, STATUS_PEER_LOST, "%s went away during %s", call->peer, call->path);
+        set_result(r, STATUS_PEER_LOST, "%s went away during %s", call->peer, call->path);
     }
 }
 

@@ -1,5 +1,9 @@
 /*
- * rpc: gRPC C core behind a small surface; no gRPC type leaves this folder.
+ * rpc: gRPC C core behind a small interface; no gRPC type leaves this folder.
+ *
+ * Library.  Promises message streams and unary calls with deadlines, priorities, back-pressure, TLS
+ * and tokens.  Needs base, option, tensor and protobuf.  Called by the store, the ring over gRPC,
+ * the parameter server, its workers and the benchmarks.
  *
  * Model.  A server owns N completion queues with one thread each; a client owns one connection, one
  * queue and one thread.  A call is a message stream in both directions; a unary call is a stream
@@ -8,26 +12,26 @@
  *
  * Threads.  Functions on calls may be called from any thread.  They record what is requested and
  * wake the call's queue thread, which alone talks to gRPC, so none of them blocks or writes to a
- * socket. Wishes made in the call's own handler are acted on when it returns: a reply and the
- * status behind it leave in one write.
+ * socket.  Requests made in the call's own handler are processed when it returns: a reply and the
+ * status after it leave in one write.
  *
  * Messages.  A message on the wire is `head` bytes (a packed protobuf message without its payload
  * field) followed by the payload field (number 15, always last) taken from the caller's memory
  * without a copy. Received messages are read in place: the header is unpacked, the payload is
  * visited as contiguous runs, which are neither aligned nor whole floats.
  *
- * Memory.  Payload memory handed to rpc_call_send belongs to core until the payload's release
- * function ran; it may run on any thread and may only touch atomics.  Completion of a send says
- * nothing about it.
+ * Memory.  Payload memory passed to rpc_call_send belongs to core until the payload's release
+ * function has run, which happens on any thread and may only touch atomics.  The completion of a
+ * send does not imply it.
  *
- * Lifetime.  Every call ends with exactly one `closed`.  A call is referenced by the library until
- * then; whoever keeps one longer takes rpc_call_ref.  A call may outlive its server or client.
+ * Lifetime.  Every call ends with exactly one `closed`.  The library references a call until then;
+ * use rpc_call_ref to keep one longer.  A call may outlive its server or client.
  *
  * Limits.  A message is buffered whole before it is delivered (and before its size is checked):
- * what a peer can make core keep is bounded for all connections together, by a fuse.  A message,
- * its header and its payload have the limits below, compressed messages are refused, 128 calls may
- * be open per connection and a bounded number in all.  The library itself is grpc 1.51; the sources
- * name what they rely on.
+ * the memory that peers can make core hold is bounded for all connections together
+ * (max_memory_bytes).  A message, its header and its payload have the limits below, compressed
+ * messages are refused, 128 calls may be open per connection and a bounded number in all.  The
+ * library is grpc 1.51; the sources name the internals that they rely on.
  */
 #ifndef SPARRING_COMMON_RPC_RPC_H
 #define SPARRING_COMMON_RPC_RPC_H
@@ -46,15 +50,15 @@ struct rpc_message;
 
 /* ------------------------------------------------------------------ security and limits */
 
-/* Mutual TLS with all three files, plaintext with none; anything between is STATUS_INVALID. */
+/* Mutual TLS with all three files, plaintext with none; one or two files are STATUS_INVALID. */
 struct rpc_security {
     const char *ca_file; /* PEM files, read at open; NULL or "": none */
     const char *cert_file;
     const char *key_file;
     bool insecure; /* allow a plaintext bind to an address that is not loopback */
     /* A bearer token, read at open; NULL or "": none.  A client sends it with every call; a server
-     * refuses every call without it but those of grpc.health.v1 (STATUS_UNAUTHENTICATED), before it
-     * reads their messages.  With TLS or a Unix socket only, else STATUS_INVALID. */
+     * refuses every call without it, except those of grpc.health.v1, with STATUS_UNAUTHENTICATED
+     * before it reads their messages.  Requires TLS or a Unix socket, else STATUS_INVALID. */
     const char *token_file;
 };
 
@@ -72,7 +76,7 @@ struct rpc_payload {
 /* Total payload bytes of a received message. */
 size_t rpc_message_payload_size(const struct rpc_message *message);
 
-/* The packed header bytes (every field before the payload; at most 1 MiB), a copy inside the
+/* The packed header bytes (every field before the payload; at most 34 MiB), a copy inside the
  * message.  Borrowed until the handler returns. */
 const uint8_t *rpc_message_head(const struct rpc_message *message, size_t *ret_size);
 
@@ -92,10 +96,10 @@ enum status rpc_message_scale_f32(struct rpc_message *message, float factor, flo
 enum status rpc_message_add_scaled_f32(struct rpc_message *message, float factor, float *dst,
                                        size_t count, struct error *err);
 
-/* Hand the payload piece by piece, as it was received, to `take` (size > 0), until it is through or
- * `take` fails, whose status is then returned.  May be repeated. */
-typedef enum status rpc_take_fn(void *user, const void *bytes, size_t size, struct error *err);
-enum status rpc_message_read(struct rpc_message *message, rpc_take_fn *take, void *user,
+/* Pass the payload piece by piece, as received, to `consume` (size > 0) until its end, or until
+ * `consume` fails: its status is then returned.  May be repeated. */
+typedef enum status rpc_consume_fn(void *user, const void *bytes, size_t size, struct error *err);
+enum status rpc_message_read(struct rpc_message *message, rpc_consume_fn *consume, void *user,
                              struct error *err);
 
 /* Keep a received message's payload beyond the handler's return without copying it: *ret_kept has
@@ -118,9 +122,9 @@ void rpc_message_drop(struct rpc_message *kept); /* from any thread; NULL is all
  */
 struct rpc_result {
     enum status status;
-    char text[1024]; /* the peer's or the library's words, "" when OK */
-    bool cancelled;  /* server side: the peer went away or its deadline passed */
-    bool by_peer;    /* client side: the status is the server's own word */
+    char text[1024]; /* the peer's or the library's text, "" when OK */
+    bool cancelled;  /* server side: the peer disconnected or its deadline passed */
+    bool by_peer;    /* client side: the server sent the status; core did not generate it */
 };
 
 struct rpc_handler {
@@ -128,35 +132,35 @@ struct rpc_handler {
      * message. */
     void (*start)(struct rpc_call *call, void *user);
     /* A message, borrowed until return; NULL: the peer has sent its last one (never because the
-     * call broke: only `closed` tells that; a client may get `closed` without it).  Ask for the
+     * call broke: only `closed` reports that; a client may get `closed` without it).  Request the
      * next with rpc_call_receive, from here or later (that is the back-pressure).  A malformed
      * message is not delivered; it ends the call with STATUS_DATA. */
     void (*message)(struct rpc_call *call, struct rpc_message *message, void *user);
-    /* The call is over; no further call-backs.  Client: it comes behind the server's last message,
-     * so keep asking until then. */
+    /* The call has ended; no further call-backs.  Client: it comes after the server's last message,
+     * so keep requesting messages until then. */
     void (*closed)(struct rpc_call *call, const struct rpc_result *result, void *user);
 };
 
-/* Ask for one more message.  One request may be outstanding; more count as one. */
+/* Request one more message.  One request may be outstanding; more count as one. */
 void rpc_call_receive(struct rpc_call *call);
 
 /* Queue one message: head bytes are copied, payload (may be NULL) is not.  Messages of one priority
- * leave in order of calls; the queue has no limit of its own.  STATUS_CANCELLED when the call is
- * over, cancelled or finished, STATUS_INVALID above the limits (head 1 MiB, payload just under 2
- * GiB), STATUS_NO_MEMORY: then the release function has been called already. */
+ * leave in order of calls; the queue is unbounded.  STATUS_CANCELLED when the call has ended or was
+ * cancelled or finished, STATUS_INVALID above the limits (head 34 MiB, payload just under 2
+ * GiB), STATUS_NO_MEMORY: the release function has then been called already. */
 enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t head_size,
                           const struct rpc_payload *payload);
 
 /*
- * The same with a priority, where rpc_call_send's is 0: the message overtakes those of a lower one
- * that still wait.  What cannot be overtaken any more is what core has, which is the credit of the
- * connection: one message that is being written and, behind it, at most the flow-control window of
- * the next.  So what a late urgent message waits for is bounded by the size of one message.
+ * The same with a priority (rpc_call_send's is 0): the message overtakes queued messages of a lower
+ * priority.  It cannot overtake what core has already taken: one message that is being written and
+ * at most a flow-control window of the next.  So the wait of a late urgent message is bounded by
+ * the size of one message.
  */
-enum status rpc_call_send_urgent(struct rpc_call *call, uint32_t priority, const uint8_t *head,
-                                 size_t head_size, const struct rpc_payload *payload);
+enum status rpc_call_send_prioritized(struct rpc_call *call, uint32_t priority, const uint8_t *head,
+                                      size_t head_size, const struct rpc_payload *payload);
 
-/* Messages wait for their turn: the peer reads more slowly than it is told. */
+/* Are messages queued?  If so, the peer reads more slowly than this side sends. */
 bool rpc_call_has_unsent(struct rpc_call *call);
 
 /* Client: no more messages from here (half-close, after those queued). */
@@ -172,12 +176,12 @@ void rpc_call_cancel(struct rpc_call *call);
 /* The pointer given to the handlers; the server sets it in `start` (default: rpc_method.user). */
 void rpc_call_set_user(struct rpc_call *call, void *user);
 
-/* "ipv4:127.0.0.1:4711"; for messages to people, not for authentication. */
+/* "ipv4:127.0.0.1:4711"; for logs and error texts, not for authentication. */
 const char *rpc_call_peer(const struct rpc_call *call);
 
-/* Server, from a handler before `closed`: the URI number `index` among the alternative names of the
- * certificate that the peer has proved to own, into text ("" when it does not fit or has a NUL
- * inside); false: there are no more, or the connection is plaintext. */
+/* Server, from a handler before `closed`: the URI number `index` among the subject alternative
+ * names of the peer's verified certificate, into text ("" when it does not fit or contains a NUL);
+ * false: there are no more, or the connection is plaintext. */
 bool rpc_call_peer_uri(const struct rpc_call *call, size_t index, char *text, size_t size);
 
 /* Moment (clock_now_ns) at which the call's deadline passes; INT64_MAX without one. */
@@ -192,49 +196,50 @@ struct rpc_method {
     const char *path; /* "/sparring.v1.Store/Get" */
     const struct rpc_handler *handler;
     void *user;
-    /* Limits of one received message, checked before anything of it is copied; what is larger ends
-     * the call with STATUS_DATA. */
+    /* Limits of one received message, checked before it is copied; a larger message ends the call
+     * with STATUS_DATA. */
     size_t max_head_bytes;    /* 0: what max_message_bytes allows */
     size_t max_payload_bytes; /* 0: what max_message_bytes allows, RPC_NO_PAYLOAD: none */
-    bool while_draining;      /* served while the server drains, too */
+    bool while_draining;      /* also served while the server drains */
 };
 
 #define RPC_NO_PAYLOAD SIZE_MAX
 
 struct rpc_server_config {
     struct endpoint listen;    /* port 0: any free one; or a Unix socket */
-    const char *listen_origin; /* where the address came from, for the port-in-use message */
+    const char *listen_origin; /* option or variable that set the address, for error texts */
     struct rpc_security security;
     unsigned threads; /* completion queues; 0: as many as cores, on a loopback address half of
                          them, at most 4; a connection belongs to one of them, so more than
                          connections are useless */
     size_t max_message_bytes; /* received messages; 0: 5 MiB */
-    unsigned max_calls; /* open at once; 0: 16384, at most half the descriptors.  More end with
-                           RESOURCE_EXHAUSTED.  Calls of peers without the token, and health's, have
-                           a sixteenth of their own */
-    uint64_t max_memory_bytes; /* of core's buffers; 0: a quarter of this host's memory.  A fuse:
-                                  core cannot tell who filled them, and cancels calls at random */
+    unsigned max_calls; /* open at once; 0: 16384, at most half the descriptors.  Further calls end
+                           with RESOURCE_EXHAUSTED.  Calls without the token, and health checks,
+                           have a separate limit of a sixteenth */
+    uint64_t max_memory_bytes; /* of core's buffers; 0: a quarter of this host's memory.  Only an
+                                  emergency limit: core does not know which peer filled them, and
+                                  cancels calls at random */
     const struct rpc_method *methods;
     size_t method_count;
 };
 
-/* Bind, start the threads and serve.  Answers unknown methods with UNIMPLEMENTED at once and serves
- * grpc.health.v1 Check and Watch ("" and every service named by a method) as SERVING.  Raises the
- * soft limit of open files, and closes idle connections when three quarters of it are in use.  The
- * config is not needed afterwards. A bind to an address that is not loopback without TLS or
+/* Bind, start the threads and serve.  Unknown methods end with UNIMPLEMENTED at once;
+ * grpc.health.v1 Check and Watch report SERVING for "" and every service named by a method.  Raises
+ * the soft limit of open files, and closes idle connections when three quarters of it are in use.
+ * The config is not needed afterwards.  A bind to an address that is not loopback without TLS or
  * security.insecure is STATUS_INVALID; a port in use is STATUS_IO and names the process that holds
- * it and listen_origin. A Unix socket counts as loopback and has mode 0700; which paths are taken,
- * and the STATUS_EXISTS for one that another server holds, is said in common/base/unix_path.h. */
+ * it and listen_origin.  A Unix socket counts as loopback and has mode 0700; for its path, and
+ * STATUS_EXISTS when another server holds it, see common/base/unix_path.h. */
 enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_server **ret_server,
                             struct error *err);
 
 /* 0 for a Unix socket. */
 uint16_t rpc_server_port(const struct rpc_server *server);
 
-/* What became of the calls of one method since the server was opened. */
+/* How the calls of one method have ended since the server was opened. */
 struct rpc_call_counts {
-    const char *path; /* lives as long as the server; "other": methods it does not have */
-    uint64_t started; /* never less than all of `ended`; the difference is open now */
+    const char *path;             /* lives as long as the server; "other": unknown methods */
+    uint64_t started;             /* at least the sum of `ended`; the difference is open now */
     uint64_t ended[STATUS_COUNT]; /* by -status of the rpc_result */
 };
 
@@ -244,66 +249,67 @@ size_t rpc_server_method_count(const struct rpc_server *server);
 /* The counts of one of them (index below rpc_server_method_count); any thread. */
 void rpc_server_counts(const struct rpc_server *server, size_t index, struct rpc_call_counts *ret);
 
-/* Health becomes NOT_SERVING and new calls, but those of methods that are served while_draining,
- * are refused with STATUS_UNAVAILABLE; calls under way go on. */
+/* Health becomes NOT_SERVING, and new calls are refused with STATUS_UNAVAILABLE except those of
+ * methods with while_draining; open calls continue. */
 void rpc_server_drain(struct rpc_server *server);
 
-/* Drain, give the calls `grace_ms` to end, cancel the rest, stop the threads, free.  Calls held
- * without an answer (long polls) use up the grace unless their owner finishes them first.  NULL is
- * allowed; not from a handler. */
+/* Drain, give the calls `grace_ms` to end, cancel the rest, stop the threads, free.  Long polls use
+ * up the grace period unless their owner finishes them first.  NULL is allowed; not from a handler.
+ */
 void rpc_server_close(struct rpc_server *server, int64_t grace_ms);
 
 /* ------------------------------------------------------------------ client */
 
-/* How the connection of a unary call that takes long is watched: asked for a sign of life after
- * each interval, and given up when it has owed one for timeout_ms. */
-struct rpc_watch {
-    int64_t interval_ms; /* 0: it is not */
+/* Keepalive of a long unary call: a health check is sent each interval, and the connection counts
+ * as lost when checks have been unanswered for timeout_ms. */
+struct rpc_keepalive {
+    int64_t interval_ms; /* 0: no keepalive */
     int64_t timeout_ms;
-    const char *option; /* that says timeout_ms, for the error; borrowed */
+    const char *option; /* the option that sets timeout_ms, for the error text; borrowed */
 };
 
 struct rpc_client_config {
     struct endpoint target;
     struct rpc_security security;
     size_t max_message_bytes; /* received messages; 0: 5 MiB */
-    struct rpc_watch watch;
+    struct rpc_keepalive keepalive;
 };
 
-/* One connection of its own (never shared with another client of this process), made on the first
- * call.  STATUS_CONFIG or STATUS_NOT_FOUND for a Unix socket in a folder that other users may write
- * to, or that is not there. */
+/* A client with its own connection (never shared with another client of this process), made on the
+ * first call.  STATUS_CONFIG: a Unix socket in a folder that other users may write to;
+ * STATUS_NOT_FOUND: its folder does not exist. */
 enum status rpc_client_open(const struct rpc_client_config *config, struct rpc_client **ret_client,
                             struct error *err);
 
-/* Start a call.  It waits for the connection (for a server that is not up yet, too) until
- * deadline_ns (clock_now_ns scale), which also bounds the whole call; INT64_MAX: no bound.
- * *ret_call carries one reference of the caller's; it is set before any handler runs. */
+/* Start a call.  It waits for the connection, also when the server is not up yet, until deadline_ns
+ * (clock_now_ns scale), which also bounds the whole call; INT64_MAX: no bound.  *ret_call is set
+ * before any handler runs and has one reference, which the caller owns. */
 enum status rpc_client_call(struct rpc_client *client, const char *path, int64_t deadline_ns,
                             const struct rpc_handler *handler, void *user,
                             struct rpc_call **ret_call, struct error *err);
 
 /* One request, one reply, neither with a payload; blocks until deadline_ns, so not in a handler.
- * STATUS_PEER_LOST when the config's watch has given the connection up.
- * *ret_reply is owned by the caller (free) and has a NUL behind its *ret_reply_size bytes. */
+ * STATUS_PEER_LOST when the config's keepalive found the connection lost.
+ * *ret_reply is owned by the caller (free) and has a NUL after its *ret_reply_size bytes. */
 enum status rpc_client_unary(struct rpc_client *client, const char *path, const uint8_t *request,
                              size_t request_size, int64_t deadline_ns, uint8_t **ret_reply,
                              size_t *ret_reply_size, struct error *err);
 
-/* The same; *ret_by_peer: a failure is the server's own word. */
-enum status rpc_client_unary_told(struct rpc_client *client, const char *path,
-                                  const uint8_t *request, size_t request_size, int64_t deadline_ns,
-                                  uint8_t **ret_reply, size_t *ret_reply_size, bool *ret_by_peer,
-                                  struct error *err);
+/* The same; *ret_by_peer: the server itself sent the failure, see rpc_result. */
+enum status rpc_client_unary_with_origin(struct rpc_client *client, const char *path,
+                                         const uint8_t *request, size_t request_size,
+                                         int64_t deadline_ns, uint8_t **ret_reply,
+                                         size_t *ret_reply_size, bool *ret_by_peer,
+                                         struct error *err);
 
-/* From now on calls do not wait for a connection that is broken (gRPC's fail fast): they end with
- * STATUS_PEER_LOST when the next try to make one fails. */
+/* From now on calls do not wait for a broken connection (gRPC's fail fast): they end with
+ * STATUS_PEER_LOST when the next connection attempt fails. */
 void rpc_client_fail_fast(struct rpc_client *client);
 
-/* Cancel what is under way now; from any thread. */
+/* Cancel all open calls; from any thread. */
 void rpc_client_cancel(struct rpc_client *client);
 
-/* Cancel what is under way, wait for each `closed`, free.  NULL is allowed; not from a handler. */
+/* Cancel all open calls, wait for each `closed`, free.  NULL is allowed; not from a handler. */
 void rpc_client_close(struct rpc_client *client);
 
 /* ------------------------------------------------------------------ process */

@@ -1,3 +1,6 @@
+/*
+ * The table of TLS and token options, and their conversion to struct rpc_security.  Constant data.
+ */
 #include "common/rpc/security_options.h"
 
 #include <stddef.h>

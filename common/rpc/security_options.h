@@ -16,7 +16,8 @@ struct security_options {
 /* --tls-ca, --tls-cert, --tls-key and --token-file, for a struct security_options. */
 extern const struct option_spec security_specs[];
 
-/* What they come to; its texts are borrowed from `o`.  `insecure` is the program's to ask for. */
+/* The configuration that they describe; its texts are borrowed from `o`.  `insecure` comes from the
+ * program. */
 struct rpc_security security_options_read(const struct security_options *o, bool insecure);
 
 #endif

@@ -1,14 +1,14 @@
 /*
  * server: a gRPC server with N completion queues, one thread each.
  *
- * For every method and every queue a few calls are asked for in advance (slots); a new call lands
- * on the queue that its connection belongs to and stays there.  Calls of unknown methods are asked
- * for too: core would otherwise let them wait until the client's deadline.
+ * For every method and every queue a few calls are requested from core in advance; a new call
+ * completes a request on the queue that its connection belongs to and stays there.  Calls of
+ * unknown methods are requested too: core would otherwise hold them until the client's deadline.
  *
  * Stop, in this order and no other (grpc 1.51, surface/server.cc; a batch on a shut-down queue
- * aborts the process): health and watches end; shutdown_and_notify while the threads keep polling;
- * grace; cancel all calls; wait until the server reported, every slot came back and every call is
- * closed; destroy the server; drain and join the queues.
+ * aborts the process): end health and watches; shutdown_and_notify while the threads keep polling;
+ * grace period; cancel all calls; wait until the shutdown has completed, every requested call has
+ * come back and every call is closed; destroy the server; drain and join the queues.
  * Locks: calls.lock guards the counters below it; `closing` is an atomic.
  */
 #include "common/rpc/rpc_internal.h"
@@ -27,14 +27,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define SLOTS_PER_METHOD    4 /* calls asked for in advance, per queue */
+#define REQUESTS_PER_METHOD 4 /* calls requested in advance, per queue */
 #define QUEUES_DEFAULT_MAX  4
 #define NS_PER_SECOND       1000000000
 #define FILES_MAX           65536
 #define METADATA_BYTES_MAX  8192 /* of one call */
-#define CONTROL_QUEUE_INDEX 0    /* the queue that hears of the server's own end */
+#define CONTROL_QUEUE_INDEX 0    /* the queue of the shutdown's completion */
 
-struct slot {
+struct requested_call {
     struct rpc_tag tag;
     struct rpc_server *server;
     struct rpc_queue *queue;
@@ -54,57 +54,59 @@ struct rpc_server {
     struct rpc_method *methods; /* owned with their paths: the caller's, then health's */
     size_t method_count;
     size_t own_method_count;   /* of the caller */
-    size_t max_calls;          /* open at once, beside those of guests */
+    size_t max_calls;          /* open at once, not counting unauthenticated ones */
     void **registered;         /* core's handle of each method */
     struct rpc_counts *counts; /* of each method, and of unknown ones; owned */
-    struct slot *slots;
+    struct requested_call *requested_calls;
     struct rpc_health *health;
-    struct rpc_shed *shed;
-    struct rpc_gate gate;
-    atomic_bool closing; /* ask for no more calls */
+    struct rpc_idle_reaper *reaper;
+    struct rpc_admission admission;
+    atomic_bool closing; /* request no more calls */
     struct rpc_tag on_shutdown;
     struct rpc_calls calls;
     /* under calls.lock */
-    size_t armed; /* slots that core holds */
+    size_t outstanding_requests; /* that core holds */
     bool shut_down;
 };
 
-/* ------------------------------------------------------------------ slots */
+/* ------------------------------------------------------------------ requested calls */
 
-static void arm(struct slot *slot)
+static void request_call(struct requested_call *requested_call)
 {
-    struct rpc_server *server = slot->server;
-    grpc_completion_queue *queue = slot->queue->grpc;
+    struct rpc_server *server = requested_call->server;
+    grpc_completion_queue *queue = requested_call->queue->grpc;
     grpc_call_error refused;
 
-    slot->call = NULL;
-    grpc_metadata_array_init(&slot->metadata);
-    if (slot->method == server->method_count) {
-        grpc_call_details_init(&slot->details);
-        refused = grpc_server_request_call(server->grpc, &slot->call, &slot->details,
-                                           &slot->metadata, queue, queue, &slot->tag);
+    requested_call->call = NULL;
+    grpc_metadata_array_init(&requested_call->metadata);
+    if (requested_call->method == server->method_count) {
+        grpc_call_details_init(&requested_call->details);
+        refused =
+            grpc_server_request_call(server->grpc, &requested_call->call, &requested_call->details,
+                                     &requested_call->metadata, queue, queue, &requested_call->tag);
     } else {
         refused = grpc_server_request_registered_call(
-            server->grpc, server->registered[slot->method], &slot->call, &slot->deadline,
-            &slot->metadata, NULL, queue, queue, &slot->tag);
+            server->grpc, server->registered[requested_call->method], &requested_call->call,
+            &requested_call->deadline, &requested_call->metadata, NULL, queue, queue,
+            &requested_call->tag);
     }
-    assert(refused == GRPC_CALL_OK); /* after shutdown too: the tag then comes back with false */
+    assert(refused == GRPC_CALL_OK); /* also after shutdown: the tag then completes with false */
     (void)refused;
 }
 
-static void clear(struct slot *slot)
+static void clear_requested_call(struct requested_call *requested_call)
 {
-    grpc_metadata_array_destroy(&slot->metadata);
-    if (slot->method == slot->server->method_count)
-        grpc_call_details_destroy(&slot->details);
+    grpc_metadata_array_destroy(&requested_call->metadata);
+    if (requested_call->method == requested_call->server->method_count)
+        grpc_call_details_destroy(&requested_call->details);
 }
 
-static void disarm(struct slot *slot)
+static void retire_requested_call(struct requested_call *requested_call)
 {
-    struct rpc_calls *calls = &slot->server->calls;
+    struct rpc_calls *calls = &requested_call->server->calls;
 
     (void)pthread_mutex_lock(&calls->lock);
-    slot->server->armed--;
+    requested_call->server->outstanding_requests--;
     (void)pthread_cond_broadcast(&calls->changed);
     (void)pthread_mutex_unlock(&calls->lock);
 }
@@ -121,26 +123,27 @@ static int64_t to_deadline_ns(gpr_timespec deadline)
     return clock_now_ns() + left.tv_sec * NS_PER_SECOND + left.tv_nsec;
 }
 
-/* Who handles the call in the slot.  `path` is filled for a method that does not exist. */
-static void choose_handler(struct slot *slot, char *path, size_t size, struct rpc_call_setup *setup)
+/* Select the handler of the call.  `path` is filled for an unknown method. */
+static void select_handler(struct requested_call *requested_call, char *path, size_t size,
+                           struct rpc_call_setup *setup)
 {
-    struct rpc_server *server = slot->server;
-    bool unknown = slot->method == server->method_count;
-    struct rpc_visit visit = {.is_public = !unknown && slot->method >= server->own_method_count,
-                              .while_draining =
-                                  !unknown && server->methods[slot->method].while_draining,
-                              .metadata = &slot->metadata};
-    const struct rpc_handler *refusal = rpc_gate_refusal(&server->gate, &visit);
+    struct rpc_server *server = requested_call->server;
+    bool unknown = requested_call->method == server->method_count;
+    struct rpc_admission_request request = {
+        .is_public = !unknown && requested_call->method >= server->own_method_count,
+        .while_draining = !unknown && server->methods[requested_call->method].while_draining,
+        .metadata = &requested_call->metadata};
+    const struct rpc_handler *refusal = rpc_admission_refusal(&server->admission, &request);
 
-    setup->is_guest = !visit.has_token;
+    setup->is_unauthenticated = !request.has_token;
     if (unknown) {
-        (void)snprintf(path, size, "%.*s", (int)GRPC_SLICE_LENGTH(slot->details.method),
-                       (const char *)GRPC_SLICE_START_PTR(slot->details.method));
+        (void)snprintf(path, size, "%.*s", (int)GRPC_SLICE_LENGTH(requested_call->details.method),
+                       (const char *)GRPC_SLICE_START_PTR(requested_call->details.method));
         setup->path = path;
         setup->handler = &rpc_unknown_handler;
         setup->user = path;
     } else {
-        const struct rpc_method *method = &server->methods[slot->method];
+        const struct rpc_method *method = &server->methods[requested_call->method];
 
         setup->path = method->path;
         setup->handler = method->handler;
@@ -150,58 +153,61 @@ static void choose_handler(struct slot *slot, char *path, size_t size, struct rp
     }
     if (refusal) {
         setup->handler = refusal;
-        setup->user = &server->gate;
+        setup->user = &server->admission;
     }
 }
 
-/* So many calls are open that this one costs more than it is worth: end it without a struct. */
-static bool is_crowded(struct rpc_server *server, bool is_guest)
+/* At the limit a call is rejected before a struct is allocated for it. */
+static bool is_at_call_limit(struct rpc_server *server, bool is_unauthenticated)
 {
     struct rpc_calls *calls = &server->calls;
-    size_t guests_max = server->max_calls / RPC_GUESTS_PART + 1;
-    bool crowded;
+    size_t unauthenticated_max = server->max_calls / RPC_UNAUTHENTICATED_PART + 1;
+    bool at_limit;
 
     (void)pthread_mutex_lock(&calls->lock);
-    crowded =
-        is_guest ? calls->guests >= guests_max : calls->count - calls->guests >= server->max_calls;
+    at_limit = is_unauthenticated
+                   ? calls->unauthenticated_count >= unauthenticated_max
+                   : calls->count - calls->unauthenticated_count >= server->max_calls;
     (void)pthread_mutex_unlock(&calls->lock);
-    return crowded;
+    return at_limit;
 }
 
-static void turn_away(grpc_call *call, struct rpc_counts *counts)
+static void reject_call(grpc_call *call, struct rpc_counts *counts)
 {
     rpc_counts_start(counts);
-    rpc_counts_end(counts, STATUS_NO_MEMORY); /* what the code means between our programs */
+    rpc_counts_end(counts, STATUS_NO_MEMORY); /* the status that the code stands for */
     (void)grpc_call_cancel_with_status(call, GRPC_STATUS_RESOURCE_EXHAUSTED,
                                        "this server has as many calls open as it allows", NULL);
     grpc_call_unref(call);
 }
 
-static void slot_done(struct rpc_tag *tag, bool ok)
+static void requested_call_done(struct rpc_tag *tag, bool ok)
 {
-    struct slot *slot = tag->owner;
-    struct rpc_server *server = slot->server;
-    bool unknown = slot->method == server->method_count;
+    struct requested_call *requested_call = tag->owner;
+    struct rpc_server *server = requested_call->server;
+    bool unknown = requested_call->method == server->method_count;
     bool again = ok && !atomic_load(&server->closing);
     char path[128] = "";
-    struct rpc_call_setup setup = {
-        .calls = &server->calls, .queue = slot->queue, .counts = &server->counts[slot->method]};
+    struct rpc_call_setup setup = {.calls = &server->calls,
+                                   .queue = requested_call->queue,
+                                   .counts = &server->counts[requested_call->method]};
     struct rpc_call *call;
 
     if (ok) {
-        setup.grpc = slot->call;
-        setup.deadline_ns = to_deadline_ns(unknown ? slot->details.deadline : slot->deadline);
-        choose_handler(slot, path, sizeof(path), &setup);
+        setup.grpc = requested_call->call;
+        setup.deadline_ns =
+            to_deadline_ns(unknown ? requested_call->details.deadline : requested_call->deadline);
+        select_handler(requested_call, path, sizeof(path), &setup);
     }
-    clear(slot);
+    clear_requested_call(requested_call);
     if (again)
-        arm(slot); /* first of all: the next call may be waiting */
-    if (ok && is_crowded(server, setup.is_guest))
-        turn_away(setup.grpc, setup.counts);
+        request_call(requested_call); /* first: the next call may already be pending */
+    if (ok && is_at_call_limit(server, setup.is_unauthenticated))
+        reject_call(setup.grpc, setup.counts);
     else if (ok && rpc_call_open(&setup, &call, NULL) == STATUS_OK)
-        rpc_call_start_server(call); /* without memory for it core cancels the call */
+        rpc_call_start_server(call); /* when out of memory core cancels the call */
     if (!again)
-        disarm(slot);
+        retire_requested_call(requested_call);
 }
 
 static void shutdown_done(struct rpc_tag *tag, bool ok)
@@ -217,7 +223,7 @@ static void shutdown_done(struct rpc_tag *tag, bool ok)
 
 /* ------------------------------------------------------------------ open */
 
-/* What all connections together may keep in core's buffers. */
+/* The limit on core's buffers of all connections together. */
 static grpc_resource_quota *create_quota(const struct rpc_server_config *config)
 {
     grpc_resource_quota *quota = grpc_resource_quota_create("sparring");
@@ -245,27 +251,28 @@ static grpc_server *create_server(const struct rpc_server_config *config)
 {
     grpc_resource_quota *quota = create_quota(config);
     grpc_server *server;
-    size_t most = config->max_message_bytes ? config->max_message_bytes : RPC_MESSAGE_MAX_DEFAULT;
+    size_t limit = config->max_message_bytes ? config->max_message_bytes : RPC_MESSAGE_MAX_DEFAULT;
     bool fixed = rpc_has_fixed_windows(&config->listen);
     grpc_arg args[] = {
         rpc_channel_arg(GRPC_ARG_HTTP2_BDP_PROBE, !fixed),
         rpc_channel_arg(GRPC_ARG_HTTP2_MAX_FRAME_SIZE,
                         fixed ? RPC_FRAME_BYTES : RPC_FRAME_BYTES_MIN),
-        rpc_channel_arg(GRPC_ARG_ALLOW_REUSEPORT, 0), /* or a second server shares the port */
+        rpc_channel_arg(GRPC_ARG_ALLOW_REUSEPORT,
+                        0), /* otherwise a second server could share the port */
         rpc_channel_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, RPC_CONCURRENT_CALLS),
         rpc_channel_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH,
-                        (int)(most > INT_MAX ? INT_MAX : most)),
+                        (int)(limit > INT_MAX ? INT_MAX : limit)),
         rpc_channel_arg(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),
         rpc_channel_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
         rpc_channel_arg(GRPC_ARG_MAX_METADATA_SIZE, METADATA_BYTES_MAX),
-        /* Also the time for HTTP/2's first frame: a connection that says nothing ends with it. */
+        /* Also the time-out for HTTP/2's first frame: it ends a connection that sends nothing. */
         rpc_channel_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000), quota_arg(quota),
         /* The client pings every 20 s: allow it, or the connection ends with too_many_pings. */
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 30000),
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
         rpc_channel_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000),
-        rpc_loopback_arg(), /* the last: only where it applies */
+        rpc_loopback_arg(), /* must be last: omitted when the address is not on this host */
     };
     grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !fixed, args};
 
@@ -313,10 +320,10 @@ static enum status copy_methods(struct rpc_server *server, const struct rpc_serv
     return STATUS_OK;
 }
 
-/* One per core; half as many where all clients are on this host and want the other half.  A thread
- * too many costs: core has one epoll set for all queues, so it takes events of connections that are
- * not its own and hands them on (one worker, 2 cores, 2 threads: 0.8 of the speed for 1.3 times the
- * processor time of one thread). */
+/* One per core; half as many when all clients are on this host and use the other half.  Too many
+ * threads are slower: core has one epoll set for all queues, so a thread receives events of other
+ * queues' connections and forwards them (one worker, 2 cores, 2 threads: 0.8 of the speed for 1.3
+ * times the processor time of one thread). */
 static size_t default_queues(const struct endpoint *listen)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -343,40 +350,40 @@ static enum status start_queues(struct rpc_server *server, const struct rpc_serv
     return status;
 }
 
-static enum status make_slots(struct rpc_server *server, struct error *err)
+static enum status create_requested_calls(struct rpc_server *server, struct error *err)
 {
     size_t methods = server->method_count + 1;
-    size_t count = server->queue_count * methods * SLOTS_PER_METHOD;
-    enum status status =
-        mem_calloc(count, sizeof(*server->slots), "call slots", &server->slots, err);
+    size_t count = server->queue_count * methods * REQUESTS_PER_METHOD;
+    enum status status = mem_calloc(count, sizeof(*server->requested_calls), "call slots",
+                                    &server->requested_calls, err);
 
     for (size_t i = 0; status == STATUS_OK && i < count; i++) {
-        struct slot *slot = &server->slots[i];
+        struct requested_call *requested_call = &server->requested_calls[i];
 
-        slot->tag = (struct rpc_tag){slot_done, slot};
-        slot->server = server;
-        slot->queue = &server->queues[i % server->queue_count];
-        slot->method = i / server->queue_count % methods;
+        requested_call->tag = (struct rpc_tag){requested_call_done, requested_call};
+        requested_call->server = server;
+        requested_call->queue = &server->queues[i % server->queue_count];
+        requested_call->method = i / server->queue_count % methods;
     }
     return status;
 }
 
-static void arm_all(struct rpc_server *server)
+static void request_all_calls(struct rpc_server *server)
 {
-    size_t count = server->queue_count * (server->method_count + 1) * SLOTS_PER_METHOD;
+    size_t count = server->queue_count * (server->method_count + 1) * REQUESTS_PER_METHOD;
 
-    server->armed = count; /* no slot can come back before it was armed */
+    server->outstanding_requests = count; /* set first: a request may complete at once */
     for (size_t i = 0; i < count; i++)
-        arm(&server->slots[i]);
+        request_call(&server->requested_calls[i]);
 }
 
-/* Everything but the calls: none was ever taken, or all are closed. */
-static void release(struct rpc_server *server)
+/* Requires that no call was ever accepted, or that all are closed. */
+static void server_release(struct rpc_server *server)
 {
-    rpc_shed_stop(server->shed);
+    rpc_idle_reaper_stop(server->reaper);
     if (server->grpc)
         grpc_server_destroy(server->grpc);
-    unix_path_release(&server->path); /* nobody listens there any more */
+    unix_path_release(&server->path); /* the socket no longer listens */
     for (size_t i = 0; i < server->queue_count; i++)
         rpc_queue_stop(&server->queues[i]);
     free(server->queues);
@@ -391,14 +398,14 @@ static void release(struct rpc_server *server)
     free(server->methods);
     free(server->registered);
     free(server->counts);
-    free(server->slots);
+    free(server->requested_calls);
     rpc_health_close(server->health);
     rpc_calls_release(&server->calls);
-    rpc_token_close(&server->gate.token);
+    rpc_token_close(&server->admission.token);
     free(server);
 }
 
-/* Core stops listening for good when accept runs out of descriptors: take all that are allowed. */
+/* Core stops accepting for ever when accept runs out of descriptors: raise the limit. */
 static void raise_file_limit(void)
 {
     struct rlimit limit;
@@ -430,25 +437,25 @@ enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_s
     if (server->max_calls > rpc_descriptors_max() / 2) /* each may have a connection of its own */
         server->max_calls = rpc_descriptors_max() / 2;
     server->grpc = create_server(config);
-    status = rpc_token_open(&config->security, &config->listen, &server->gate.token, err);
+    status = rpc_token_open(&config->security, &config->listen, &server->admission.token, err);
     if (status == STATUS_OK)
         status = copy_methods(server, config, err);
     if (status == STATUS_OK)
         status = start_queues(server, config, err);
     if (status == STATUS_OK)
-        status = make_slots(server, err);
+        status = create_requested_calls(server, err);
     if (status == STATUS_OK)
-        status = rpc_shed_start(&server->calls, &server->shed, err);
+        status = rpc_idle_reaper_start(&server->calls, &server->reaper, err);
     if (status == STATUS_OK)
         status = rpc_listen(server->grpc, config, &server->path, &server->port,
-                            err); /* last: nothing behind it can fail */
+                            err); /* last: nothing after it can fail */
     if (status != STATUS_OK) {
-        release(server);
+        server_release(server);
         return status;
     }
-    rpc_shed_watch(server->shed, server->port);
+    rpc_idle_reaper_set_port(server->reaper, server->port);
     grpc_server_start(server->grpc);
-    arm_all(server);
+    request_all_calls(server);
     *ret_server = server;
     return STATUS_OK;
 }
@@ -474,7 +481,7 @@ void rpc_server_counts(const struct rpc_server *server, size_t index, struct rpc
 
 void rpc_server_drain(struct rpc_server *server)
 {
-    atomic_store(&server->gate.draining, true);
+    atomic_store(&server->admission.draining, true);
     rpc_health_drain(server->health);
 }
 
@@ -495,7 +502,7 @@ static void wait_for_end(struct rpc_server *server)
     struct rpc_calls *calls = &server->calls;
 
     (void)pthread_mutex_lock(&calls->lock);
-    while (!server->shut_down || server->armed > 0 || calls->count > 0)
+    while (!server->shut_down || server->outstanding_requests > 0 || calls->count > 0)
         (void)pthread_cond_wait(&calls->changed, &calls->lock);
     (void)pthread_mutex_unlock(&calls->lock);
 }
@@ -513,5 +520,5 @@ void rpc_server_close(struct rpc_server *server, int64_t grace_ms)
     wait_for_calls(server, grace_ms);
     grpc_server_cancel_all_calls(server->grpc);
     wait_for_end(server);
-    release(server);
+    server_release(server);
 }

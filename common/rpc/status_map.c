@@ -1,9 +1,9 @@
 /*
- * status_map: our status values and gRPC's codes.
+ * status_map: converts between enum status and gRPC's codes.
  *
- * Between our programs the name of the status travels as trailing metadata, so nothing is lost;
- * the codes are for stock clients and for what core itself reports.  Two of them are decided where
- * the connection is known (call.c): UNAVAILABLE and DEADLINE_EXCEEDED.  Pure, no locks.
+ * Between our programs the name of the status is sent as trailing metadata, so nothing is lost; the
+ * codes are for stock clients and for errors that core itself reports.  Two codes need the state of
+ * the connection and are converted in result.c: UNAVAILABLE and DEADLINE_EXCEEDED.  Pure, no locks.
  */
 #include "common/rpc/rpc_internal.h"
 

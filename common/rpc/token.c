@@ -1,9 +1,10 @@
 /*
- * token: the bearer token, a secret that servers and workers read from a file each.
+ * token: the bearer token, a secret that each server and worker reads from a file.
  *
- * It proves that a peer belongs here, not who it is (that is the certificate's business), and it is
- * worth nothing once somebody has read it.  So it goes only where nobody else listens and nobody
- * else can pose as the server: over TLS, or over a Unix socket.  It is never part of a text.
+ * It proves that a peer belongs to the deployment, not its identity (the certificate does that),
+ * and it is worthless once leaked.  So it is sent only where it cannot be intercepted and the
+ * server cannot be impersonated: over TLS or a Unix socket.  It never appears in a log or error
+ * text. No locks: a token is constant after rpc_token_open.
  */
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -39,7 +40,7 @@ static bool is_token_character(char c)
            (c != '\0' && strchr(TOKEN_SYMBOLS, c) != NULL);
 }
 
-/* One line.  The text itself must not show in the error. */
+/* The file has one line.  Its content must not appear in the error. */
 static enum status check_content(const char *path, const char *text, size_t size,
                                  size_t *ret_length, struct error *err)
 {
@@ -106,14 +107,15 @@ void rpc_token_close(struct rpc_token *token)
     explicit_bzero(token, sizeof(*token));
 }
 
-/* Every byte of both is looked at, whatever was sent.  The scheme's name may be in any case. */
-static bool is_equal(const struct rpc_token *token, const uint8_t *given, size_t size)
+/* Compare in constant time: every byte is read, whatever was sent.  The scheme's name may be in any
+ * case. */
+static bool is_header_equal(const struct rpc_token *token, const uint8_t *given, size_t size)
 {
     struct rpc_token other = {.length = size};
     unsigned difference = size != token->length;
 
     if (size > sizeof(other.header))
-        return false; /* longer than any token: says nothing about this one */
+        return false; /* longer than any token: reveals nothing about this one */
     if (size > 0)
         memcpy(other.header, given, size);
     for (size_t i = 0; i < sizeof(other.header); i++) {
@@ -137,7 +139,8 @@ bool rpc_token_matches(const struct rpc_token *token, const grpc_metadata_array 
         if (grpc_slice_str_cmp(m->key, HEADER_KEY) != 0)
             continue;
         found++;
-        matches = is_equal(token, GRPC_SLICE_START_PTR(m->value), GRPC_SLICE_LENGTH(m->value));
+        matches =
+            is_header_equal(token, GRPC_SLICE_START_PTR(m->value), GRPC_SLICE_LENGTH(m->value));
     }
     return found == 1 && matches;
 }

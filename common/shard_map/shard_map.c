@@ -1,11 +1,10 @@
 /*
- * The greedy rule is played with a heap of the servers.  All partitions but the last are equal, so
- * only the number of those that a server has matters: the key of a server with p of them is
- * (p + 1) / weight, compared by multiplication.  The last, shorter one is placed by a look at all.
- * For equal weights partition i comes to server i mod k.  It is the greedy rule of highest averages
- * (D'Hondt), which for equal pieces leaves the least possible largest load / weight.
- * tests/common/shard_map compares this with the rule played literally, and that with all
- * placements.
+ * Greedy assignment with a heap of the servers.  All partitions except the last have equal size, so
+ * only a server's number of partitions p matters: its key is (p + 1) / weight, compared by
+ * multiplication.  For the last, shorter partition all servers are compared.  With equal weights
+ * partition i is assigned to server i mod k.  This is the method of highest averages (D'Hondt),
+ * which for equal pieces minimises the largest load / weight.  tests/common/shard_map compares it
+ * with the literal rule, and that with all assignments.  Pure, no locks.
  */
 #include "common/shard_map/shard_map.h"
 
@@ -15,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHARES_MAX 64u /* partitions per server that odd weights are followed with */
+#define SHARES_MAX 64u /* partitions per server when the weights have no small common measure */
 
 static enum status check_numbers(size_t element_count, size_t partition_bytes,
                                  unsigned server_count, struct error *err)
@@ -62,15 +61,15 @@ static enum status check_weights(unsigned server_count, const uint32_t *weights,
 
 /* ------------------------------------------------------------------ placing */
 
-/* The servers that may hold something, as a heap: the next one to be given a partition is first. */
-struct placing {
+/* The servers with a weight above 0, as a heap: the first one gets the next partition. */
+struct placement {
     const uint32_t *weights; /* borrowed; NULL: all 1 */
     uint32_t *parts;         /* of each server, so far */
     uint32_t *heap;          /* servers */
     unsigned length;
 };
 
-static bool goes_before(const struct placing *p, uint32_t a, uint32_t b)
+static bool goes_before(const struct placement *p, uint32_t a, uint32_t b)
 {
     uint64_t left = (p->parts[a] + UINT64_C(1)) * weight_of(p->weights, b);
     uint64_t right = (p->parts[b] + UINT64_C(1)) * weight_of(p->weights, a);
@@ -78,7 +77,7 @@ static bool goes_before(const struct placing *p, uint32_t a, uint32_t b)
     return left != right ? left < right : a < b;
 }
 
-static void sift_down(struct placing *p, unsigned at)
+static void sift_down(struct placement *p, unsigned at)
 {
     for (;;) {
         unsigned least = at;
@@ -95,7 +94,7 @@ static void sift_down(struct placing *p, unsigned at)
     }
 }
 
-static void placing_start(struct placing *p, unsigned server_count)
+static void placement_init(struct placement *p, unsigned server_count)
 {
     for (unsigned k = 0; k < server_count; k++)
         if (weight_of(p->weights, k) > 0)
@@ -104,7 +103,7 @@ static void placing_start(struct placing *p, unsigned server_count)
         sift_down(p, at);
 }
 
-static unsigned place_full(struct placing *p)
+static unsigned assign_full_partition(struct placement *p)
 {
     unsigned server = p->heap[0];
 
@@ -113,7 +112,8 @@ static unsigned place_full(struct placing *p)
     return server;
 }
 
-static unsigned place_last(const struct placing *p, const struct shard_map *map, size_t size)
+static unsigned choose_server_for_last(const struct placement *p, const struct shard_map *map,
+                                       size_t size)
 {
     unsigned best = p->heap[0];
 
@@ -128,22 +128,23 @@ static unsigned place_last(const struct placing *p, const struct shard_map *map,
     return best;
 }
 
-static void place_all(struct shard_map *map, struct placing *placing, size_t element_count,
-                      size_t full)
+static void assign_partitions(struct shard_map *map, struct placement *placement,
+                              size_t element_count, size_t full)
 {
     for (size_t i = 0; i < map->length; i++) {
         struct partition *p = &map->partitions[i];
 
         p->offset = i * full;
         p->count = element_count - p->offset < full ? element_count - p->offset : full;
-        p->server = p->count == full ? place_full(placing) : place_last(placing, map, p->count);
+        p->server = p->count == full ? assign_full_partition(placement)
+                                     : choose_server_for_last(placement, map, p->count);
         p->local_offset = map->server_elements[p->server];
         map->server_elements[p->server] += p->count;
-        p->slot = (uint32_t)map->held_end[p->server]++;
+        p->local_index = (uint32_t)map->held_end[p->server]++;
     }
 }
 
-/* held_end has the number of each server's partitions. */
+/* On entry held_end has the number of each server's partitions. */
 static void list_held(struct shard_map *map)
 {
     size_t end = 0;
@@ -154,11 +155,12 @@ static void list_held(struct shard_map *map)
         const struct partition *p = &map->partitions[i];
         size_t first = p->server ? map->held_end[p->server - 1] : 0;
 
-        map->held[first + p->slot] = (uint32_t)i;
+        map->held[first + p->local_index] = (uint32_t)i;
     }
 }
 
-static enum status allocate(struct shard_map *map, struct placing *placing, struct error *err)
+static enum status allocate_map(struct shard_map *map, struct placement *placement,
+                                struct error *err)
 {
     enum status status =
         mem_calloc(map->length, sizeof(*map->partitions), "shard map", &map->partitions, err);
@@ -172,8 +174,8 @@ static enum status allocate(struct shard_map *map, struct placing *placing, stru
         status =
             mem_calloc(map->server_count, sizeof(*map->held_end), "shard map", &map->held_end, err);
     if (status == STATUS_OK)
-        status = mem_calloc(map->server_count, 2 * sizeof(*placing->heap), "shard map",
-                            &placing->heap, err);
+        status = mem_calloc(map->server_count, 2 * sizeof(*placement->heap), "shard map",
+                            &placement->heap, err);
     return status;
 }
 
@@ -182,7 +184,7 @@ enum status shard_map_make_weighted(size_t element_count, size_t partition_bytes
                                     struct shard_map *ret, struct error *err)
 {
     struct shard_map map = {.server_count = server_count};
-    struct placing placing = {.weights = weights};
+    struct placement placement = {.weights = weights};
     size_t full = partition_bytes / sizeof(float);
     enum status status = check_numbers(element_count, partition_bytes, server_count, err);
 
@@ -191,16 +193,16 @@ enum status shard_map_make_weighted(size_t element_count, size_t partition_bytes
     if (status != STATUS_OK)
         return status;
     map.length = (element_count - 1) / full + 1;
-    status = allocate(&map, &placing, err);
+    status = allocate_map(&map, &placement, err);
     if (status != STATUS_OK) {
         shard_map_release(&map);
         return status;
     }
-    placing.parts = placing.heap + server_count;
-    placing_start(&placing, server_count);
-    place_all(&map, &placing, element_count, full);
+    placement.parts = placement.heap + server_count;
+    placement_init(&placement, server_count);
+    assign_partitions(&map, &placement, element_count, full);
     list_held(&map);
-    free(placing.heap);
+    free(placement.heap);
     *ret = map;
     return STATUS_OK;
 }
@@ -237,8 +239,8 @@ static uint64_t common_divisor(uint64_t a, uint64_t b)
     return a;
 }
 
-/* In how many equal pieces the weights divide a slab. */
-static size_t whole_shares(unsigned server_count, const uint32_t *weights)
+/* The number of equal pieces into which the weights divide a slab. */
+static size_t count_equal_shares(unsigned server_count, const uint32_t *weights)
 {
     uint64_t sum = 0, divisor = 0, most = (uint64_t)server_count * SHARES_MAX;
 
@@ -255,7 +257,7 @@ size_t shard_map_partition_bytes_weighted(size_t element_count, unsigned server_
                                           const uint32_t *weights)
 {
     size_t default_elements = PARTITION_BYTES_DEFAULT / sizeof(float);
-    size_t per_share = divide_up(element_count, whole_shares(server_count, weights));
+    size_t per_share = divide_up(element_count, count_equal_shares(server_count, weights));
     size_t rounds = divide_up(per_share, default_elements);
     size_t bytes = rounds ? divide_up(per_share, rounds) * sizeof(float) : 0;
 
@@ -298,7 +300,7 @@ double shard_map_imbalance(const struct shard_map *m)
     return (double)largest * (double)m->server_count / (double)sum;
 }
 
-double shard_map_misfit(const struct shard_map *m, const uint32_t *weights)
+double shard_map_weighted_imbalance(const struct shard_map *m, const uint32_t *weights)
 {
     double largest = 0, elements = 0, sum = 0;
 

@@ -1,8 +1,9 @@
 /*
- * The errors are those that PyTorch's rendezvous gives, with the text that caused them.  Rank and
- * world size come from the launcher or from flags, never from the URL, so that there is one place
- * to look for them.  Under torchrun the launcher itself listens on MASTER_PORT
- * (TORCHELASTIC_USE_AGENT_STORE): our store takes the next port then and says so.
+ * Parses init method URLs.  The errors are those of PyTorch's rendezvous and quote the text.  Rank
+ * and world size come from the launcher or from flags, never from the URL, so that they have one
+ * source.  Under torchrun the launcher itself listens on MASTER_PORT
+ * (TORCHELASTIC_USE_AGENT_STORE): our store then uses the next port, and `origin` states it.  No
+ * state, no locks.
  */
 #include "common/store/init_method.h"
 
@@ -11,15 +12,15 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char *after(const char *text, const char *scheme)
+static const char *skip_prefix(const char *text, const char *scheme)
 {
     const size_t length = strlen(scheme);
 
     return strncmp(text, scheme, length) == 0 ? text + length : NULL;
 }
 
-static enum status from_env(const char *rest, const struct launch_env *launch,
-                            struct init_method *ret, struct error *err)
+static enum status parse_env_url(const char *rest, const struct launch_env *launch,
+                                 struct init_method *ret, struct error *err)
 {
     if (*rest != '\0')
         return error_set(err, STATUS_CONFIG,
@@ -37,7 +38,7 @@ static enum status from_env(const char *rest, const struct launch_env *launch,
     return STATUS_OK;
 }
 
-/* True when the text behind tcp:// names a host and no port: "host", "host:", "[v6]". */
+/* True when the text after tcp:// has a host and no port: "host", "host:", "[v6]". */
 static bool port_is_missing(const char *rest)
 {
     const char *bracket = rest[0] == '[' ? strchr(rest, ']') : NULL;
@@ -46,8 +47,9 @@ static bool port_is_missing(const char *rest)
     return !colon || colon[1] == '\0';
 }
 
-static enum status from_tcp(const char *text, const char *rest, const struct launch_env *launch,
-                            struct init_method *ret, struct error *err)
+static enum status parse_tcp_url(const char *text, const char *rest,
+                                 const struct launch_env *launch, struct init_method *ret,
+                                 struct error *err)
 {
     enum status status;
 
@@ -71,7 +73,7 @@ static enum status from_tcp(const char *text, const char *rest, const struct lau
     return STATUS_OK;
 }
 
-static enum status from_unix(const char *text, struct init_method *ret, struct error *err)
+static enum status parse_unix_url(const char *text, struct init_method *ret, struct error *err)
 {
     (void)snprintf(ret->origin, sizeof(ret->origin), "--init-method");
     return endpoint_parse(text, "init method", &ret->endpoint, err);
@@ -93,8 +95,8 @@ static enum status check_folder(const char *path, struct error *err)
     return STATUS_OK;
 }
 
-static enum status from_file(const char *text, const char *path, struct init_method *ret,
-                             struct error *err)
+static enum status parse_file_url(const char *text, const char *path, struct init_method *ret,
+                                  struct error *err)
 {
     const size_t length = strlen(path);
 
@@ -122,17 +124,17 @@ enum status init_method_parse(const char *text, const struct launch_env *launch,
     const char *rest;
 
     *ret = (struct init_method){0};
-    rest = after(text, "env://");
+    rest = skip_prefix(text, "env://");
     if (rest)
-        return from_env(rest, launch, ret, err);
-    rest = after(text, "tcp://");
+        return parse_env_url(rest, launch, ret, err);
+    rest = skip_prefix(text, "tcp://");
     if (rest)
-        return from_tcp(text, rest, launch, ret, err);
-    if (after(text, "unix:/"))
-        return from_unix(text, ret, err);
-    rest = after(text, "file://");
+        return parse_tcp_url(text, rest, launch, ret, err);
+    if (skip_prefix(text, "unix:/"))
+        return parse_unix_url(text, ret, err);
+    rest = skip_prefix(text, "file://");
     if (rest)
-        return from_file(text, rest, ret, err);
+        return parse_file_url(text, rest, ret, err);
     return error_set(err, STATUS_CONFIG,
                      "init method '%.200s' is none of env://, tcp://host:port, unix:///path and "
                      "file:///path",

@@ -1,8 +1,8 @@
 /*
- * init_method: where the store is, from a URL with PyTorch's schemes: "env://" (MASTER_ADDR and
+ * init_method: the store's location, from a URL with PyTorch's schemes: "env://" (MASTER_ADDR and
  * MASTER_PORT of the launcher), "tcp://host:port" and "file:///path", and "unix:///path" for a
- * store that rank 0 serves on a Unix socket to the ranks of its host.  Pure but for a look at the
- * folder of a file.
+ * store that rank 0 serves on a Unix socket to the ranks of its host.  Pure, except that it checks
+ * the folder of a file.
  */
 #ifndef SPARRING_COMMON_STORE_INIT_METHOD_H
 #define SPARRING_COMMON_STORE_INIT_METHOD_H
@@ -15,13 +15,12 @@
 
 struct init_method {
     bool is_file;
-    char path[4096];          /* a file's */
-    struct endpoint endpoint; /* rank 0's, else */
-    char origin[96]; /* where it came from: "--init-method", "SLURM_STEP_NODELIST and default" */
+    char path[4096];          /* of the file */
+    struct endpoint endpoint; /* of rank 0, unless is_file */
+    char origin[96];          /* its source: "--init-method", "SLURM_STEP_NODELIST and default" */
 };
 
-/* STATUS_CONFIG names the text and what is wrong with it; STATUS_NOT_FOUND a folder that is not
- * there. */
+/* STATUS_CONFIG: malformed, with the text and the problem; STATUS_NOT_FOUND: no such folder. */
 enum status init_method_parse(const char *text, const struct launch_env *launch,
                               struct init_method *ret, struct error *err);
 

@@ -1,10 +1,11 @@
 /*
- * Failure notice and farewell, over the store's own operations; keys start with "sparring/store/":
+ * Failure notice and departure of ranks, over the store's own operations; keys start with
+ * "sparring/store/":
  *
- *   failure       "<rank> <text>" of the first that failed, by compare_set
- *   goodbye/<r>   set by each rank as it leaves; the host waits for all of them
+ *   failure       "<rank> <text>" of the first rank that failed, by compare_set
+ *   goodbye/<r>   set by each rank as it leaves; the rank that serves the store waits for all
  *
- * Texts from the store are bounded and made printable before they reach an error.
+ * Texts from the store are bounded and made printable before they reach an error.  No locks.
  */
 #include "common/store/store_ops.h"
 
@@ -76,9 +77,9 @@ bool store_find_failure(struct store *store, int64_t wait_ms, struct error *err)
     return true;
 }
 
-/* ---- farewell */
+/* ---- departure */
 
-static enum status say_goodbye(struct store *store, unsigned rank)
+static enum status announce_departure(struct store *store, unsigned rank)
 {
     char key[STORE_KEY_MAX + 1];
     char name[32];
@@ -88,25 +89,25 @@ static enum status say_goodbye(struct store *store, unsigned rank)
     return store->ops->set(store->impl, key, "", 0, clock_now_ns(), NULL);
 }
 
-void store_excuse(struct store *store, unsigned rank)
+void store_mark_departed(struct store *store, unsigned rank)
 {
-    (void)say_goodbye(store, rank);
+    (void)announce_departure(store, rank);
 }
 
-void store_farewell(struct store *store, int64_t deadline_ns)
+void store_depart(struct store *store, int64_t deadline_ns)
 {
-    const int64_t now_ns = clock_now_ns(); /* the store has its own patience to answer */
+    const int64_t now_ns = clock_now_ns(); /* the store adds its own reply time-out */
     const struct store_ops *ops = store->ops;
 
-    if (store->duplicate) /* the goodbye of this rank is another process's to say */
+    if (store->duplicate) /* the other process with this rank announces the departure */
         return;
-    if (say_goodbye(store, store->rank) != STATUS_OK)
+    if (announce_departure(store, store->rank) != STATUS_OK)
         return;
-    /* Who serves may be gone as soon as ours is said: nobody asks it for nothing. */
-    if (!ops->serves(store->impl) && !ops->forget)
+    /* The server may exit once it has our departure: send no further call without need. */
+    if (!ops->is_server(store->impl) && !ops->remove_group)
         return;
-    if (store_await_ranks(store, "goodbye", ops->serves(store->impl) ? deadline_ns : now_ns, now_ns,
-                          NULL, NULL) == STATUS_OK &&
-        ops->forget)
-        ops->forget(store->impl, store->prefix, now_ns);
+    if (store_await_ranks(store, "goodbye", ops->is_server(store->impl) ? deadline_ns : now_ns,
+                          now_ns, NULL, NULL) == STATUS_OK &&
+        ops->remove_group)
+        ops->remove_group(store->impl, store->prefix, now_ns);
 }

@@ -2,14 +2,14 @@
  * Rendezvous: a small protocol over the store's own operations, so it works the same on every
  * implementation.  All keys start with "sparring/store/".
  *
- *   world_size   what the first rank said; whoever differs leaves the verdict "mismatch" before it
- *                announces itself, so nobody can find the job complete
- *   rank/<r>     "<world size> <pid> <nonce> <host>", by compare_set: who finds another's text
- *                there is a second process with this rank, and says so in the verdict
- *   verdict      "complete", "mismatch" or "duplicate <text>": the one key that all wait for; the
- *                last to announce itself sees that all are there
+ *   world_size   of the first rank; a rank with another one sets the verdict "mismatch" before it
+ *                announces itself, so no rank can find the job complete
+ *   rank/<r>     "<world size> <pid> <nonce> <host>", by compare_set: a process that finds another
+ *                process's text there is a duplicate, and sets the verdict
+ *   verdict      "complete", "mismatch" or "duplicate <text>": the key that all ranks wait for; the
+ *                last rank to announce itself finds all ranks present and sets "complete"
  *
- * Texts from the store are bounded and made printable before they reach an error.
+ * Texts from the store are bounded and made printable before they reach an error.  No locks.
  */
 #include "common/store/store_ops.h"
 
@@ -24,13 +24,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { mismatch_grace_ms = 2000, listed_ranges_max = 64, look_ms = 2500 };
+enum { mismatch_grace_ms = 2000, listed_ranges_max = 64, poll_ms = 2500 };
 
-/* One rank's own words. */
+/* The parsed value of one rank's key. */
 struct announcement {
     unsigned world_size;
-    char process[320]; /* "pid 12 on host-a" */
-    char self[320];    /* as struct store's */
+    char process[320];  /* "pid 12 on host-a" */
+    char identity[320]; /* as in struct store */
 };
 
 static void rank_key(const struct store *store, unsigned rank, char *full)
@@ -44,33 +44,33 @@ static void rank_key(const struct store *store, unsigned rank, char *full)
 /* ---- announcements */
 
 /* The three words of "<pid> <nonce> <host>" as "pid 12 on host-a". */
-static bool describe_process(const char *self, char *text, size_t size)
+static bool format_process(const char *identity, char *text, size_t size)
 {
-    const char *nonce = strchr(self, ' ');
+    const char *nonce = strchr(identity, ' ');
     const char *host = nonce ? strchr(nonce + 1, ' ') : NULL;
 
     if (!host)
         return false;
-    (void)snprintf(text, size, "pid %.*s on %.250s", (int)(nonce - self < 20 ? nonce - self : 20),
-                   self, host + 1);
+    (void)snprintf(text, size, "pid %.*s on %.250s",
+                   (int)(nonce - identity < 20 ? nonce - identity : 20), identity, host + 1);
     return true;
 }
 
 static enum status parse_announcement(char *value, unsigned rank, struct announcement *ret,
                                       struct error *err)
 {
-    char *self = strchr(value, ' ');
+    char *identity = strchr(value, ' ');
     uint64_t world_size = 0;
 
     store_make_printable(value);
-    if (self)
-        *self++ = '\0';
-    if (!self || !parse_uint64(value, &world_size) || world_size == 0 || world_size > INT32_MAX ||
-        !describe_process(self, ret->process, sizeof(ret->process)))
+    if (identity)
+        *identity++ = '\0';
+    if (!identity || !parse_uint64(value, &world_size) || world_size == 0 ||
+        world_size > INT32_MAX || !format_process(identity, ret->process, sizeof(ret->process)))
         return error_set(err, STATUS_DATA, "the announcement of rank %u in the store is malformed",
                          rank);
     ret->world_size = (unsigned)world_size;
-    (void)snprintf(ret->self, sizeof(ret->self), "%s", self);
+    (void)snprintf(ret->identity, sizeof(ret->identity), "%s", identity);
     return STATUS_OK;
 }
 
@@ -92,24 +92,24 @@ static enum status read_announcement(struct store *store, unsigned rank, int64_t
     return status;
 }
 
-/* Leave the verdict unless there is one; what is there now does not matter here. */
-static enum status give_verdict(struct store *store, const char *verdict, int64_t deadline_ns,
-                                struct error *err)
+/* Set the verdict unless one is set already; the current value is not needed here. */
+static enum status set_outcome(struct store *store, const char *outcome, int64_t deadline_ns,
+                               struct error *err)
 {
     char key[STORE_KEY_MAX + 1];
     char *value = NULL;
     enum status status;
 
     store_reserved_key(store, "verdict", key);
-    status = store->ops->compare_set(store->impl, key, "", verdict, deadline_ns, &value, err);
+    status = store->ops->compare_set(store->impl, key, "", outcome, deadline_ns, &value, err);
     free(value);
     return status;
 }
 
 /* ---- mismatch and duplicates */
 
-/* Read every announcement up to the largest world size that anybody has, giving the late ones a
- * moment, and name all that differ from ours. */
+/* Read every announcement up to the largest world size found, with a short grace period for late
+ * ranks, and list all world sizes that differ from ours. */
 static enum status report_mismatch(struct store *store, int64_t deadline_ns, struct error *err)
 {
     const int64_t grace_ns = clock_deadline_ns(mismatch_grace_ms);
@@ -142,30 +142,30 @@ static enum status report_mismatch(struct store *store, int64_t deadline_ns, str
     return status;
 }
 
-/* Another process holds our rank: tell it and everybody else. */
+/* Another process holds our rank: set the verdict, which all ranks receive. */
 static enum status report_duplicate(struct store *store, const struct announcement *first,
                                     int64_t deadline_ns, struct error *err)
 {
-    char verdict[STORE_TEXT_MAX];
+    char outcome[STORE_TEXT_MAX];
     char second[320] = "";
     const char *hint = "";
 
     store->duplicate = true;
-    (void)describe_process(store->self, second, sizeof(second));
+    (void)format_process(store->identity, second, sizeof(second));
     if (strncmp(store->address, "file:", 5) == 0)
         hint = "; if the first belongs to an earlier job, remove the file";
-    (void)snprintf(verdict, sizeof(verdict), "duplicate two processes claim rank %u: %s and %s",
+    (void)snprintf(outcome, sizeof(outcome), "duplicate two processes claim rank %u: %s and %s",
                    store->rank, first->process, second);
-    (void)give_verdict(store, verdict, deadline_ns, NULL);
-    return error_set(err, STATUS_MISMATCH, "%s (at %s, %s%s)", strchr(verdict, ' ') + 1,
+    (void)set_outcome(store, outcome, deadline_ns, NULL);
+    return error_set(err, STATUS_MISMATCH, "%s (at %s, %s%s)", strchr(outcome, ' ') + 1,
                      store->address, store->origin, hint);
 }
 
 /* ---- rendezvous */
 
-/* Compare world sizes with the first rank that came; *ret_differs. */
-static enum status compare_sizes(struct store *store, int64_t deadline_ns, bool *ret_differs,
-                                 struct error *err)
+/* Compare our world size with the one that the first rank stored; *ret_differs. */
+static enum status compare_world_sizes(struct store *store, int64_t deadline_ns, bool *ret_differs,
+                                       struct error *err)
 {
     char key[STORE_KEY_MAX + 1];
     char ours[16];
@@ -179,10 +179,10 @@ static enum status compare_sizes(struct store *store, int64_t deadline_ns, bool 
         return status;
     *ret_differs = strcmp(value, ours) != 0;
     free(value);
-    return *ret_differs ? give_verdict(store, "mismatch", deadline_ns, err) : STATUS_OK;
+    return *ret_differs ? set_outcome(store, "mismatch", deadline_ns, err) : STATUS_OK;
 }
 
-static enum status announce(struct store *store, int64_t deadline_ns, struct error *err)
+static enum status announce_rank(struct store *store, int64_t deadline_ns, struct error *err)
 {
     char key[STORE_KEY_MAX + 1];
     char ours[400];
@@ -190,7 +190,7 @@ static enum status announce(struct store *store, int64_t deadline_ns, struct err
     struct announcement first;
     enum status status;
 
-    (void)snprintf(ours, sizeof(ours), "%u %s", store->world_size, store->self);
+    (void)snprintf(ours, sizeof(ours), "%u %s", store->world_size, store->identity);
     rank_key(store, store->rank, key);
     status = store->ops->compare_set(store->impl, key, "", ours, deadline_ns, &value, err);
     if (status == STATUS_OK && strcmp(value, ours) != 0) {
@@ -203,7 +203,7 @@ static enum status announce(struct store *store, int64_t deadline_ns, struct err
 }
 
 enum status store_await_ranks(struct store *store, const char *what, int64_t deadline_ns,
-                              int64_t answer_by_ns, bool **ret_missing, struct error *err)
+                              int64_t reply_deadline_ns, bool **ret_missing, struct error *err)
 {
     const size_t count = store->world_size;
     const size_t key_size = strlen(store->prefix) + sizeof(STORE_RESERVED) + strlen(what) + 24;
@@ -223,8 +223,8 @@ enum status store_await_ranks(struct store *store, const char *what, int64_t dea
         keys[rank] = key;
     }
     if (status == STATUS_OK)
-        status =
-            store->ops->wait(store->impl, keys, count, deadline_ns, answer_by_ns, missing, err);
+        status = store->ops->wait(store->impl, keys, count, deadline_ns, reply_deadline_ns, missing,
+                                  err);
     free(text);
     free(keys);
     if (status == STATUS_TIMEOUT && ret_missing)
@@ -267,11 +267,11 @@ static enum status report_missing(struct store *store, int64_t start_ns, struct 
     const int64_t now_ns = clock_now_ns();
     enum status status = store_await_ranks(store, "rank", now_ns, now_ns, &missing, err);
 
-    if (status == STATUS_OK) /* the last one came this very moment */
+    if (status == STATUS_OK) /* the last rank arrived after the deadline */
         return error_set(err, STATUS_TIMEOUT, "waited %.1f s for all %u ranks at %s (%s)",
                          (double)(clock_now_ns() - start_ns) * 1e-9, store->world_size,
                          store->address, store->origin);
-    if (!missing) /* it could not be found out */
+    if (!missing) /* the query failed */
         return status;
     count = list_missing(missing, store->world_size, &names);
     status = error_set(
@@ -283,7 +283,7 @@ static enum status report_missing(struct store *store, int64_t start_ns, struct 
     return status;
 }
 
-/* Who is missing so far, for whoever looks at the wait. */
+/* Show the missing ranks in the wait's line. */
 static void note_missing(struct store *store, struct wait *wait)
 {
     struct strbuf names = STRBUF_INIT;
@@ -301,15 +301,15 @@ static void note_missing(struct store *store, struct wait *wait)
     free(missing);
 }
 
-/* Get with a look at who is missing now and then. */
-static enum status get_looking(struct store *store, const char *key, int64_t deadline_ns,
-                               struct wait *wait, char **ret_value, size_t *ret_size,
-                               struct error *err)
+/* Get, updating the wait's line with the missing ranks every poll_ms. */
+static enum status get_with_progress(struct store *store, const char *key, int64_t deadline_ns,
+                                     struct wait *wait, char **ret_value, size_t *ret_size,
+                                     struct error *err)
 {
     for (;;) {
-        int64_t look_ns = clock_deadline_ns(look_ms);
-        bool is_last = look_ns >= deadline_ns;
-        enum status status = store->ops->get(store->impl, key, is_last ? deadline_ns : look_ns,
+        int64_t poll_ns = clock_deadline_ns(poll_ms);
+        bool is_last = poll_ns >= deadline_ns;
+        enum status status = store->ops->get(store->impl, key, is_last ? deadline_ns : poll_ns,
                                              ret_value, ret_size, err);
 
         if (status != STATUS_TIMEOUT || is_last)
@@ -318,7 +318,7 @@ static enum status get_looking(struct store *store, const char *key, int64_t dea
     }
 }
 
-static enum status await_verdict(struct store *store, int64_t start_ns, int64_t deadline_ns,
+static enum status await_outcome(struct store *store, int64_t start_ns, int64_t deadline_ns,
                                  struct wait *wait, struct error *err)
 {
     char key[STORE_KEY_MAX + 1];
@@ -327,7 +327,7 @@ static enum status await_verdict(struct store *store, int64_t start_ns, int64_t 
     enum status status;
 
     store_reserved_key(store, "verdict", key);
-    status = get_looking(store, key, deadline_ns, wait, &value, &size, err);
+    status = get_with_progress(store, key, deadline_ns, wait, &value, &size, err);
     if (status == STATUS_TIMEOUT)
         return report_missing(store, start_ns, err);
     if (status != STATUS_OK)
@@ -345,25 +345,26 @@ static enum status await_verdict(struct store *store, int64_t start_ns, int64_t 
     return status;
 }
 
-static enum status meet_ranks(struct store *store, int64_t start_ns, int64_t deadline_ns,
-                              struct wait *wait, struct error *err)
+static enum status run_rendezvous(struct store *store, int64_t start_ns, int64_t deadline_ns,
+                                  struct wait *wait, struct error *err)
 {
     bool differs = false;
-    enum status status = compare_sizes(store, deadline_ns, &differs, err);
+    enum status status = compare_world_sizes(store, deadline_ns, &differs, err);
 
     if (status == STATUS_OK)
-        status = announce(store, deadline_ns, err);
+        status = announce_rank(store, deadline_ns, err);
     if (status != STATUS_OK)
         return status;
     if (differs)
         return report_mismatch(store, deadline_ns, err);
-    /* A look at who is there; rank 0 may be long in answering while its host starts many ranks. */
+    /* Query once which ranks are present; rank 0 may reply late while its host starts many ranks.
+     */
     status = store_await_ranks(store, "rank", clock_now_ns(), deadline_ns, NULL, err);
     if (status == STATUS_OK)
-        status = give_verdict(store, "complete", deadline_ns, err);
+        status = set_outcome(store, "complete", deadline_ns, err);
     if (status != STATUS_OK && status != STATUS_TIMEOUT)
         return status;
-    return await_verdict(store, start_ns, deadline_ns, wait, err);
+    return await_outcome(store, start_ns, deadline_ns, wait, err);
 }
 
 enum status store_rendezvous(struct store *store, struct error *err)
@@ -374,7 +375,7 @@ enum status store_rendezvous(struct store *store, struct error *err)
     enum status status;
 
     wait_begin(&wait, deadline_ns, "all %u ranks at %s", store->world_size, store->address);
-    status = meet_ranks(store, start_ns, deadline_ns, &wait, err);
+    status = run_rendezvous(store, start_ns, deadline_ns, &wait, err);
     wait_end(&wait);
     return status;
 }

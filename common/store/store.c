@@ -1,6 +1,6 @@
 /*
- * The front of the store: keys with their group prefix, time-outs as deadlines, texts for whoever
- * waited in vain.  What is stored where is the business of store_ops.
+ * The public functions of the store: add the group prefix to keys, convert time-outs to deadlines,
+ * and write the error texts of time-outs.  The implementations behind store_ops do the storage.
  * Limits: a key is printable ASCII, 1 to 1024 bytes with its prefix; a value has 16 MiB at most.
  * Locking: none here; a struct store does not change after store_open.
  */
@@ -32,8 +32,8 @@ static enum status check_text(const char *what, const char *text, struct error *
 }
 
 /* "<prefix><key>" into full, which has STORE_KEY_MAX + 1 bytes. */
-static enum status full_key(const struct store *store, const char *key, char *full,
-                            struct error *err)
+static enum status make_full_key(const struct store *store, const char *key, char *full,
+                                 struct error *err)
 {
     enum status status = check_text("a store key", key, err);
     int length;
@@ -75,27 +75,28 @@ static enum status make_prefix(const char *group, char **ret, struct error *err)
     return mem_strdup(prefix, ret, err);
 }
 
-/* Who we are, unlike every other handle in the world. */
-static enum status make_self(char **ret, struct error *err)
+/* A text that identifies this handle uniquely. */
+static enum status make_identity(char **ret, struct error *err)
 {
     char host[256] = "";
-    char self[320];
+    char identity[320];
     uint64_t nonce = 0;
 
     if (gethostname(host, sizeof(host) - 1) != 0 || host[0] == '\0')
         (void)snprintf(host, sizeof(host), "unknown-host");
     if (getrandom(&nonce, sizeof(nonce), 0) != (ssize_t)sizeof(nonce))
         nonce = (uint64_t)clock_now_ns();
-    (void)snprintf(self, sizeof(self), "%ld %016jx %s", (long)getpid(), (uintmax_t)nonce, host);
-    return mem_strdup(self, ret, err);
+    (void)snprintf(identity, sizeof(identity), "%ld %016jx %s", (long)getpid(), (uintmax_t)nonce,
+                   host);
+    return mem_strdup(identity, ret, err);
 }
 
-static void free_store(struct store *store)
+static void store_release(struct store *store)
 {
     if (store->impl)
         store->ops->close(store->impl);
     free(store->prefix);
-    free(store->self);
+    free(store->identity);
     free(store);
 }
 
@@ -130,11 +131,11 @@ enum status store_open(const struct store_config *config, struct store **ret_sto
     store->timeout_ms = config->timeout_ms > 0 ? config->timeout_ms : default_timeout_ms;
     status = make_prefix(config->group, &store->prefix, err);
     if (status == STATUS_OK)
-        status = make_self(&store->self, err);
+        status = make_identity(&store->identity, err);
     if (status == STATUS_OK)
         status = open_impl(store, config, err);
     if (status != STATUS_OK) {
-        free_store(store);
+        store_release(store);
         return status;
     }
     *ret_store = store;
@@ -162,7 +163,7 @@ enum status store_set(struct store *store, const char *key, const void *value, s
                       struct error *err)
 {
     char full[STORE_KEY_MAX + 1];
-    enum status status = full_key(store, key, full, err);
+    enum status status = make_full_key(store, key, full, err);
 
     if (status != STATUS_OK)
         return status;
@@ -174,7 +175,7 @@ enum status store_get(struct store *store, const char *key, int64_t timeout_ms, 
 {
     const int64_t start_ns = clock_now_ns();
     char full[STORE_KEY_MAX + 1];
-    enum status status = full_key(store, key, full, err);
+    enum status status = make_full_key(store, key, full, err);
 
     if (status != STATUS_OK)
         return status;
@@ -191,7 +192,7 @@ enum status store_add(struct store *store, const char *key, int64_t delta, int64
                       struct error *err)
 {
     char full[STORE_KEY_MAX + 1];
-    enum status status = full_key(store, key, full, err);
+    enum status status = make_full_key(store, key, full, err);
 
     if (status != STATUS_OK)
         return status;
@@ -202,7 +203,7 @@ enum status store_compare_set(struct store *store, const char *key, const char *
                               const char *desired, char **ret_value, struct error *err)
 {
     char full[STORE_KEY_MAX + 1];
-    enum status status = full_key(store, key, full, err);
+    enum status status = make_full_key(store, key, full, err);
 
     if (status != STATUS_OK)
         return status;
@@ -213,7 +214,7 @@ enum status store_compare_set(struct store *store, const char *key, const char *
 enum status store_delete(struct store *store, const char *key, bool *ret_found, struct error *err)
 {
     char full[STORE_KEY_MAX + 1];
-    enum status status = full_key(store, key, full, err);
+    enum status status = make_full_key(store, key, full, err);
 
     if (status != STATUS_OK)
         return status;
@@ -234,15 +235,15 @@ struct key_list {
     bool *missing;
 };
 
-static void release_list(struct key_list *list)
+static void key_list_release(struct key_list *list)
 {
     free(list->text);
     free(list->keys);
     free(list->missing);
 }
 
-static enum status make_list(const struct store *store, const char *const *keys, size_t count,
-                             struct key_list *list, struct error *err)
+static enum status key_list_init(const struct store *store, const char *const *keys, size_t count,
+                                 struct key_list *list, struct error *err)
 {
     const size_t prefix_size = strlen(store->prefix);
     size_t bytes = 0;
@@ -264,7 +265,7 @@ static enum status make_list(const struct store *store, const char *const *keys,
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         char full[STORE_KEY_MAX + 1];
 
-        status = full_key(store, keys[i], full, err);
+        status = make_full_key(store, keys[i], full, err);
         if (status != STATUS_OK)
             break;
         memcpy(next, full, strlen(full) + 1);
@@ -304,24 +305,24 @@ enum status store_wait(struct store *store, const char *const *keys, size_t coun
     const int64_t start_ns = clock_now_ns();
     const int64_t deadline_ns = deadline_of(store, timeout_ms);
     struct key_list list = {0};
-    enum status status = make_list(store, keys, count, &list, err);
+    enum status status = key_list_init(store, keys, count, &list, err);
 
     if (status == STATUS_OK)
         status = store->ops->wait(store->impl, list.keys, count, deadline_ns, deadline_ns,
                                   list.missing, err);
     if (status == STATUS_TIMEOUT && list.missing)
         status = report_missing(store, keys, list.missing, count, start_ns, err);
-    release_list(&list);
+    key_list_release(&list);
     return status;
 }
 
 /* ---- close */
 
-void store_close(struct store *store, int64_t linger_ms)
+void store_close(struct store *store, int64_t departure_timeout_ms)
 {
     if (!store)
         return;
-    if (linger_ms >= 0)
-        store_farewell(store, clock_deadline_ns(linger_ms));
-    free_store(store);
+    if (departure_timeout_ms >= 0)
+        store_depart(store, clock_deadline_ns(departure_timeout_ms));
+    store_release(store);
 }

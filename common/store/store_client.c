@@ -1,13 +1,12 @@
 /*
- * The store over gRPC: rank 0 serves the table, every rank (rank 0, too) calls it.
+ * The store over gRPC: rank 0 serves the table, every rank, including rank 0, calls it.
  *
- * Time-outs.  The server holds Get and Wait open for what is left until the caller's deadline and
- * then answers which keys are missing.  The call's own deadline lies `answer_ms` behind that: a
- * store that has not answered by then is lost, which is another thing than a missing key.
- * Errors after `open` name rank 0, because it has the table.  Nothing is repeated: Add and
- * CompareSet would count twice.  Once the connection broke, every later call fails at once: who
- * listens there next has another table.
- * Locking: none here but an atomic flag; gRPC does the rest.
+ * Time-outs.  The server holds Get and Wait open until the caller's deadline and then replies with
+ * the missing keys.  The call's own deadline is `reply_grace_ms` later: a store that has not
+ * replied by then is lost, which is another error than a missing key. Errors after `open` name rank
+ * 0, because it has the table.  Nothing is retried: Add and CompareSet would be applied twice. Once
+ * the connection has broken, every later call fails at once: the next process to listen there would
+ * have another table. Locking: one atomic flag; the rest is in rpc.
  */
 #include "common/store/store_ops.h"
 
@@ -22,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { answer_ms = 2000 };
+enum { reply_grace_ms = 2000 };
 
 struct store_client {
     struct store_server *server; /* NULL unless this is rank 0 */
@@ -32,8 +31,8 @@ struct store_client {
     char origin[96];
 };
 
-/* protobuf-c takes pointers without const and only reads. */
-static char *unconst(const void *pointer)
+/* protobuf-c's parameters are not const, but it only reads them. */
+static char *remove_const(const void *pointer)
 {
     union {
         const void *constant;
@@ -45,17 +44,17 @@ static char *unconst(const void *pointer)
 
 /* ---- calls */
 
-/* Did the store itself not answer, whatever the reason? */
+/* Does the status mean that the store itself did not reply? */
 static bool is_lost(enum status status)
 {
     return status == STATUS_UNREACHABLE || status == STATUS_TIMEOUT ||
            status == STATUS_UNAVAILABLE || status == STATUS_PEER_LOST || status == STATUS_CANCELLED;
 }
 
-/* One call; *ret_reply is the caller's on success.  Returns the call's status as it is. */
-static enum status ask(struct store_client *client, const char *path,
-                       const struct store_request *request, int64_t deadline_ns,
-                       struct store_reply *ret_reply, struct error *err)
+/* One call; the caller owns *ret_reply on success.  Returns the call's status unchanged. */
+static enum status call_rpc(struct store_client *client, const char *path,
+                            const struct store_request *request, int64_t deadline_ns,
+                            struct store_reply *ret_reply, struct error *err)
 {
     uint8_t *packed = NULL;
     size_t packed_size = 0;
@@ -75,25 +74,25 @@ static enum status ask(struct store_client *client, const char *path,
     return status;
 }
 
-/* The call's own deadline; what is over already is asked once. */
+/* The call's own deadline; an operation whose deadline has passed is still sent once. */
 static int64_t call_deadline(int64_t deadline_ns)
 {
     const int64_t now_ns = clock_now_ns();
     const int64_t from_ns = deadline_ns > now_ns ? deadline_ns : now_ns;
 
-    return from_ns < INT64_MAX - (int64_t)answer_ms * 1000000
-               ? from_ns + (int64_t)answer_ms * 1000000
+    return from_ns < INT64_MAX - (int64_t)reply_grace_ms * 1000000
+               ? from_ns + (int64_t)reply_grace_ms * 1000000
                : from_ns;
 }
 
-/* `ask` with the deadline of an operation, and with a lost store put into words.  The store counts
- * as lost at answer_by_ns, or at the call's own deadline if that is later. */
+/* call_rpc with the deadline of an operation and an error text for a lost store.  The store counts
+ * as lost at reply_deadline_ns, or at the call's own deadline if that is later. */
 static enum status call_until(struct store_client *client, const char *path,
                               struct store_request *request, int64_t deadline_ns,
-                              int64_t answer_by_ns, struct store_reply *ret_reply,
+                              int64_t reply_deadline_ns, struct store_reply *ret_reply,
                               struct error *err)
 {
-    const int64_t own_ns = call_deadline(deadline_ns);
+    const int64_t call_deadline_ns = call_deadline(deadline_ns);
     struct error detail = {0};
     enum status status;
 
@@ -102,8 +101,9 @@ static enum status call_until(struct store_client *client, const char *path,
                          "lost the store of rank 0 at %s (%s): the connection broke before",
                          client->address, client->origin);
     request->timeout_ms = clock_left_ms(deadline_ns);
-    status = ask(client, path, request, answer_by_ns > own_ns ? answer_by_ns : own_ns, ret_reply,
-                 &detail);
+    status = call_rpc(client, path, request,
+                      reply_deadline_ns > call_deadline_ns ? reply_deadline_ns : call_deadline_ns,
+                      ret_reply, &detail);
     if (status == STATUS_OK)
         return STATUS_OK;
     if (status == STATUS_PEER_LOST)
@@ -114,9 +114,9 @@ static enum status call_until(struct store_client *client, const char *path,
     return error_set(err, status, "%s", detail.text);
 }
 
-static enum status call(struct store_client *client, const char *path,
-                        struct store_request *request, int64_t deadline_ns,
-                        struct store_reply *ret_reply, struct error *err)
+static enum status call_with_deadline(struct store_client *client, const char *path,
+                                      struct store_request *request, int64_t deadline_ns,
+                                      struct store_reply *ret_reply, struct error *err)
 {
     return call_until(client, path, request, deadline_ns, deadline_ns, ret_reply, err);
 }
@@ -125,7 +125,7 @@ static enum status grpc_set(void *impl, const char *key, const void *value, size
                             int64_t deadline_ns, struct error *err)
 {
     struct store_request request = {
-        .key = unconst(key), .value = (uint8_t *)unconst(value), .value_size = size};
+        .key = remove_const(key), .value = (uint8_t *)remove_const(value), .value_size = size};
     struct store_reply reply = {0};
     enum status status;
 
@@ -133,7 +133,7 @@ static enum status grpc_set(void *impl, const char *key, const void *value, size
         return error_set(err, STATUS_INVALID,
                          "the value of store key '%.100s' has %zu bytes, %u allowed", key, size,
                          STORE_VALUE_MAX);
-    status = call(impl, "/sparring.v1.Store/Set", &request, deadline_ns, &reply, err);
+    status = call_with_deadline(impl, "/sparring.v1.Store/Set", &request, deadline_ns, &reply, err);
     wire_release_store_reply(&reply);
     return status;
 }
@@ -141,14 +141,15 @@ static enum status grpc_set(void *impl, const char *key, const void *value, size
 static enum status grpc_get(void *impl, const char *key, int64_t deadline_ns, char **ret_value,
                             size_t *ret_size, struct error *err)
 {
-    struct store_request request = {.key = unconst(key)};
+    struct store_request request = {.key = remove_const(key)};
     struct store_reply reply = {0};
-    enum status status = call(impl, "/sparring.v1.Store/Get", &request, deadline_ns, &reply, err);
+    enum status status =
+        call_with_deadline(impl, "/sparring.v1.Store/Get", &request, deadline_ns, &reply, err);
 
     if (status == STATUS_OK && reply.missing_count > 0)
         status = STATUS_TIMEOUT;
     if (status == STATUS_OK) {
-        *ret_value = (char *)reply.value; /* wire puts a NUL behind it */
+        *ret_value = (char *)reply.value; /* wire appends a NUL */
         *ret_size = reply.value_size;
         reply.value = NULL;
     }
@@ -159,9 +160,10 @@ static enum status grpc_get(void *impl, const char *key, int64_t deadline_ns, ch
 static enum status grpc_add(void *impl, const char *key, int64_t delta, int64_t deadline_ns,
                             int64_t *ret_sum, struct error *err)
 {
-    struct store_request request = {.key = unconst(key), .delta = delta};
+    struct store_request request = {.key = remove_const(key), .delta = delta};
     struct store_reply reply = {0};
-    enum status status = call(impl, "/sparring.v1.Store/Add", &request, deadline_ns, &reply, err);
+    enum status status =
+        call_with_deadline(impl, "/sparring.v1.Store/Add", &request, deadline_ns, &reply, err);
 
     if (status == STATUS_OK)
         *ret_sum = reply.number;
@@ -173,14 +175,14 @@ static enum status grpc_compare_set(void *impl, const char *key, const char *exp
                                     const char *desired, int64_t deadline_ns, char **ret_value,
                                     struct error *err)
 {
-    struct store_request request = {.key = unconst(key),
-                                    .value = (uint8_t *)unconst(desired),
+    struct store_request request = {.key = remove_const(key),
+                                    .value = (uint8_t *)remove_const(desired),
                                     .value_size = strlen(desired),
-                                    .expected = (uint8_t *)unconst(expected),
+                                    .expected = (uint8_t *)remove_const(expected),
                                     .expected_size = strlen(expected)};
     struct store_reply reply = {0};
-    enum status status =
-        call(impl, "/sparring.v1.Store/CompareSet", &request, deadline_ns, &reply, err);
+    enum status status = call_with_deadline(impl, "/sparring.v1.Store/CompareSet", &request,
+                                            deadline_ns, &reply, err);
 
     if (status == STATUS_OK) {
         *ret_value = (char *)reply.value;
@@ -190,7 +192,7 @@ static enum status grpc_compare_set(void *impl, const char *key, const char *exp
     return status;
 }
 
-/* Mark the keys that the reply names; it names them in the order of the request. */
+/* Mark the keys listed in the reply, which are in the order of the request. */
 static enum status mark_missing(const struct store_client *client, const struct store_reply *reply,
                                 const char *const *keys, size_t count, bool *missing,
                                 struct error *err)
@@ -208,12 +210,12 @@ static enum status mark_missing(const struct store_client *client, const struct 
 }
 
 static enum status grpc_wait(void *impl, const char *const *keys, size_t count, int64_t deadline_ns,
-                             int64_t answer_by_ns, bool *ret_missing, struct error *err)
+                             int64_t reply_deadline_ns, bool *ret_missing, struct error *err)
 {
-    struct store_request request = {.keys = (char **)unconst(keys), .key_count = count};
+    struct store_request request = {.keys = (char **)remove_const(keys), .key_count = count};
     struct store_reply reply = {0};
     enum status status = call_until(impl, "/sparring.v1.Store/Wait", &request, deadline_ns,
-                                    answer_by_ns, &reply, err);
+                                    reply_deadline_ns, &reply, err);
 
     if (status == STATUS_OK && reply.missing_count > 0)
         status = mark_missing(impl, &reply, keys, count, ret_missing, err);
@@ -224,10 +226,10 @@ static enum status grpc_wait(void *impl, const char *const *keys, size_t count, 
 static enum status grpc_remove(void *impl, const char *key, int64_t deadline_ns, bool *ret_found,
                                struct error *err)
 {
-    struct store_request request = {.key = unconst(key)};
+    struct store_request request = {.key = remove_const(key)};
     struct store_reply reply = {0};
     enum status status =
-        call(impl, "/sparring.v1.Store/Delete", &request, deadline_ns, &reply, err);
+        call_with_deadline(impl, "/sparring.v1.Store/Delete", &request, deadline_ns, &reply, err);
 
     if (status == STATUS_OK)
         *ret_found = reply.found != 0;
@@ -241,7 +243,7 @@ static enum status grpc_num_keys(void *impl, int64_t deadline_ns, int64_t *ret_c
     struct store_request request = {0};
     struct store_reply reply = {0};
     enum status status =
-        call(impl, "/sparring.v1.Store/NumKeys", &request, deadline_ns, &reply, err);
+        call_with_deadline(impl, "/sparring.v1.Store/NumKeys", &request, deadline_ns, &reply, err);
 
     if (status == STATUS_OK)
         *ret_count = reply.number;
@@ -249,7 +251,7 @@ static enum status grpc_num_keys(void *impl, int64_t deadline_ns, int64_t *ret_c
     return status;
 }
 
-/* ---- life */
+/* ---- open and close */
 
 static void grpc_close(void *impl)
 {
@@ -260,15 +262,15 @@ static void grpc_close(void *impl)
     free(client);
 }
 
-/* Wait until the store answers; since start_ns. */
-static enum status greet(struct store_client *client, int64_t start_ns, int64_t deadline_ns,
-                         struct error *err)
+/* Wait until the store replies; start_ns is for the error text. */
+static enum status await_first_reply(struct store_client *client, int64_t start_ns,
+                                     int64_t deadline_ns, struct error *err)
 {
     const struct store_request request = {0};
     struct store_reply reply = {0};
     struct error detail = {0};
     enum status status =
-        ask(client, "/sparring.v1.Store/NumKeys", &request, deadline_ns, &reply, &detail);
+        call_rpc(client, "/sparring.v1.Store/NumKeys", &request, deadline_ns, &reply, &detail);
 
     wire_release_store_reply(&reply);
     if (status == STATUS_OK)
@@ -300,15 +302,15 @@ static enum status connect_client(struct store_client *client, const struct stor
     wait_begin(&wait, deadline_ns, "rank 0 at %s", text);
     status = rpc_client_open(&rpc, &client->rpc, err);
     if (status == STATUS_OK)
-        status = greet(client, start_ns, deadline_ns, err);
+        status = await_first_reply(client, start_ns, deadline_ns, err);
     wait_end(&wait);
-    if (status == STATUS_OK) /* from here on a store that is gone stays gone */
+    if (status == STATUS_OK) /* from here on a lost store does not come back */
         rpc_client_fail_fast(client->rpc);
     return status;
 }
 
-/* Where rank 0 listens may have come from a scheduler, whose names need not resolve here. */
-static void add_hint(const struct endpoint *listen, struct error *err)
+/* Rank 0's address may come from a scheduler, whose host names may not resolve here. */
+static void append_address_hint(const struct endpoint *listen, struct error *err)
 {
     struct error first = *err;
 
@@ -335,7 +337,7 @@ static enum status grpc_open(const struct store_config *config, const struct ini
         if (status == STATUS_OK)
             target.port = store_server_port(client->server);
         else
-            add_hint(&target, err);
+            append_address_hint(&target, err);
     }
     if (status == STATUS_OK)
         status = connect_client(client, config, &target, deadline_ns, err);
@@ -354,7 +356,7 @@ static void grpc_address(const void *impl, char *text, size_t size)
     (void)snprintf(text, size, "%s", client->address);
 }
 
-static bool grpc_serves(const void *impl)
+static bool grpc_is_server(const void *impl)
 {
     const struct store_client *client = impl;
 
@@ -370,8 +372,8 @@ const struct store_ops store_grpc_ops = {
     .wait = grpc_wait,
     .remove = grpc_remove,
     .num_keys = grpc_num_keys,
-    .forget = NULL, /* the table ends with rank 0 */
+    .remove_group = NULL, /* the table ends with rank 0 */
     .address = grpc_address,
-    .serves = grpc_serves,
+    .is_server = grpc_is_server,
     .close = grpc_close,
 };

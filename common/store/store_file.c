@@ -1,11 +1,10 @@
 /*
- * The store in a shared file.  Every handle replays the file's log into a table of its own; an
- * operation is: take the mutex and the file lock, catch up, act on the table, append what changed,
- * let go.  Who waits for a key looks again every few milliseconds: no notification works on every
- * network file system.
+ * The store in a shared file.  Every handle replays the file's log into its own table; an operation
+ * takes the mutex and the file lock, catches up, changes the table, appends the change and unlocks.
+ * A wait polls every few milliseconds: no notification works on every network file system.
  * Locking: `mutex` guards the log (threads of one handle), the file lock guards the file (handles).
- * Both are only ever tried or held for one operation's input and output, and a lock that stays
- * taken (a stopped process) is an error at the deadline.
+ * Both are held only for the I/O of one operation; a file lock that is not released (a stopped
+ * process) is an error at the deadline.
  */
 #include "common/store/store_ops.h"
 
@@ -21,7 +20,7 @@
 #include <time.h>
 
 enum { lock_pause_ns = 200000, poll_first_ns = 500000, poll_longest_ns = 10000000 };
-enum { lock_least_ms = 1000 }; /* others hold it for microseconds, unless they were stopped */
+enum { lock_minimum_ms = 1000 }; /* a holder needs microseconds, unless it was stopped */
 
 struct store_file {
     pthread_mutex_t mutex; /* guards log */
@@ -40,20 +39,20 @@ static void pause_for(int64_t pause_ns, int64_t deadline_ns)
     (void)nanosleep(&pause, NULL);
 }
 
-static void leave(struct store_file *file)
+static void unlock_file(struct store_file *file)
 {
     store_log_unlock(&file->log);
     (void)pthread_mutex_unlock(&file->mutex);
 }
 
-/* Take both locks and catch up, waiting for them at least lock_least_ms: a look without a time-out
- * must not fail because somebody else looks, too. */
-static enum status enter(struct store_file *file, bool exclusive, int64_t deadline_ns,
-                         struct error *err)
+/* Take both locks and catch up, waiting for them at least lock_minimum_ms: an operation without a
+ * time-out must not fail because another handle holds the lock for a moment. */
+static enum status lock_and_catch_up(struct store_file *file, bool exclusive, int64_t deadline_ns,
+                                     struct error *err)
 {
     const int64_t start_ns = clock_now_ns();
-    const int64_t least_ns = clock_deadline_ns(lock_least_ms);
-    const int64_t until_ns = deadline_ns > least_ns ? deadline_ns : least_ns;
+    const int64_t minimum_ns = clock_deadline_ns(lock_minimum_ms);
+    const int64_t until_ns = deadline_ns > minimum_ns ? deadline_ns : minimum_ns;
     bool locked = false;
 
     for (;;) {
@@ -64,7 +63,7 @@ static enum status enter(struct store_file *file, bool exclusive, int64_t deadli
         if (locked) {
             status = store_log_catch_up(&file->log, err);
             if (status != STATUS_OK)
-                leave(file);
+                unlock_file(file);
             return status;
         }
         (void)pthread_mutex_unlock(&file->mutex);
@@ -83,14 +82,14 @@ static enum status file_set(void *impl, const char *key, const void *value, size
                             int64_t deadline_ns, struct error *err)
 {
     struct store_file *file = impl;
-    enum status status = enter(file, true, deadline_ns, err);
+    enum status status = lock_and_catch_up(file, true, deadline_ns, err);
 
     if (status != STATUS_OK)
         return status;
     status = store_table_set(file->log.table, key, value, size, false, err);
     if (status == STATUS_OK)
         status = store_log_append(&file->log, STORE_PUT, key, value, size, err);
-    leave(file);
+    unlock_file(file);
     return status;
 }
 
@@ -99,7 +98,7 @@ static enum status file_add(void *impl, const char *key, int64_t delta, int64_t 
 {
     struct store_file *file = impl;
     int64_t sum = 0;
-    enum status status = enter(file, true, deadline_ns, err);
+    enum status status = lock_and_catch_up(file, true, deadline_ns, err);
 
     if (status != STATUS_OK)
         return status;
@@ -110,7 +109,7 @@ static enum status file_add(void *impl, const char *key, int64_t delta, int64_t 
 
         status = store_log_append(&file->log, STORE_PUT_COUNTER, key, text, (size_t)length, err);
     }
-    leave(file);
+    unlock_file(file);
     if (status == STATUS_OK)
         *ret_sum = sum;
     return status;
@@ -125,7 +124,7 @@ static enum status file_compare_set(void *impl, const char *key, const char *exp
     char *value = NULL;
     size_t value_size;
     bool written = false;
-    enum status status = enter(file, true, deadline_ns, err);
+    enum status status = lock_and_catch_up(file, true, deadline_ns, err);
 
     if (status != STATUS_OK)
         return status;
@@ -133,7 +132,7 @@ static enum status file_compare_set(void *impl, const char *key, const char *exp
                                      size, &value, &value_size, &written, err);
     if (status == STATUS_OK && written)
         status = store_log_append(&file->log, STORE_PUT, key, desired, size, err);
-    leave(file);
+    unlock_file(file);
     if (status == STATUS_OK)
         *ret_value = value;
     else
@@ -146,14 +145,14 @@ static enum status file_remove(void *impl, const char *key, int64_t deadline_ns,
 {
     struct store_file *file = impl;
     bool found = false;
-    enum status status = enter(file, true, deadline_ns, err);
+    enum status status = lock_and_catch_up(file, true, deadline_ns, err);
 
     if (status != STATUS_OK)
         return status;
     found = store_table_delete(file->log.table, key);
     if (found)
         status = store_log_append(&file->log, STORE_DELETE, key, "", 0, err);
-    leave(file);
+    unlock_file(file);
     if (status == STATUS_OK)
         *ret_found = found;
     return status;
@@ -163,20 +162,20 @@ static enum status file_num_keys(void *impl, int64_t deadline_ns, int64_t *ret_c
                                  struct error *err)
 {
     struct store_file *file = impl;
-    enum status status = enter(file, false, deadline_ns, err);
+    enum status status = lock_and_catch_up(file, false, deadline_ns, err);
 
     if (status != STATUS_OK)
         return status;
     *ret_count = (int64_t)store_table_count(file->log.table);
-    leave(file);
+    unlock_file(file);
     return STATUS_OK;
 }
 
-/* One look; STATUS_TIMEOUT when a key is missing. */
-static enum status look(struct store_file *file, const char *const *keys, size_t count,
-                        bool *missing, int64_t locked_by_ns, struct error *err)
+/* Check once; STATUS_TIMEOUT when a key is missing. */
+static enum status check_keys(struct store_file *file, const char *const *keys, size_t count,
+                              bool *missing, int64_t lock_deadline_ns, struct error *err)
 {
-    enum status status = enter(file, false, locked_by_ns, err);
+    enum status status = lock_and_catch_up(file, false, lock_deadline_ns, err);
 
     if (status != STATUS_OK)
         return status;
@@ -185,12 +184,12 @@ static enum status look(struct store_file *file, const char *const *keys, size_t
         if (missing[i])
             status = STATUS_TIMEOUT;
     }
-    leave(file);
+    unlock_file(file);
     return status;
 }
 
-/* Under the mutex and no file lock: the table is as the last look left it, or newer. */
-static enum status take_value(struct store_file *file, const char *key, char **ret_value,
+/* Under the mutex, without the file lock: the table is that of the last check, or newer. */
+static enum status copy_value(struct store_file *file, const char *key, char **ret_value,
                               size_t *ret_size, struct error *err)
 {
     enum status status;
@@ -202,14 +201,15 @@ static enum status take_value(struct store_file *file, const char *key, char **r
 }
 
 static enum status file_wait(void *impl, const char *const *keys, size_t count, int64_t deadline_ns,
-                             int64_t answer_by_ns, bool *ret_missing, struct error *err)
+                             int64_t reply_deadline_ns, bool *ret_missing, struct error *err)
 {
-    const int64_t locked_by_ns = answer_by_ns > deadline_ns ? answer_by_ns : deadline_ns;
+    const int64_t lock_deadline_ns =
+        reply_deadline_ns > deadline_ns ? reply_deadline_ns : deadline_ns;
     int64_t pause_ns = poll_first_ns;
 
     for (;;) {
         const bool late = clock_now_ns() >= deadline_ns;
-        enum status status = look(impl, keys, count, ret_missing, locked_by_ns, err);
+        enum status status = check_keys(impl, keys, count, ret_missing, lock_deadline_ns, err);
 
         if (status != STATUS_TIMEOUT || late)
             return status;
@@ -229,7 +229,7 @@ static enum status file_get(void *impl, const char *key, int64_t deadline_ns, ch
         enum status status = file_wait(impl, &key, 1, deadline_ns, deadline_ns, &missing, err);
 
         if (status == STATUS_OK)
-            status = take_value(impl, key, ret_value, ret_size, err);
+            status = copy_value(impl, key, ret_value, ret_size, err);
         if (status != STATUS_NOT_FOUND)
             return status;
         /* Deleted between the two: wait again. */
@@ -238,59 +238,59 @@ static enum status file_get(void *impl, const char *key, int64_t deadline_ns, ch
 
 /* ---- the end of a group */
 
-struct leftover {
+struct group_scan {
     const char *prefix;
-    bool others; /* keys that are not of the group */
+    bool has_foreign_keys; /* keys that are not of the group */
     char key[STORE_KEY_MAX + 1];
 };
 
-static bool is_of_group(const char *key, const char *prefix)
+static bool is_in_group(const char *key, const char *prefix)
 {
-    if (prefix[0] == '\0') /* the group without a name: not the keys that another group reserved */
+    if (prefix[0] == '\0') /* the unnamed group: without the reserved keys of other groups */
         return !strstr(key, "/" STORE_RESERVED);
     return strncmp(key, prefix, strlen(prefix)) == 0;
 }
 
-static bool note_others(const char *key, void *user)
+static bool find_foreign_key(const char *key, void *user)
 {
-    struct leftover *left = user;
+    struct group_scan *scan = user;
 
-    left->others = !is_of_group(key, left->prefix);
-    return !left->others;
+    scan->has_foreign_keys = !is_in_group(key, scan->prefix);
+    return !scan->has_foreign_keys;
 }
 
-static bool take_one_of_group(const char *key, void *user)
+static bool find_group_key(const char *key, void *user)
 {
-    struct leftover *left = user;
+    struct group_scan *scan = user;
 
-    if (!is_of_group(key, left->prefix))
+    if (!is_in_group(key, scan->prefix))
         return true;
-    (void)snprintf(left->key, sizeof(left->key), "%s", key);
+    (void)snprintf(scan->key, sizeof(scan->key), "%s", key);
     return false;
 }
 
-/* Remove the file, or the group's keys from a file that others use, too. */
-static void file_forget(void *impl, const char *prefix, int64_t deadline_ns)
+/* Remove the file, or only the group's keys when other groups use the file. */
+static void file_remove_group(void *impl, const char *prefix, int64_t deadline_ns)
 {
     struct store_file *file = impl;
-    struct leftover left = {.prefix = prefix};
+    struct group_scan scan = {.prefix = prefix};
 
-    if (enter(file, true, deadline_ns, NULL) != STATUS_OK)
+    if (lock_and_catch_up(file, true, deadline_ns, NULL) != STATUS_OK)
         return;
-    store_table_each_key(file->log.table, note_others, &left);
-    if (!left.others) {
+    store_table_each_key(file->log.table, find_foreign_key, &scan);
+    if (!scan.has_foreign_keys) {
         (void)store_log_remove(&file->log, NULL);
     } else if (prefix[0] != '\0') {
         do {
-            left.key[0] = '\0';
-            store_table_each_key(file->log.table, take_one_of_group, &left);
-        } while (left.key[0] != '\0' && store_table_delete(file->log.table, left.key) &&
-                 store_log_append(&file->log, STORE_DELETE, left.key, "", 0, NULL) == STATUS_OK);
+            scan.key[0] = '\0';
+            store_table_each_key(file->log.table, find_group_key, &scan);
+        } while (scan.key[0] != '\0' && store_table_delete(file->log.table, scan.key) &&
+                 store_log_append(&file->log, STORE_DELETE, scan.key, "", 0, NULL) == STATUS_OK);
     }
-    leave(file);
+    unlock_file(file);
 }
 
-/* ---- life */
+/* ---- open and close */
 
 static void file_close(void *impl)
 {
@@ -316,12 +316,12 @@ static enum status file_open(const struct store_config *config, const struct ini
         return status;
     }
     (void)pthread_mutex_init(&file->mutex, NULL);
-    status = enter(file, false, deadline_ns, err);
+    status = lock_and_catch_up(file, false, deadline_ns, err);
     if (status != STATUS_OK) {
         file_close(file);
         return status;
     }
-    leave(file);
+    unlock_file(file);
     *ret_impl = file;
     return STATUS_OK;
 }
@@ -333,7 +333,7 @@ static void file_address(const void *impl, char *text, size_t size)
     (void)snprintf(text, size, "file://%s", file->log.path);
 }
 
-static bool file_serves(const void *impl)
+static bool file_is_server(const void *impl)
 {
     (void)impl;
     return false;
@@ -348,8 +348,8 @@ const struct store_ops store_file_ops = {
     .wait = file_wait,
     .remove = file_remove,
     .num_keys = file_num_keys,
-    .forget = file_forget,
+    .remove_group = file_remove_group,
     .address = file_address,
-    .serves = file_serves,
+    .is_server = file_is_server,
     .close = file_close,
 };

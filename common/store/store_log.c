@@ -1,10 +1,12 @@
 /*
+ * The append-only file of a file store.
+ *
  * The lock is an open-file-description lock (fcntl F_OFD_SETLK): it belongs to the handle, not to
- * the process, so two handles of one process exclude each other, and the kernel drops it when its
- * process dies.  A record is committed by the 8 bytes that are written after it; a writer that is
- * killed before leaves only bytes that nobody looks at.
- * Nothing is compacted: a file that reaches STORE_LOG_BYTES_MAX takes no more records.
- * No fsync: a rendezvous does not outlive its hosts.
+ * the process, so two handles of one process exclude each other, and the kernel releases it when
+ * the process dies.  A record is committed by writing the committed size (8 bytes) after it; a
+ * writer that is killed before that leaves bytes that are never read. Nothing is compacted: a file
+ * that reaches STORE_LOG_BYTES_MAX accepts no more records. No fsync: a rendezvous does not outlive
+ * its hosts.
  */
 #include "common/store/store_log.h"
 
@@ -140,8 +142,8 @@ enum status store_log_try_lock(struct store_log *log, bool exclusive, bool *ret_
         return error_set_errno(err, errno, "cannot lock store file '%s'", log->path);
     }
     if (fstat(log->fd, &info) == 0 && info.st_nlink == 0) {
-        /* The last rank of an earlier job has removed it between our open and now. */
-        if (!log->wrote) {
+        /* The last rank of an earlier job has removed it since our open. */
+        if (!log->has_written) {
             store_table_clear(log->table);
             log->applied = 0;
             return open_file(log, err); /* unlocked: the caller tries again */
@@ -201,14 +203,14 @@ static enum status read_header(const struct store_log *log, uint64_t size, uint6
     return STATUS_OK;
 }
 
-static enum status damaged(const struct store_log *log, struct error *err)
+static enum status damaged_error(const struct store_log *log, struct error *err)
 {
     return error_set(err, STATUS_DATA, "store file '%s' is damaged: bad record at byte %" PRIu64,
                      log->path, log->applied);
 }
 
-static enum status apply(struct store_log *log, enum store_record kind, const char *key,
-                         const void *value, size_t size, struct error *err)
+static enum status apply_record(struct store_log *log, enum store_record kind, const char *key,
+                                const void *value, size_t size, struct error *err)
 {
     if (kind != STORE_DELETE)
         return store_table_set(log->table, key, value, size, kind == STORE_PUT_COUNTER, err);
@@ -227,7 +229,7 @@ static enum status read_record(struct store_log *log, uint64_t committed, struct
     enum status status;
 
     if (committed - log->applied < record_head_size)
-        return damaged(log, err);
+        return damaged_error(log, err);
     status = read_at(log, &head, record_head_size, log->applied, err);
     if (status != STATUS_OK)
         return status;
@@ -236,19 +238,19 @@ static enum status read_record(struct store_log *log, uint64_t committed, struct
     if (le32toh(head.magic) != record_magic || key_size == 0 || key_size > STORE_KEY_MAX ||
         value_size > STORE_VALUE_MAX ||
         committed - log->applied - record_head_size < key_size + value_size)
-        return damaged(log, err);
+        return damaged_error(log, err);
     status = mem_calloc(key_size + value_size, 1, "a store record", &body, err);
     if (status == STATUS_OK)
         status = read_at(log, body, key_size + value_size, log->applied + record_head_size, err);
     if (status == STATUS_OK &&
         (record_crc(&head, body, body + key_size) != head.crc || memchr(body, '\0', key_size) ||
          le32toh(head.kind) < STORE_PUT || le32toh(head.kind) > STORE_DELETE))
-        status = damaged(log, err);
+        status = damaged_error(log, err);
     if (status == STATUS_OK) {
         memcpy(key, body, key_size);
         key[key_size] = '\0';
-        status = apply(log, (enum store_record)le32toh(head.kind), key, body + key_size, value_size,
-                       err);
+        status = apply_record(log, (enum store_record)le32toh(head.kind), key, body + key_size,
+                              value_size, err);
     }
     if (status == STATUS_OK)
         log->applied += record_head_size + key_size + value_size;
@@ -265,7 +267,7 @@ enum status store_log_catch_up(struct store_log *log, struct error *err)
     if (fstat(log->fd, &info) != 0)
         return error_set_errno(err, errno, "cannot stat store file '%s'", log->path);
     if (info.st_size == 0 && log->applied == 0)
-        return STATUS_OK; /* nobody has written yet */
+        return STATUS_OK; /* nothing has been written yet */
     status = read_header(log, (uint64_t)info.st_size, &committed, err);
     if (status != STATUS_OK)
         return status;
@@ -302,8 +304,8 @@ static enum status write_header(struct store_log *log, struct error *err)
     return status;
 }
 
-static enum status append(struct store_log *log, enum store_record kind, const char *key,
-                          const void *value, size_t size, struct error *err)
+static enum status append_record(struct store_log *log, enum store_record kind, const char *key,
+                                 const void *value, size_t size, struct error *err)
 {
     const size_t key_size = strnlen(key, STORE_KEY_MAX);
     const size_t total = record_head_size + key_size + size;
@@ -340,13 +342,13 @@ static enum status append(struct store_log *log, enum store_record kind, const c
 enum status store_log_append(struct store_log *log, enum store_record kind, const char *key,
                              const void *value, size_t size, struct error *err)
 {
-    enum status status = append(log, kind, key, value, size, err);
+    enum status status = append_record(log, kind, key, value, size, err);
 
     if (status == STATUS_OK) {
-        log->wrote = true;
+        log->has_written = true;
         return STATUS_OK;
     }
-    store_table_clear(log->table); /* it holds what the file does not */
+    store_table_clear(log->table); /* it contains a change that the file lacks */
     log->applied = 0;
     return status;
 }

@@ -1,11 +1,13 @@
 /*
+ * The gRPC service of the store.
+ *
  * Each call has a store_call from `start` to `closed`.  Set, Add, CompareSet, Delete and NumKeys
- * answer in the handler.  Get and Wait become a waiter of the table: its function answers the call
- * from whichever thread brought the key, or from the thread that watches the deadlines.
+ * reply in the handler.  Get and Wait become a waiter of the table: its function replies from the
+ * thread that stored the key, or from the thread that handles the deadlines.
  *
  * Lifetime of a store_call: one reference for gRPC (until `closed`), one for the table (until the
  * waiter was called or cancelled); the table's side also holds a reference of the rpc_call, because
- * the answer may come after the peer went away.
+ * the reply may come after the peer has disconnected.
  */
 #include "common/store/store_server.h"
 
@@ -25,7 +27,7 @@ enum { close_grace_ms = 500 };
 struct store_server {
     struct store_table *table;
     struct rpc_server *rpc;
-    pthread_t timer; /* runs store_table_run */
+    pthread_t timer; /* runs store_table_run_timer */
     bool timer_started;
 };
 
@@ -33,12 +35,12 @@ struct store_call {
     struct store_server *server;
     struct rpc_call *call;
     atomic_uint references;
-    bool waits; /* the waiter was handed to the table; queue thread only */
+    bool is_waiting; /* the waiter was handed to the table; queue thread only */
     struct store_request request;
     struct store_waiter waiter;
 };
 
-static void drop(struct store_call *c, unsigned references)
+static void store_call_unref(struct store_call *c, unsigned references)
 {
     if (atomic_fetch_sub(&c->references, references) > references)
         return;
@@ -46,9 +48,9 @@ static void drop(struct store_call *c, unsigned references)
     free(c);
 }
 
-/* ---- answers, from any thread */
+/* ---- replies, from any thread */
 
-static void answer(struct rpc_call *call, const struct store_reply *reply)
+static void send_reply(struct rpc_call *call, const struct store_reply *reply)
 {
     struct error err = {0};
     uint8_t *bytes = NULL;
@@ -56,7 +58,7 @@ static void answer(struct rpc_call *call, const struct store_reply *reply)
     enum status status = wire_pack_store_reply(reply, &bytes, &size, &err);
 
     if (status == STATUS_OK) {
-        (void)rpc_call_send(call, bytes, size, NULL); /* the peer may be gone */
+        (void)rpc_call_send(call, bytes, size, NULL); /* fails when the peer has disconnected */
         rpc_call_finish(call, STATUS_OK, "");
     } else {
         rpc_call_finish(call, status, err.text);
@@ -64,8 +66,8 @@ static void answer(struct rpc_call *call, const struct store_reply *reply)
     free(bytes);
 }
 
-/* The keys of a waiter that are not there now (at least one was missing when its time was over). */
-static void answer_missing(struct store_call *c)
+/* Reply with the waiter's keys that are missing now (at least one was at its deadline). */
+static void reply_missing_keys(struct store_call *c)
 {
     struct store_reply reply = {0};
     struct error err = {0};
@@ -81,9 +83,9 @@ static void answer_missing(struct store_call *c)
     for (size_t i = 0; i < c->waiter.count; i++)
         if (!store_table_has(c->server->table, keys[i]))
             reply.missing[reply.missing_count++] = keys[i];
-    if (reply.missing_count == 0) /* it came this very moment: late is late */
+    if (reply.missing_count == 0) /* the last key arrived after the deadline: still a time-out */
         reply.missing[reply.missing_count++] = keys[0];
-    answer(c->call, &reply);
+    send_reply(c->call, &reply);
     free(reply.missing);
 }
 
@@ -93,16 +95,16 @@ static void waiter_done(struct store_waiter *waiter, enum status status, char *v
     const struct store_reply reply = {.value = (uint8_t *)value, .value_size = size};
 
     if (status == STATUS_OK)
-        answer(c->call, &reply);
+        send_reply(c->call, &reply);
     else if (status == STATUS_TIMEOUT)
-        answer_missing(c);
+        reply_missing_keys(c);
     else if (status == STATUS_CANCELLED)
         rpc_call_finish(c->call, STATUS_UNAVAILABLE, "the store is closing");
     else
         rpc_call_finish(c->call, status, "no memory for the value");
     free(value);
     rpc_call_unref(c->call);
-    drop(c, 1);
+    store_call_unref(c, 1);
 }
 
 /* ---- operations, on the call's queue thread */
@@ -181,15 +183,15 @@ static void call_closed(struct rpc_call *call, const struct rpc_result *result, 
     (void)result;
     if (!c)
         return;
-    if (c->waits && store_table_cancel(c->server->table, &c->waiter)) {
+    if (c->is_waiting && store_table_cancel(c->server->table, &c->waiter)) {
         rpc_call_unref(call);
-        references++; /* the table's, too */
+        references++; /* also the table's */
     }
-    drop(c, references);
+    store_call_unref(c, references);
 }
 
 /* Unpack into c->request; false: the call was refused. */
-static bool take_request(struct store_call *c, struct rpc_message *message)
+static bool unpack_request(struct store_call *c, struct rpc_message *message)
 {
     struct error err = {0};
     const uint8_t *head;
@@ -211,17 +213,18 @@ static bool take_request(struct store_call *c, struct rpc_message *message)
     return status == STATUS_OK;
 }
 
-static void act(struct rpc_message *message, struct store_call *c, operation act_on)
+static void handle_operation(struct rpc_message *message, struct store_call *c,
+                             operation run_operation)
 {
     struct store_reply reply = {0};
     struct error err = {0};
     enum status status;
 
-    if (!c || !take_request(c, message))
+    if (!c || !unpack_request(c, message))
         return;
-    status = act_on(c->server->table, &c->request, &reply, &err);
+    status = run_operation(c->server->table, &c->request, &reply, &err);
     if (status == STATUS_OK)
-        answer(c->call, &reply);
+        send_reply(c->call, &reply);
     else
         rpc_call_finish(c->call, status, err.text);
     free(reply.value);
@@ -230,35 +233,36 @@ static void act(struct rpc_message *message, struct store_call *c, operation act
 static void set_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
     (void)call;
-    act(message, user, do_set);
+    handle_operation(message, user, do_set);
 }
 
 static void add_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
     (void)call;
-    act(message, user, do_add);
+    handle_operation(message, user, do_add);
 }
 
 static void compare_set_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
     (void)call;
-    act(message, user, do_compare_set);
+    handle_operation(message, user, do_compare_set);
 }
 
 static void delete_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
     (void)call;
-    act(message, user, do_delete);
+    handle_operation(message, user, do_delete);
 }
 
 static void num_keys_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
     (void)call;
-    act(message, user, do_num_keys);
+    handle_operation(message, user, do_num_keys);
 }
 
-/* Hand the call to the table; waiter_done answers it, perhaps before this returns. */
-static void hold(struct store_call *c, const char *const *keys, size_t count, bool wants_value)
+/* Register a waiter for the call; waiter_done replies, perhaps before this returns. */
+static void wait_for_keys(struct store_call *c, const char *const *keys, size_t count,
+                          bool wants_value)
 {
     const int64_t timeout_ms = c->request.timeout_ms;
 
@@ -269,7 +273,7 @@ static void hold(struct store_call *c, const char *const *keys, size_t count, bo
                               .wants_value = wants_value,
                               .done = waiter_done,
                               .user = c};
-    c->waits = true;
+    c->is_waiting = true;
     rpc_call_ref(c->call);
     (void)atomic_fetch_add(&c->references, 1);
     store_table_wait(c->server->table, &c->waiter);
@@ -280,8 +284,8 @@ static void get_message(struct rpc_call *call, struct rpc_message *message, void
     struct store_call *c = user;
 
     (void)call;
-    if (c && take_request(c, message))
-        hold(c, (const char *const *)&c->request.key, 1, true);
+    if (c && unpack_request(c, message))
+        wait_for_keys(c, (const char *const *)&c->request.key, 1, true);
 }
 
 static void wait_message(struct rpc_call *call, struct rpc_message *message, void *user)
@@ -289,22 +293,23 @@ static void wait_message(struct rpc_call *call, struct rpc_message *message, voi
     struct store_call *c = user;
 
     (void)call;
-    if (c && take_request(c, message))
-        hold(c, (const char *const *)c->request.keys, c->request.key_count, false);
+    if (c && unpack_request(c, message))
+        wait_for_keys(c, (const char *const *)c->request.keys, c->request.key_count, false);
 }
 
-/* ---- life */
+/* ---- open and close */
 
-static void *run_timer(void *user)
+static void *timer_main(void *user)
 {
     struct store_server *server = user;
 
-    store_table_run(server->table);
+    store_table_run_timer(server->table);
     return NULL;
 }
 
-static enum status serve(struct store_server *server, const struct endpoint *listen,
-                         const char *origin, const struct rpc_security *security, struct error *err)
+static enum status open_rpc_server(struct store_server *server, const struct endpoint *listen,
+                                   const char *origin, const struct rpc_security *security,
+                                   struct error *err)
 {
 #define STORE_HANDLER(name)                                                                        \
     {                                                                                              \
@@ -351,13 +356,13 @@ enum status store_server_open(const struct endpoint *listen, const char *origin,
     status = store_table_open(STORE_BYTES_MAX, &server->table, err);
     if (status != STATUS_OK)
         goto out;
-    failed = pthread_create(&server->timer, NULL, run_timer, server);
+    failed = pthread_create(&server->timer, NULL, timer_main, server);
     if (failed) {
         status = error_set_errno(err, failed, "cannot start the store's thread");
         goto out;
     }
     server->timer_started = true;
-    status = serve(server, listen, origin, security, err);
+    status = open_rpc_server(server, listen, origin, security, err);
     if (status == STATUS_OK)
         *ret_server = server;
 out:
@@ -381,7 +386,7 @@ void store_server_close(struct store_server *server)
     if (!server)
         return;
     if (server->table)
-        store_table_stop(server->table); /* first: held calls then end within the grace */
+        store_table_stop(server->table); /* first: pending calls then end within the grace period */
     if (server->timer_started)
         (void)pthread_join(server->timer, NULL);
     rpc_server_close(server->rpc, close_grace_ms);

@@ -1,6 +1,6 @@
 /*
- * store_server: the store that rank 0 serves: a table behind the gRPC service sparring.v1.Store.
- * Threads: one of the server's queue, one that ends calls whose time is over; no thread per waiter.
+ * store_server: rank 0's gRPC service sparring.v1.Store over a store_table.
+ * Threads: the server's queue thread, and one that ends calls at their deadline; none per waiter.
  */
 #ifndef SPARRING_COMMON_STORE_STORE_SERVER_H
 #define SPARRING_COMMON_STORE_STORE_SERVER_H
@@ -11,17 +11,17 @@
 
 struct store_server;
 
-/* Bind and serve; `origin` says where the address came from, should the port be taken. */
+/* Bind and serve; `origin` is the source of the address, for the error when the port is taken. */
 enum status store_server_open(const struct endpoint *listen, const char *origin,
                               const struct rpc_security *security, struct store_server **ret_server,
                               struct error *err);
 
 uint16_t store_server_port(const struct store_server *server);
 
-/* The server beneath, for its counts. */
+/* The underlying rpc server, for its call counts. */
 const struct rpc_server *store_server_rpc(const struct store_server *server);
 
-/* Who still waits is told that the store closes.  NULL allowed. */
+/* Pending waits end with STATUS_UNAVAILABLE.  NULL allowed. */
 void store_server_close(struct store_server *server);
 
 #endif

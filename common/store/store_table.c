@@ -25,18 +25,18 @@ uint64_t store_table_hash(const char *key)
     return hash;
 }
 
-struct entry **store_table_slot(struct store_table *table, const char *key, uint64_t hash)
+struct entry **store_table_find_link(struct store_table *table, const char *key, uint64_t hash)
 {
-    struct entry **slot = &table->buckets[hash % bucket_count];
+    struct entry **link = &table->buckets[hash % bucket_count];
 
-    while (*slot && ((*slot)->hash != hash || strcmp((*slot)->key, key) != 0))
-        slot = &(*slot)->next;
-    return slot;
+    while (*link && ((*link)->hash != hash || strcmp((*link)->key, key) != 0))
+        link = &(*link)->next;
+    return link;
 }
 
-static struct entry *find(struct store_table *table, const char *key)
+static struct entry *find_entry(struct store_table *table, const char *key)
 {
-    return *store_table_slot(table, key, store_table_hash(key));
+    return *store_table_find_link(table, key, store_table_hash(key));
 }
 
 static void free_entry(struct entry *entry)
@@ -104,34 +104,35 @@ static enum status new_entry(const char *key, uint64_t hash, struct entry **ret,
     return STATUS_OK;
 }
 
-/* Insert or overwrite; *ret_finished are the waiters to call after unlock. */
-static enum status put(struct store_table *table, const char *key, const void *value, size_t size,
-                       bool counter, struct store_waiter **ret_finished, struct error *err)
+/* Insert or overwrite; *ret_finished is the list of waiters to call after unlock. */
+static enum status put_entry(struct store_table *table, const char *key, const void *value,
+                             size_t size, bool counter, struct store_waiter **ret_finished,
+                             struct error *err)
 {
     const uint64_t hash = store_table_hash(key);
-    struct entry **slot = store_table_slot(table, key, hash);
+    struct entry **link = store_table_find_link(table, key, hash);
     struct entry *fresh = NULL;
     char *copy = NULL;
-    enum status status = check_limits(table, *slot, key, size, err);
+    enum status status = check_limits(table, *link, key, size, err);
 
     if (status == STATUS_OK)
         status = store_value_copy(value, size, &copy, err);
-    if (status == STATUS_OK && !*slot)
+    if (status == STATUS_OK && !*link)
         status = new_entry(key, hash, &fresh, err);
     if (status != STATUS_OK) {
         free(copy);
         return status;
     }
     if (fresh) {
-        *slot = fresh;
+        *link = fresh;
         table->count++;
         table->bytes += strlen(key);
     }
-    table->bytes = table->bytes - (*slot)->size + size;
-    free((*slot)->value);
-    (*slot)->value = copy;
-    (*slot)->size = size;
-    (*slot)->counter = counter;
+    table->bytes = table->bytes - (*link)->size + size;
+    free((*link)->value);
+    (*link)->value = copy;
+    (*link)->size = size;
+    (*link)->counter = counter;
     *ret_finished = fresh ? store_waiters_wake(table, key, hash) : NULL;
     return STATUS_OK;
 }
@@ -146,7 +147,7 @@ enum status store_table_open(size_t bytes_max, struct store_table **ret_table, s
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_init(&table->lock, NULL);
-    condition_init(&table->woken);
+    condition_init(&table->changed);
     table->bytes_max = bytes_max;
     table->run_deadline_ns = INT64_MAX;
     *ret_table = table;
@@ -175,7 +176,7 @@ void store_table_close(struct store_table *table)
         return;
     store_table_stop(table);
     store_table_clear(table);
-    (void)pthread_cond_destroy(&table->woken);
+    (void)pthread_cond_destroy(&table->changed);
     (void)pthread_mutex_destroy(&table->lock);
     free(table);
 }
@@ -187,7 +188,7 @@ enum status store_table_set(struct store_table *table, const char *key, const vo
     enum status status;
 
     (void)pthread_mutex_lock(&table->lock);
-    status = put(table, key, value, size, counter, &finished, err);
+    status = put_entry(table, key, value, size, counter, &finished, err);
     (void)pthread_mutex_unlock(&table->lock);
     store_waiters_call(finished);
     return status;
@@ -200,7 +201,7 @@ enum status store_table_get(struct store_table *table, const char *key, char **r
     const struct entry *entry;
 
     (void)pthread_mutex_lock(&table->lock);
-    entry = find(table, key);
+    entry = find_entry(table, key);
     if (entry)
         status = store_value_copy(entry->value, entry->size, ret_value, err);
     if (status == STATUS_OK)
@@ -210,8 +211,8 @@ enum status store_table_get(struct store_table *table, const char *key, char **r
 }
 
 /* The sum to store for `entry` (NULL: missing) and `delta`. */
-static enum status sum_of(const struct entry *entry, const char *key, int64_t delta,
-                          int64_t *ret_sum, struct error *err)
+static enum status add_to_counter(const struct entry *entry, const char *key, int64_t delta,
+                                  int64_t *ret_sum, struct error *err)
 {
     int64_t old = 0;
 
@@ -235,11 +236,11 @@ enum status store_table_add(struct store_table *table, const char *key, int64_t 
     enum status status;
 
     (void)pthread_mutex_lock(&table->lock);
-    status = sum_of(find(table, key), key, delta, &sum, err);
+    status = add_to_counter(find_entry(table, key), key, delta, &sum, err);
     if (status == STATUS_OK) {
         int length = snprintf(text, sizeof(text), "%" PRId64, sum);
 
-        status = put(table, key, text, (size_t)length, true, &finished, err);
+        status = put_entry(table, key, text, (size_t)length, true, &finished, err);
     }
     (void)pthread_mutex_unlock(&table->lock);
     store_waiters_call(finished);
@@ -248,7 +249,7 @@ enum status store_table_add(struct store_table *table, const char *key, int64_t 
     return status;
 }
 
-static bool matches(const struct entry *entry, const void *expected, size_t expected_size)
+static bool entry_matches(const struct entry *entry, const void *expected, size_t expected_size)
 {
     if (!entry)
         return expected_size == 0;
@@ -262,7 +263,7 @@ enum status store_table_compare_set(struct store_table *table, const char *key,
                                     bool *ret_written, struct error *err)
 {
     struct store_waiter *finished = NULL;
-    const void *now = expected; /* of a missing key that was expected to be there */
+    const void *now = expected; /* the result for a missing key with a non-empty `expected` */
     size_t now_size = expected_size;
     const struct entry *entry;
     char *copy = NULL;
@@ -270,8 +271,8 @@ enum status store_table_compare_set(struct store_table *table, const char *key,
     enum status status;
 
     (void)pthread_mutex_lock(&table->lock);
-    entry = find(table, key);
-    written = matches(entry, expected, expected_size);
+    entry = find_entry(table, key);
+    written = entry_matches(entry, expected, expected_size);
     if (written) {
         now = desired;
         now_size = desired_size;
@@ -281,7 +282,7 @@ enum status store_table_compare_set(struct store_table *table, const char *key,
     }
     status = store_value_copy(now, now_size, &copy, err);
     if (status == STATUS_OK && written)
-        status = put(table, key, desired, desired_size, false, &finished, err);
+        status = put_entry(table, key, desired, desired_size, false, &finished, err);
     (void)pthread_mutex_unlock(&table->lock);
     store_waiters_call(finished);
     if (status != STATUS_OK) {
@@ -296,14 +297,14 @@ enum status store_table_compare_set(struct store_table *table, const char *key,
 
 bool store_table_delete(struct store_table *table, const char *key)
 {
-    struct entry **slot;
+    struct entry **link;
     struct entry *entry;
 
     (void)pthread_mutex_lock(&table->lock);
-    slot = store_table_slot(table, key, store_table_hash(key));
-    entry = *slot;
+    link = store_table_find_link(table, key, store_table_hash(key));
+    entry = *link;
     if (entry) {
-        *slot = entry->next;
+        *link = entry->next;
         table->count--;
         table->bytes -= strlen(entry->key) + entry->size;
     }
@@ -317,7 +318,7 @@ bool store_table_has(struct store_table *table, const char *key)
     bool found;
 
     (void)pthread_mutex_lock(&table->lock);
-    found = find(table, key) != NULL;
+    found = find_entry(table, key) != NULL;
     (void)pthread_mutex_unlock(&table->lock);
     return found;
 }

@@ -1,11 +1,11 @@
 /*
- * Who waits for keys: a list under the table's mutex, and no thread per waiter.
+ * Waiters for keys: a list under the table's mutex, without a thread per waiter.
  *
- * A waiter is listed with the one key it misses at the moment; a new key wakes only those that miss
- * it, and each then moves on to its next missing key.  Before it is done it looks at all its keys
- * once more, because one may have been deleted meanwhile.  So a new key costs one comparison of
- * hashes per waiter.
- * Who leaves the list under the lock goes to a private list and is called after unlock.
+ * A waiter is listed with its first missing key; a new key wakes only the waiters that miss it, and
+ * each then advances to its next missing key.  Before it is done all its keys are checked once
+ * more, because one may have been deleted meanwhile.  So a new key costs one comparison of hashes
+ * per waiter. Waiters removed under the lock are collected in a private list and called after
+ * unlock.
  */
 #include "common/store/store_table_internal.h"
 
@@ -38,13 +38,13 @@ static void unlist_waiter(struct store_table *table, struct store_waiter *waiter
     waiter->listed = false;
 }
 
-/* Move on to the next missing key; false when all are there at this moment. */
+/* Advance to the next missing key; false when all exist now. */
 static bool find_missing(struct store_table *table, struct store_waiter *waiter)
 {
     for (int pass = 0; pass < 2; pass++) {
         for (; waiter->awaited < waiter->count; waiter->awaited++) {
             waiter->awaited_hash = store_table_hash(waiter->keys[waiter->awaited]);
-            if (!*store_table_slot(table, waiter->keys[waiter->awaited], waiter->awaited_hash))
+            if (!*store_table_find_link(table, waiter->keys[waiter->awaited], waiter->awaited_hash))
                 return true;
         }
         waiter->awaited = 0;
@@ -52,8 +52,8 @@ static bool find_missing(struct store_table *table, struct store_waiter *waiter)
     return false;
 }
 
-/* Note how the waiter ends, with the value it wants. */
-static void settle(struct store_table *table, struct store_waiter *waiter, enum status outcome)
+/* Store how the waiter ends, and the value if it wants one. */
+static void set_outcome(struct store_table *table, struct store_waiter *waiter, enum status outcome)
 {
     waiter->outcome = outcome;
     waiter->value = NULL;
@@ -61,18 +61,18 @@ static void settle(struct store_table *table, struct store_waiter *waiter, enum 
     if (outcome != STATUS_OK || !waiter->wants_value)
         return;
     const struct entry *entry =
-        *store_table_slot(table, waiter->keys[0], store_table_hash(waiter->keys[0]));
+        *store_table_find_link(table, waiter->keys[0], store_table_hash(waiter->keys[0]));
 
     waiter->outcome = store_value_copy(entry->value, entry->size, &waiter->value, NULL);
     waiter->value_size = entry->size;
 }
 
-/* Move a waiter from the table to the list of those that are called after unlock. */
+/* Move a waiter from the table to the list of waiters to call after unlock. */
 static void finish_waiter(struct store_table *table, struct store_waiter *waiter,
                           enum status outcome, struct store_waiter **finished)
 {
     unlist_waiter(table, waiter);
-    settle(table, waiter, outcome);
+    set_outcome(table, waiter, outcome);
     waiter->next = *finished;
     *finished = waiter;
 }
@@ -91,7 +91,6 @@ struct store_waiter *store_waiters_wake(struct store_table *table, const char *k
     return finished;
 }
 
-/* Without the lock: the waiters are nobody else's any more. */
 void store_waiters_call(struct store_waiter *finished)
 {
     while (finished) {
@@ -112,16 +111,16 @@ void store_table_wait(struct store_table *table, struct store_waiter *waiter)
     waiter->awaited = 0;
     waiter->listed = false;
     if (table->stopped) {
-        settle(table, waiter, STATUS_CANCELLED);
+        set_outcome(table, waiter, STATUS_CANCELLED);
     } else if (!find_missing(table, waiter)) {
-        settle(table, waiter, STATUS_OK);
+        set_outcome(table, waiter, STATUS_OK);
     } else if (waiter->deadline_ns <= clock_now_ns()) {
-        settle(table, waiter, STATUS_TIMEOUT);
+        set_outcome(table, waiter, STATUS_TIMEOUT);
     } else {
         list_waiter(table, waiter);
         listed = true;
         if (waiter->deadline_ns < table->run_deadline_ns)
-            (void)pthread_cond_signal(&table->woken);
+            (void)pthread_cond_signal(&table->changed);
     }
     (void)pthread_mutex_unlock(&table->lock);
     if (!listed)
@@ -140,8 +139,8 @@ bool store_table_cancel(struct store_table *table, struct store_waiter *waiter)
     return listed;
 }
 
-/* Take out those whose time is over and note the next deadline. */
-static struct store_waiter *expire(struct store_table *table)
+/* Remove the waiters whose deadline has passed, and compute the next deadline. */
+static struct store_waiter *take_expired(struct store_table *table)
 {
     struct store_waiter *finished = NULL;
     struct store_waiter *next;
@@ -164,18 +163,18 @@ static void sleep_until_deadline(struct store_table *table)
     struct timespec until;
 
     if (table->run_deadline_ns == INT64_MAX) {
-        (void)pthread_cond_wait(&table->woken, &table->lock);
+        (void)pthread_cond_wait(&table->changed, &table->lock);
         return;
     }
     until = condition_until(table->run_deadline_ns);
-    (void)pthread_cond_timedwait(&table->woken, &table->lock, &until);
+    (void)pthread_cond_timedwait(&table->changed, &table->lock, &until);
 }
 
-void store_table_run(struct store_table *table)
+void store_table_run_timer(struct store_table *table)
 {
     (void)pthread_mutex_lock(&table->lock);
     while (!table->stopped) {
-        struct store_waiter *finished = expire(table);
+        struct store_waiter *finished = take_expired(table);
 
         if (finished) {
             (void)pthread_mutex_unlock(&table->lock);
@@ -196,7 +195,7 @@ void store_table_stop(struct store_table *table)
     table->stopped = true;
     while (table->waiters)
         finish_waiter(table, table->waiters, STATUS_CANCELLED, &finished);
-    (void)pthread_cond_signal(&table->woken);
+    (void)pthread_cond_signal(&table->changed);
     (void)pthread_mutex_unlock(&table->lock);
     store_waiters_call(finished);
 }

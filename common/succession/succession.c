@@ -1,3 +1,8 @@
+/*
+ * The transitions of the takeover protocol, one section per party: worker, primary, replica.  Pure
+ * functions on the caller's structs, no locks.  tests/common/succession explores all interleavings
+ * of a model of it.
+ */
 #include "common/succession/succession.h"
 
 #include <string.h>
@@ -31,8 +36,8 @@ const char *succession_role_name(enum succession_role role)
 {
     static const char *const names[] = {[SUCCESSION_PRIMARY] = "primary",
                                         [SUCCESSION_PROPOSING] = "proposing",
-                                        [SUCCESSION_LONE] = "alone",
-                                        [SUCCESSION_SUCCEEDED] = "superseded"};
+                                        [SUCCESSION_STANDALONE] = "alone",
+                                        [SUCCESSION_SUPERSEDED] = "superseded"};
 
     return names[role];
 }
@@ -54,7 +59,7 @@ void succession_primary_restore(struct succession_primary *p, uint64_t epoch, un
 
 bool succession_may_acknowledge(const struct succession_primary *p, bool replica_has_it)
 {
-    return p->role == SUCCESSION_LONE || (p->role != SUCCESSION_SUCCEEDED && replica_has_it);
+    return p->role == SUCCESSION_STANDALONE || (p->role != SUCCESSION_SUPERSEDED && replica_has_it);
 }
 
 static bool count_votes(struct succession_primary *p)
@@ -64,7 +69,7 @@ static bool count_votes(struct succession_primary *p)
     for (unsigned rank = 0; rank < p->world_size; rank++)
         if (!p->settled[rank])
             return false;
-    p->role = SUCCESSION_LONE;
+    p->role = SUCCESSION_STANDALONE;
     p->epoch++;
     return true;
 }
@@ -76,7 +81,7 @@ bool succession_lose_replica(struct succession_primary *p)
     return count_votes(p);
 }
 
-bool succession_take_vote(struct succession_primary *p, unsigned rank, uint64_t epoch)
+bool succession_count_vote(struct succession_primary *p, unsigned rank, uint64_t epoch)
 {
     if (p->role != SUCCESSION_PROPOSING || epoch == 0 || epoch > p->epoch + 1)
         return false;
@@ -84,21 +89,22 @@ bool succession_take_vote(struct succession_primary *p, unsigned rank, uint64_t 
     return count_votes(p);
 }
 
-bool succession_settle(struct succession_primary *p, unsigned rank)
+bool succession_mark_settled(struct succession_primary *p, unsigned rank)
 {
     p->settled[rank] = true;
     return count_votes(p);
 }
 
-void succession_change(struct succession_primary *p, uint64_t epoch, unsigned rank, bool held)
+void succession_membership_changed(struct succession_primary *p, uint64_t epoch, unsigned rank,
+                                   bool held)
 {
     p->epoch = epoch;
     p->settled[rank] = !held;
 }
 
-void succession_succeed(struct succession_primary *p)
+void succession_supersede(struct succession_primary *p)
 {
-    p->role = SUCCESSION_SUCCEEDED;
+    p->role = SUCCESSION_SUPERSEDED;
 }
 
 /* ------------------------------------------------------------------ the replica */

@@ -1,6 +1,6 @@
 /*
- * bucket_plan: cut a slab into gradient buckets.  Pure arithmetic: equal tables and limits give
- * equal plans on every rank.  The walk goes in slab order, which is the order in which backward
+ * bucket_plan: cuts a slab into gradient buckets.  Pure arithmetic: equal tables and limits give
+ * equal plans on every rank.  Buckets are in slab order, which is the order in which backward
  * yields gradients, so the first bucket (the small one) is the first that can be sent.
  */
 #include "common/base/memory.h"

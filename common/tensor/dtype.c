@@ -1,3 +1,6 @@
+/*
+ * Sizes and names of the element types, generated from DTYPE_LIST.  Constant data, no locks.
+ */
 #include "common/tensor/dtype.h"
 
 #include <string.h>

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* name, text (as PyTorch says it), bytes per element */
+/* name, text (PyTorch's name), bytes per element */
 #define DTYPE_LIST(X)                                                                              \
     X(FLOAT32, "float32", 4)                                                                       \
     X(BFLOAT16, "bfloat16", 2)                                                                     \

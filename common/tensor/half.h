@@ -1,7 +1,7 @@
 /*
- * half: one element between float32 and the 16-bit formats, by integer arithmetic without branches,
- * so that a compiler turns loops of them into vector code.  Bits are those of the processors' own
- * conversions: ties to even, subnormals kept, overflow becomes infinity, a NaN stays one (made
+ * half: converts one element between float32 and the 16-bit formats, with integer arithmetic and no
+ * branches, so that compilers vectorise loops of them.  The bits equal those of the processors' own
+ * conversions: ties to even, subnormals kept, overflow becomes infinity, a NaN stays a NaN (made
  * quiet, upper payload kept).
  */
 #ifndef SPARRING_COMMON_TENSOR_HALF_H

@@ -1,10 +1,9 @@
 /*
- * reduce: many arrays into one or several, block by block.
+ * reduce: reduces many arrays into one or several, block by block.
  *
- * A block is small enough that what a pass reads and writes stays in the first-level cache: a
- * result is copied to further outputs, and a partial result read again, without going to memory.
- * float32 sums, the training's own, read up to REDUCE_FAN inputs in one loop; all else is a chain
- * of pairs.  No state, no locks.
+ * The data of one block stays in the first-level cache: a result is copied to further outputs, and
+ * a partial result is read again, without going to memory.  float32 sums, used in training, read up
+ * to REDUCE_FAN inputs in one loop; all other reductions are a chain of pairs.  No state, no locks.
  */
 #include "common/tensor/reduce.h"
 
@@ -13,9 +12,9 @@
 #include <assert.h>
 #include <string.h>
 
-#define BLOCK_BYTES 4096 /* of the type computed in; with 8 inputs all ways of a 32 KiB cache */
+#define BLOCK_BYTES 4096 /* of the computation type; 8 inputs fill a 32 KiB cache */
 
-/* What one call works with. */
+/* The parameters of one call. */
 struct pass {
     const struct reduce_kernels *kernels;
     const struct reduction *r;
@@ -107,8 +106,8 @@ static void sum_fan(const struct pass *p, float *dst, const float *const *in, co
     p->kernels->scaled_sum(dst, in, narrow, inputs, count);
 }
 
-/* Elements [at, at + count) of the sum into dst, which may be one of the inputs; count is at most a
- * block when there are more inputs than a loop reads. */
+/* Elements [at, at + count) of the sum into dst, which may be one of the inputs; with more than
+ * REDUCE_FAN inputs count is at most a block. */
 static void sum_block(const struct pass *p, float *dst, const void *const *inputs,
                       size_t input_count, size_t at, size_t count)
 {
@@ -129,12 +128,12 @@ static void sum_block(const struct pass *p, float *dst, const void *const *input
     }
 }
 
-/* ---- all else ---- */
+/* ---- other reductions ---- */
 
-/* Elements [at, at + count) of input k in the type computed in, times its factor: where they lie,
- * or in `room`. */
-static const void *load(const struct pass *p, const void *input, size_t k, size_t at, size_t count,
-                        void *room)
+/* Elements [at, at + count) of input k in the computation type, times its factor: in place when
+ * nothing changes, else in `room`. */
+static const void *load_input(const struct pass *p, const void *input, size_t k, size_t at,
+                              size_t count, void *room)
 {
     const void *src = at_const_bytes(input, at * p->size);
 
@@ -151,7 +150,7 @@ static const void *load(const struct pass *p, const void *input, size_t k, size_
     return room;
 }
 
-static void divide(const struct pass *p, void *data, size_t count)
+static void divide_integers(const struct pass *p, void *data, size_t count)
 {
     if (p->type == TYPE_INT32) {
         int32_t *values = data;
@@ -170,10 +169,10 @@ static void pair_block(const struct pass *p, void *dst, const void *const *input
                        size_t input_count, size_t at, size_t count)
 {
     _Alignas(64) unsigned char partial[BLOCK_BYTES], term[BLOCK_BYTES];
-    const void *total = load(p, inputs[0], 0, at, count, partial);
+    const void *total = load_input(p, inputs[0], 0, at, count, partial);
 
     for (size_t k = 1; k < input_count; k++) {
-        const void *next = load(p, inputs[k], k, at, count, term);
+        const void *next = load_input(p, inputs[k], k, at, count, term);
         void *to = k + 1 == input_count && !p->half ? dst : partial;
 
         p->kernels->pair[p->type][p->pair](to, total, next, count);
@@ -184,7 +183,7 @@ static void pair_block(const struct pass *p, void *dst, const void *const *input
     else if (total != dst)
         memcpy(dst, total, count * p->size);
     if (p->r->divisor > 1)
-        divide(p, dst, count);
+        divide_integers(p, dst, count);
 }
 
 /* ---- public ---- */
@@ -198,7 +197,7 @@ void reduce_arrays(const struct reduction *r, void *const *outputs, size_t outpu
 
     assert(output_count > 0 && input_count > 0);
     if (sum && output_count == 1 && input_count <= REDUCE_FAN)
-        block = count; /* nothing to come back for */
+        block = count; /* one pass reads everything once */
     for (size_t at = 0; at < count; at += block) {
         size_t length = count - at < block ? count - at : block;
         void *first = at_bytes(outputs[0], at * p.size);

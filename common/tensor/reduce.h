@@ -20,19 +20,19 @@ enum reduce_op {
                    NCCL
                  */
     REDUCE_PROD,
-    REDUCE_MIN, /* NaN wins, as in PyTorch */
+    REDUCE_MIN, /* the result is NaN if any input is, as in PyTorch */
     REDUCE_MAX,
-    REDUCE_PREMUL_SUM, /* every rank's terms times that rank's own factor first (NCCL's name) */
+    REDUCE_PREMUL_SUM, /* each rank's terms are first multiplied by its factor (NCCL's name) */
     REDUCE_OP_COUNT
 };
 
 const char *reduce_op_name(enum reduce_op op); /* "sum"; "?" outside the list */
 bool reduce_op_parse(const char *text, enum reduce_op *ret);
 
-/* What one pass computes. */
+/* The operation of one pass. */
 struct reduction {
     enum dtype dtype;      /* not DTYPE_BYTE */
-    enum reduce_op op;     /* AVG and PREMUL_SUM mean a sum here: `factors` and `divisor` say how */
+    enum reduce_op op;     /* AVG and PREMUL_SUM are a sum with `factors` or `divisor` */
     const double *factors; /* per input, or NULL: all 1.  Floats, sums only; float64 multiplies in
                               double, all others in float32 */
     int64_t divisor;       /* integers, sums only: 0 or 1: none */

@@ -1,9 +1,9 @@
 /*
  * reduce_kernels: reductions and casts, compiled once per vector width (see simd.h).
  *
- * Each element is one chain of correctly rounded operations in the order of the source, whatever
- * the width.  The sums read all their inputs in one loop, so that memory is the only limit; the
- * pairs are for blocks that stay in the first-level cache.
+ * Each element is one chain of correctly rounded operations in source order for every width.  The
+ * sums read all their inputs in one loop, so that memory bandwidth is the only limit; the pairs are
+ * for blocks that stay in the first-level cache.
  */
 #include "common/tensor/reduce_kernels.h"
 
@@ -117,7 +117,7 @@ PAIR(sum_float64, double, SUM)
 PAIR(prod_float64, double, PROD)
 PAIR(min_float64, double, FLOAT_MIN)
 PAIR(max_float64, double, FLOAT_MAX)
-/* Unsigned: they wrap; the low bits of a product do not know a sign. */
+/* Unsigned, so that they wrap; the low bits of a product do not depend on signedness. */
 PAIR(sum_int32, uint32_t, SUM)
 PAIR(prod_int32, uint32_t, PROD)
 PAIR(min_int32, int32_t, INT_MIN_)

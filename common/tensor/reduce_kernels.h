@@ -1,6 +1,6 @@
 /*
- * reduce_kernels: the loops behind reduce.h, one table per vector width.  Inside the library and
- * for its tests; everyone else calls the functions of reduce.h.
+ * reduce_kernels: the inner loops of reduce.h, one table per vector width.  Internal to tensor and
+ * its tests; other callers use the functions of reduce.h.
  */
 #ifndef SPARRING_COMMON_TENSOR_REDUCE_KERNELS_H
 #define SPARRING_COMMON_TENSOR_REDUCE_KERNELS_H
@@ -12,7 +12,7 @@
 
 #define REDUCE_FAN 8 /* inputs that one loop reads at once */
 
-/* Types that are computed in; float16 and bfloat16 are computed in float32. */
+/* Computation types; float16 and bfloat16 are computed in float32. */
 enum reduce_type { TYPE_FLOAT32, TYPE_FLOAT64, TYPE_INT32, TYPE_INT64, TYPE_COUNT };
 
 enum reduce_pair { PAIR_SUM, PAIR_PROD, PAIR_MIN, PAIR_MAX, PAIR_COUNT };

@@ -1,5 +1,5 @@
 /*
- * Names of the reductions; the arithmetic is in reduce.c.
+ * Names of the reductions; the arithmetic is in reduce.c.  Constant data.
  */
 #include "common/tensor/reduce.h"
 

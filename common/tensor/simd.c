@@ -1,7 +1,7 @@
 /*
- * simd: which copy of the kernels this processor runs.  The compiler's start-up code reads CPUID
- * once (and asks whether the operating system saves the wide registers); here are only tests of its
- * result, so there is no state and no lock of ours.
+ * simd: selects the copy of the kernels for this processor.  The compiler's start-up code reads
+ * CPUID once (and checks that the operating system saves the wide registers); this file only tests
+ * its result, so it has no state and no lock.
  */
 #include "common/tensor/simd.h"
 

@@ -1,7 +1,7 @@
 /*
  * tensor: the table of views into a flat slab.  Views are appended in model order; the layout
- * places them in the reverse order.  A table holds tens to thousands of views and
- * is made once, so look-ups walk it.
+ * assigns offsets in reverse order.  A table has tens to thousands of views and is built once, so
+ * look-ups are linear.  No locks: a table is constant once it is built.
  */
 #include "common/tensor/tensor.h"
 
@@ -20,7 +20,7 @@ void tensor_table_release(struct tensor_table *t)
     *t = (struct tensor_table){0};
 }
 
-static enum status reserve(struct tensor_table *t, struct error *err)
+static enum status reserve_view(struct tensor_table *t, struct error *err)
 {
     size_t capacity = t->capacity ? 2 * t->capacity : 8;
     struct tensor_view *views;
@@ -84,7 +84,7 @@ enum status tensor_table_add_kind(struct tensor_table *t, const char *name, enum
     if (status == STATUS_OK && kind == TENSOR_INT64)
         count *= sizeof(int64_t) / sizeof(float);
     if (status == STATUS_OK)
-        status = reserve(t, err);
+        status = reserve_view(t, err);
     if (status != STATUS_OK)
         return status;
     view = &t->views[t->length++];

@@ -2,10 +2,14 @@
  * tensor: one flat float32 slab and a table of named views into it.  Parameters, gradients and
  * optimizer state of a model are slabs of the same layout.
  *
+ * Library.  Views, buckets, element types, reductions and casts with vector kernels whose results
+ * do not depend on the processor.  Needs only base.  Called by most code that handles tensors: the
+ * models, optimizer, codec, collectives, checkpoint, rpc, server and worker.
+ *
  * Layout.  Views are listed in model order (fc1.weight, fc1.bias, fc2.weight, ...).  In the slab
- * they lie in the reverse order, packed: backward yields gradients last layer first, so the slab
- * fills from its start and every bucket or partition is one contiguous range that is ready once the
- * fill mark has passed it.
+ * they are packed in reverse order: backward yields gradients last layer first, so the slab fills
+ * from its start, and every bucket or partition is one contiguous range that is ready once the slab
+ * is filled up to its end.
  */
 #ifndef SPARRING_COMMON_TENSOR_TENSOR_H
 #define SPARRING_COMMON_TENSOR_TENSOR_H
@@ -19,8 +23,8 @@
 #define TENSOR_NAME_MAX 64
 #define TENSOR_DIMS_MAX 6
 
-/* What a view's elements are.  An int64 lies in the slab as its eight bytes, in two floats' place:
- * slabs are copied and broadcast by bytes, and only float32 views take part in arithmetic. */
+/* The element type of a view.  An int64 is stored as its eight bytes in the place of two floats:
+ * slabs are copied and broadcast as bytes, and only float32 views take part in arithmetic. */
 enum tensor_kind { TENSOR_FLOAT32, TENSOR_INT64 };
 
 struct tensor_view {
@@ -28,7 +32,7 @@ struct tensor_view {
     unsigned dims;
     size_t shape[TENSOR_DIMS_MAX];
     enum tensor_kind kind;
-    size_t count;  /* floats of the slab: its elements, or twice as many of int64 */
+    size_t count;  /* floats of the slab: its elements; twice as many for int64 */
     size_t offset; /* of the first element in the slab, in elements */
 };
 
@@ -45,7 +49,7 @@ void tensor_table_release(struct tensor_table *t);
 enum status tensor_table_add_kind(struct tensor_table *t, const char *name, enum tensor_kind kind,
                                   unsigned dims, const size_t *shape, struct error *err);
 
-/* The same of float32. */
+/* The same for float32. */
 enum status tensor_table_add(struct tensor_table *t, const char *name, unsigned dims,
                              const size_t *shape, struct error *err);
 
@@ -63,7 +67,7 @@ static inline void tensor_set_int64(float *at, int64_t value)
     memcpy(at, &value, sizeof(value));
 }
 
-/* Assign offsets: the last view lies first in the slab. */
+/* Assign offsets: the last view is first in the slab. */
 void tensor_table_layout(struct tensor_table *t);
 
 /* The view of that name, or NULL. */
@@ -81,8 +85,8 @@ struct bucket_plan {
     size_t length;
 };
 
-/* Greedy in slab order: a view joins the open bucket, and the bucket closes once it holds at least
- * its limit (so it may overshoot): first_bytes for the first bucket, cap_bytes for the others.
+/* Greedy in slab order: a view is added to the open bucket, which closes once it has at least its
+ * limit (so it may exceed it): first_bytes for the first bucket, cap_bytes for the others.
  * Source: PyTorch, compute_bucket_assignment_by_size. */
 enum status bucket_plan_make(const struct tensor_table *t, size_t first_bytes, size_t cap_bytes,
                              struct bucket_plan *ret, struct error *err);

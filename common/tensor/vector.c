@@ -1,6 +1,6 @@
 /*
- * vector: the public element-wise functions, each one jump to the widest copy of its loop that the
- * processor runs.  No state, no locks.
+ * vector: the public element-wise functions; each calls the widest copy of its loop that the
+ * processor supports.  No state, no locks.
  */
 #include "common/tensor/tensor.h"
 #include "common/tensor/vector_kernels.h"

@@ -1,9 +1,9 @@
 /*
  * vector_kernels: element-wise loops, compiled once per vector width (see simd.h).
  *
- * Arrays are equal or disjoint.  Each element is one chain of correctly rounded operations in the
- * order of the source, whatever the width; sum keeps a block in the first-level cache while the
- * sources stream by, so memory is read and written once.
+ * Arrays are equal or disjoint.  Each element is one chain of correctly rounded operations in
+ * source order for every width; sum keeps a block in the first-level cache while it reads the
+ * sources, so memory is read and written once.
  */
 #include "common/tensor/vector_kernels.h"
 

@@ -1,6 +1,6 @@
 /*
- * vector_kernels: the loops behind the vector_ functions of tensor.h, one table per vector width.
- * Inside the library and for its tests; everyone else calls the vector_ functions.
+ * vector_kernels: the inner loops of the vector_ functions of tensor.h, one table per vector width.
+ * Internal to tensor and its tests; other callers use the vector_ functions.
  */
 #ifndef SPARRING_COMMON_TENSOR_VECTOR_KERNELS_H
 #define SPARRING_COMMON_TENSOR_VECTOR_KERNELS_H

@@ -1,9 +1,9 @@
 /*
  * wire: protobuf-c messages to plain structs and back.
  *
- * Each unpack goes through unpack_message (bounded memory, checked strings), copies what it keeps
- * and checks ranges of what becomes an enum or a fixed buffer; whether a rank or a partition makes
- * sense is the receiver's business.  Each pack measures first, so the result fits exactly.
+ * Each unpack uses unpack_message (bounded memory, checked strings), copies the fields and checks
+ * the ranges of enums and fixed buffers; the receiver checks ranks and partitions.  Each pack
+ * measures first, so the result fits exactly.
  * No state, no locks.
  */
 #include "common/base/memory.h"
@@ -49,7 +49,7 @@ enum status wire_unpack(const ProtobufCMessageDescriptor *descriptor, const uint
     return status;
 }
 
-enum status wire_take_text(const char *text, const char *what, char *buffer, size_t size,
+enum status wire_copy_text(const char *text, const char *what, char *buffer, size_t size,
                            struct error *err)
 {
     size_t length = strlen(text);
@@ -90,7 +90,7 @@ size_t wire_pack_chunk(const struct chunk_header *chunk, uint8_t *head)
     m.flags = chunk->flags;
     m.session = chunk->session;
     m.lane = chunk->lane;
-    m.place = chunk->place;
+    m.place = chunk->offset;
     m.connection = chunk->connection;
     return sparring__v1__chunk__pack(&m, head); /* at most 87 bytes */
 }
@@ -121,7 +121,7 @@ enum status wire_unpack_chunk(const uint8_t *head, size_t size, struct chunk_hea
         .flags = m->flags,
         .session = m->session,
         .lane = m->lane,
-        .place = m->place,
+        .offset = m->place,
         .connection = m->connection,
     };
 out:
@@ -129,11 +129,11 @@ out:
     return status;
 }
 
-/* ------------------------------------------------------------------ beat */
+/* ------------------------------------------------------------------ heartbeat */
 
-size_t wire_pack_beat(const struct beat *beat, uint8_t *bytes)
+size_t wire_pack_heartbeat(const struct heartbeat *heartbeat, uint8_t *bytes)
 {
-    struct beat copy = *beat; /* protobuf-c wants plain pointers */
+    struct heartbeat copy = *heartbeat; /* protobuf-c's pointers are not const */
     Sparring__V1__Beat m;
 
     sparring__v1__beat__init(&m);
@@ -152,16 +152,17 @@ size_t wire_pack_beat(const struct beat *beat, uint8_t *bytes)
     return sparring__v1__beat__pack(&m, bytes); /* at most 468 bytes */
 }
 
-enum status wire_unpack_beat(const uint8_t *bytes, size_t size, struct beat *ret, struct error *err)
+enum status wire_unpack_heartbeat(const uint8_t *bytes, size_t size, struct heartbeat *ret,
+                                  struct error *err)
 {
     struct arena arena;
     Sparring__V1__Beat *m;
-    enum status status =
-        wire_unpack(&sparring__v1__beat__descriptor, bytes, size, WIRE_BEAT_MAX, &arena, &m, err);
+    enum status status = wire_unpack(&sparring__v1__beat__descriptor, bytes, size,
+                                     WIRE_HEARTBEAT_MAX, &arena, &m, err);
 
     if (status != STATUS_OK)
         goto out;
-    *ret = (struct beat){
+    *ret = (struct heartbeat){
         .session = m->session,
         .rank = m->rank,
         .count = m->count,
@@ -172,9 +173,9 @@ enum status wire_unpack_beat(const uint8_t *bytes, size_t size, struct beat *ret
         .connection = m->connection,
         .lane = m->lane,
     };
-    status = wire_take_text(m->job, "job name", ret->job, sizeof(ret->job), err);
+    status = wire_copy_text(m->job, "job name", ret->job, sizeof(ret->job), err);
     if (status == STATUS_OK)
-        status = wire_take_text(m->reason, "reason", ret->reason, sizeof(ret->reason), err);
+        status = wire_copy_text(m->reason, "reason", ret->reason, sizeof(ret->reason), err);
 out:
     arena_release(&arena);
     return status;
@@ -195,7 +196,7 @@ enum status wire_pack_leave_request(const struct leave_request *m, uint8_t **ret
         return status;
     memcpy(job, m->job, sizeof(job));
     memcpy(reason, m->reason, sizeof(reason));
-    /* A reason is an error text, cut at any byte: never refuse to tell it. */
+    /* A reason is an error text that may be cut inside a character: shorten it, do not fail. */
     reason[text_valid_length((const uint8_t *)reason, strlen(reason))] = '\0';
     p.job = job;
     p.rank = m->rank;
@@ -215,11 +216,11 @@ enum status wire_unpack_leave_request(const uint8_t *bytes, size_t size, struct 
     if (status == STATUS_OK) {
         ret->rank = m->rank;
         ret->session = m->session;
-        status = wire_take_text(m->job, "job name", ret->job, sizeof(ret->job), err);
+        status = wire_copy_text(m->job, "job name", ret->job, sizeof(ret->job), err);
     }
     if (status == STATUS_OK)
-        status = wire_take_text(m->reason, "reason", ret->reason, sizeof(ret->reason), err);
-    for (char *c = ret->reason; *c; c++) /* stands in one line of others' messages */
+        status = wire_copy_text(m->reason, "reason", ret->reason, sizeof(ret->reason), err);
+    for (char *c = ret->reason; *c; c++) /* it becomes part of one-line messages */
         *c = (unsigned char)*c < ' ' ? ' ' : *c;
     arena_release(&arena);
     return status;

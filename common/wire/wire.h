@@ -1,8 +1,12 @@
 /*
- * wire: the messages of proto/ as plain C structs, packed and unpacked here so that nobody else
- * sees protobuf-c.  Unpacking treats every byte as hostile: sizes are capped before any allocation,
- * strings are checked (length, no NUL inside, printable ASCII or valid UTF-8), enums are
- * range-checked.
+ * wire: the messages of proto/ as plain C structs; packing and unpacking are here, so that no other
+ * library uses protobuf-c structs.  Unpacking treats every byte as hostile: sizes are capped before
+ * any allocation, strings are checked (length, no NUL inside, printable ASCII or valid UTF-8),
+ * enums are range-checked.
+ *
+ * Library.  Needs rpc (call counts), protobuf, codec, consistency, optimizer
+ * and base.  Called by the store, the parameter server, its workers and the tools that read
+ * statistics.
  */
 #ifndef SPARRING_COMMON_WIRE_WIRE_H
 #define SPARRING_COMMON_WIRE_WIRE_H
@@ -16,13 +20,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_CHUNK_HEAD_MAX 88         /* packed bytes of a chunk header */
-#define WIRE_BEAT_MAX       512        /* packed bytes of a beat */
-#define WIRE_RECORD_MAX     24576      /* packed bytes of a record without terms and payload */
-#define WIRE_REPLY_MAX      64         /* packed bytes of the answer to a record */
-#define WIRE_RANKS_MAX      1024u      /* clocks, flags and sessions in a record */
-#define WIRE_CONTROL_MAX    (1u << 20) /* packed bytes of any control message */
-#define WIRE_STORE_MAX      (34u << 20) /* packed bytes of a store message: two values and their key */
+#define WIRE_CHUNK_HEAD_MAX 88          /* packed bytes of a chunk header */
+#define WIRE_HEARTBEAT_MAX  512         /* packed bytes of a heartbeat */
+#define WIRE_RECORD_MAX     24576       /* packed bytes of a record without terms and payload */
+#define WIRE_REPLY_MAX      64          /* packed bytes of the reply to a record */
+#define WIRE_RANKS_MAX      1024u       /* clocks, flags and sessions in a record */
+#define WIRE_CONTROL_MAX    (1u << 20)  /* packed bytes of any control message */
+#define WIRE_STORE_MAX      (34u << 20) /* packed bytes of a store message: two values, a key */
 #define WIRE_JOB_MAX        128
 #define WIRE_ADDRESS_MAX    320 /* an endpoint as text */
 #define WIRE_ARENA_MAX      128
@@ -30,34 +34,34 @@
 #define WIRE_LANES_MAX      16u
 #define WIRE_STEPS_MAX      ((uint64_t)1 << 53)
 
-/* A server's words for the end of a job whose rank is lost, and the rank in such a text. */
+/* The server's text when a job ends because a rank was lost, and the parser for the rank in it. */
 #define WIRE_RANK_LOST "rank %u was lost ("
 bool wire_find_lost_rank(const char *text, unsigned *ret_rank);
 
 enum chunk_kind {
     CHUNK_PUSH = 1,   /* worker -> server: a gradient partition of `round` */
     CHUNK_INIT = 2,   /* worker (rank 0) -> server: initial values */
-    CHUNK_PULL = 3,   /* worker -> server: asks for values, no payload */
+    CHUNK_PULL = 3,   /* worker -> server: requests values, no payload */
     CHUNK_VALUES = 4, /* server -> worker: parameters */
     CHUNK_MEAN = 5,   /* server -> worker: the mean gradient */
-    CHUNK_FINAL = 6,  /* worker -> server: pushes no more, asks for the values that are left when
-                         all ranks have said so; not where all are in step anyway */
-    CHUNK_HELLO = 7,  /* worker -> server: whose stream and which lane this is; its first chunk */
-    CHUNK_NAMES = 8,  /* worker -> server, before a PUSH or PULL of the partition: the rows that its
-                         answer is to hold (common/codec/codec_names.h) */
-    CHUNK_STATE = 9,  /* state of the optimizer, or a question for it; see the proto file */
+    CHUNK_FINAL = 6,  /* worker -> server: no more pushes; requests the values once all ranks have
+                         sent FINAL; unused when all ranks are in step */
+    CHUNK_HELLO = 7,  /* worker -> server: first chunk, identifies the stream's rank and lane */
+    CHUNK_ROW_SELECTION = 8, /* worker -> server, before a PUSH or PULL of the partition: the rows
+                                that its reply contains (common/codec/codec_row_selection.h) */
+    CHUNK_STATE = 9,         /* state of the optimizer, or a request for it; see the proto file */
 };
 
 /* Flags of a chunk. */
-#define CHUNK_AGAIN 1u /* it may have been sent before, on a stream that was cut off */
+#define CHUNK_AGAIN 1u /* a possible repetition of a chunk sent on a broken stream */
 #define CHUNK_BY_REFERENCE                                                                         \
-    2u /* no payload: it lies in the sender's arena, `length` bytes at `place` */
+    2u /* no payload: it is in the sender's arena, `length` bytes at `offset` */
 #define CHUNK_UNDIVIDED                                                                            \
-    4u /* PUSH: the server divides the gradient by the contributions that a round takes            \
-          (consistency_divisor) as it reads it; else the worker has done so */
-#define CHUNK_FLAGS 7u /* all there are */
+    4u                 /* PUSH: the server divides the gradient by the round's contributions       \
+                          (consistency_divisor) as it reads it; otherwise the worker has done so */
+#define CHUNK_FLAGS 7u /* all flags */
 
-/* What becomes of a job that has lost a rank. */
+/* What a job does when it has lost a rank. */
 enum worker_loss { WORKER_LOSS_FAIL, WORKER_LOSS_SHRINK, WORKER_LOSS_WAIT, WORKER_LOSS_COUNT };
 
 enum server_role { SERVER_PRIMARY, SERVER_REPLICA, SERVER_ROLE_COUNT };
@@ -70,10 +74,10 @@ struct chunk_header {
     uint32_t dtype;
     uint64_t length; /* payload bytes */
     uint32_t flags;
-    uint64_t session;    /* HELLO; STATE, the question */
+    uint64_t session;    /* HELLO; STATE, the request */
     uint32_t lane;       /* HELLO; STATE: 0 values, 1 and 2 states */
-    uint64_t place;      /* BY_REFERENCE: bytes from the start of the sender's arena */
-    uint64_t connection; /* HELLO: of the join's reply; 0: not said */
+    uint64_t offset;     /* BY_REFERENCE: bytes from the start of the sender's arena */
+    uint64_t connection; /* HELLO: of the join's reply; 0: not set */
 };
 
 /* Pack into head (WIRE_CHUNK_HEAD_MAX bytes); returns the packed size.  The payload's tag and
@@ -82,8 +86,8 @@ size_t wire_pack_chunk(const struct chunk_header *chunk, uint8_t *head);
 enum status wire_unpack_chunk(const uint8_t *head, size_t size, struct chunk_header *ret,
                               struct error *err);
 
-/* Both ways on an Attend stream; see proto/parameter_server.proto for who says what. */
-struct beat {
+/* Both ways on an Attend stream; proto/parameter_server.proto defines each direction's fields. */
+struct heartbeat {
     uint64_t session;
     uint32_t rank;
     char job[WIRE_JOB_MAX];
@@ -94,33 +98,33 @@ struct beat {
     uint32_t lane;
 };
 
-/* The same for a beat (WIRE_BEAT_MAX bytes). */
-size_t wire_pack_beat(const struct beat *beat, uint8_t *bytes);
-enum status wire_unpack_beat(const uint8_t *bytes, size_t size, struct beat *ret,
-                             struct error *err);
+/* The same for a heartbeat (WIRE_HEARTBEAT_MAX bytes). */
+size_t wire_pack_heartbeat(const struct heartbeat *heartbeat, uint8_t *bytes);
+enum status wire_unpack_heartbeat(const uint8_t *bytes, size_t size, struct heartbeat *ret,
+                                  struct error *err);
 
-/* What a primary tells its replica. */
+/* Records that a primary sends to its replica. */
 enum record_kind {
     RECORD_TERMS = 1,  /* first on a stream: the job's terms, its epoch, its sessions */
     RECORD_INIT = 2,   /* a partition's initial values */
-    RECORD_STEP = 3,   /* a partition's step, or whole sum; see struct shard_record */
-    RECORD_RANKS = 4,  /* of a partition: a rank finished, went or came */
-    RECORD_MEMBER = 5, /* the sessions that hold the slots from this epoch on; numbered, too */
-    RECORD_BEAT = 6,   /* nothing happened, I am alive */
-    RECORD_END = 7,    /* the job is over */
-    RECORD_ASK = 8,    /* alone on a stream, with terms: does the replica serve by now? */
-    RECORD_STATE = 9,  /* initial state `step` of a partition's optimizer */
+    RECORD_STEP = 3,   /* a partition's step, or whole sum: a shard's mutation */
+    RECORD_RANKS = 4,  /* of a partition: a rank finished, left or joined */
+    RECORD_MEMBER = 5, /* the sessions of all ranks from this epoch on; has a sequence number too */
+    RECORD_HEARTBEAT = 6,      /* no event: proves that the primary is alive */
+    RECORD_END = 7,            /* the job has ended */
+    RECORD_TAKEOVER_QUERY = 8, /* the only record of its stream, with terms: has the replica taken
+                                  over? */
+    RECORD_STATE = 9,          /* initial state `step` of a partition's optimizer */
 };
 
 struct join_request;
 
-/* Clocks, flags and sessions are the caller's memory, also for unpacking: there the counts are what
- * fits on entry, and what there was on return.  The payload travels as a
- * chunk's does. */
+/* Clocks, flags and sessions are the caller's memory, also for unpacking: the counts are then the
+ * capacity on entry, and the number of elements on return.  The payload is sent like a chunk's. */
 struct wire_record {
     enum record_kind kind;
     uint32_t partition;
-    uint64_t sequence; /* of the partition's records, from 1; 0: of no partition */
+    uint64_t sequence; /* of the partition's records, from 1; 0: not of a partition */
     uint64_t step;
     double rate;
     uint64_t epoch;
@@ -128,21 +132,22 @@ struct wire_record {
     size_t clock_count;
     uint8_t *flags;
     size_t flag_count;
-    uint64_t *sessions; /* 0: the slot is vacant */
+    uint64_t *sessions; /* by rank; 0: vacant */
     size_t session_count;
     uint64_t length; /* payload bytes */
-    /* TERMS and ASK only: borrowed while packing; owned after unpack (wire_release_record). */
+    /* TERMS and TAKEOVER_QUERY only: borrowed while packing; owned after unpack
+     * (wire_release_record). */
     struct join_request *terms;
 };
 
-#define RECORD_OF_MEMBERS UINT32_MAX /* as the partition of a reply */
+#define RECORD_MEMBERSHIP_PARTITION UINT32_MAX /* as the partition of a reply */
 
 struct record_reply {
     uint32_t partition;
-    uint64_t sequence; /* as in the record, which is applied */
+    uint64_t sequence; /* of the record, which has been applied */
     uint64_t epoch;
-    int superseded;          /* refused: the replica serves by now, in that epoch */
-    uint64_t records, bytes; /* of partitions, taken on this stream by now; of their payloads */
+    int superseded;          /* refused: the replica has taken over, in that epoch */
+    uint64_t records, bytes; /* partition records applied on this stream so far; payload bytes */
 };
 
 struct join_request {
@@ -157,13 +162,13 @@ struct join_request {
     struct exact_staleness *rules;  /* owned after unpack (wire_release_join_request), borrowed
                                        while packing; at most CONSISTENCY_RULES_MAX */
     size_t rule_count;
-    uint64_t session; /* 0: does not come back when it is cut off */
+    uint64_t session; /* 0: does not reconnect after a disconnection */
     uint32_t lanes;   /* at most WIRE_LANES_MAX; 0: one */
-    int in_order;     /* answers leave as they are ready, else the highest partition first */
+    int in_order;     /* replies are sent when ready; otherwise the highest partition first */
     int resume;
-    int follows;      /* at a replica: only if others have made it the primary */
+    int follows;      /* at a replica: join only if it has already become the primary */
     uint64_t round;   /* resume: the last one that this worker has completed */
-    uint64_t attempt; /* which of the session's joins it is, from 1; 0: not said */
+    uint64_t attempt; /* number of this join in the session, from 1; 0: not set */
     uint32_t on_loss; /* enum worker_loss, in range */
     uint32_t reconnect_ms, heartbeat_ms, heartbeat_timeout_ms;
     char replica[WIRE_ADDRESS_MAX]; /* "": none */
@@ -172,7 +177,7 @@ struct join_request {
     uint32_t *weights; /* as rules; at most WIRE_WEIGHTS_MAX, none: equal */
     size_t weight_count;
     char arena[WIRE_ARENA_MAX];
-    uint64_t steps_before; /* optimizer steps of the run that it goes on with; at most
+    uint64_t steps_before; /* optimizer steps before this run, when resumed; at most
                               WIRE_STEPS_MAX */
 };
 
@@ -185,7 +190,7 @@ struct join_reply {
     uint64_t epoch, round;
     uint32_t role; /* enum server_role, in range */
     char arena[WIRE_ARENA_MAX];
-    uint64_t connection; /* that begins with it; to be told in HELLO and beats */
+    uint64_t connection; /* the new connection's number; sent in HELLO and heartbeats */
 };
 
 struct leave_request {
@@ -217,8 +222,8 @@ struct store_reply {
     size_t missing_count;
 };
 
-/* Each pack allocates *ret_bytes (free); each unpack fills a zeroed struct.  Of a join request that
- * was refused nothing is left to release. */
+/* Each pack allocates *ret_bytes (free); each unpack fills a zeroed struct.  A join request that
+ * failed to unpack needs no release. */
 enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_bytes,
                                    size_t *ret_size, struct error *err);
 enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct join_request *ret,
@@ -239,8 +244,8 @@ enum status wire_pack_store_reply(const struct store_reply *m, uint8_t **ret_byt
                                   size_t *ret_size, struct error *err);
 enum status wire_unpack_store_reply(const uint8_t *bytes, size_t size, struct store_reply *ret,
                                     struct error *err);
-/* A record with terms, allocated like the others; and one without, into head (WIRE_RECORD_MAX
- * bytes): the packed size. */
+/* Pack a record with terms (allocated like the others), and one without into head (WIRE_RECORD_MAX
+ * bytes; returns the packed size). */
 enum status wire_pack_terms(const struct wire_record *m, uint8_t **ret_bytes, size_t *ret_size,
                             struct error *err);
 size_t wire_pack_record(const struct wire_record *m, uint8_t *head);

@@ -1,5 +1,5 @@
 /*
- * wire_internal: what the sources of wire share.
+ * wire_internal: declarations shared by the sources of wire.
  */
 #ifndef SPARRING_COMMON_WIRE_WIRE_INTERNAL_H
 #define SPARRING_COMMON_WIRE_WIRE_INTERNAL_H
@@ -20,10 +20,10 @@ enum status wire_unpack(const ProtobufCMessageDescriptor *descriptor, const uint
 enum status wire_check_text(const char *text, const char *what, struct error *err);
 
 /* `text` into a buffer of `size` bytes; STATUS_DATA when it does not fit. */
-enum status wire_take_text(const char *text, const char *what, char *buffer, size_t size,
+enum status wire_copy_text(const char *text, const char *what, char *buffer, size_t size,
                            struct error *err);
 
-/* protobuf-c wants a pointer even for a default; NULL means "". */
+/* protobuf-c requires a non-NULL pointer; NULL becomes "". */
 char *wire_text_or_empty(char *text);
 
 #endif

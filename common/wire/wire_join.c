@@ -1,5 +1,6 @@
 /*
- * wire_join: the messages of a join, packed and unpacked; see wire.c for the rules.
+ * wire_join: packs and unpacks the messages of a join, with the rules of wire.c.  No state, no
+ * locks.
  */
 #include "common/wire/wire_join.h"
 #include "common/base/memory.h"
@@ -33,7 +34,7 @@ static enum status pack_rules(const struct join_request *m, struct wire_join_rul
     return status;
 }
 
-/* Who this worker is, how it goes on when something is lost, and how its bytes travel. */
+/* The worker's session, its behaviour after a loss, and its compression. */
 static void pack_session(const struct join_request *m, Sparring__V1__JoinRequest *p,
                          struct wire_join_texts *texts)
 {
@@ -86,7 +87,8 @@ static void pack_consistency(const struct consistency *c, Sparring__V1__Consiste
     p->delay_compensation = c->delay_compensation;
 }
 
-enum status wire_join_fill(struct wire_join *w, const struct join_request *m, struct error *err)
+enum status wire_join_to_message(struct wire_join *w, const struct join_request *m,
+                                 struct error *err)
 {
     Sparring__V1__JoinRequest *p = &w->message;
     enum status status;
@@ -132,7 +134,7 @@ enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_b
                                    size_t *ret_size, struct error *err)
 {
     struct wire_join join;
-    enum status status = wire_join_fill(&join, m, err);
+    enum status status = wire_join_to_message(&join, m, err);
 
     if (status == STATUS_OK)
         status = wire_pack(&join.message.base, WIRE_CONTROL_MAX, ret_bytes, ret_size, err);
@@ -140,8 +142,8 @@ enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_b
     return status;
 }
 
-static enum status take_optimizer(const Sparring__V1__Optimizer *o, struct optimizer_config *ret,
-                                  struct error *err)
+static enum status unpack_optimizer(const Sparring__V1__Optimizer *o, struct optimizer_config *ret,
+                                    struct error *err)
 {
     const double values[] = {o->learning_rate, o->momentum, o->dampening, o->weight_decay,
                              o->beta1,         o->beta2,    o->epsilon};
@@ -166,9 +168,9 @@ static enum status take_optimizer(const Sparring__V1__Optimizer *o, struct optim
     return STATUS_OK;
 }
 
-/* Whether they make sense together is the server's business. */
-static enum status take_consistency(const Sparring__V1__Consistency *c, struct consistency *ret,
-                                    struct error *err)
+/* The server checks whether the values are consistent. */
+static enum status unpack_consistency(const Sparring__V1__Consistency *c, struct consistency *ret,
+                                      struct error *err)
 {
     if (!c)
         return STATUS_OK;
@@ -184,8 +186,8 @@ static enum status take_consistency(const Sparring__V1__Consistency *c, struct c
     return STATUS_OK;
 }
 
-/* A job's name stands in one line of logs and records. */
-static enum status check_name(const char *name, struct error *err)
+/* A job's name appears in one-line logs and metrics. */
+static enum status check_job_name(const char *name, struct error *err)
 {
     for (const char *c = name; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 0x7f)
@@ -194,8 +196,8 @@ static enum status check_name(const char *name, struct error *err)
     return STATUS_OK;
 }
 
-static enum status take_rules(const Sparring__V1__JoinRequest *m, struct join_request *ret,
-                              struct error *err)
+static enum status unpack_rules(const Sparring__V1__JoinRequest *m, struct join_request *ret,
+                                struct error *err)
 {
     enum status status;
 
@@ -215,8 +217,8 @@ static enum status take_rules(const Sparring__V1__JoinRequest *m, struct join_re
     return STATUS_OK;
 }
 
-static enum status take_weights(const Sparring__V1__JoinRequest *m, struct join_request *ret,
-                                struct error *err)
+static enum status unpack_weights(const Sparring__V1__JoinRequest *m, struct join_request *ret,
+                                  struct error *err)
 {
     enum status status;
 
@@ -233,8 +235,8 @@ static enum status take_weights(const Sparring__V1__JoinRequest *m, struct join_
     return STATUS_OK;
 }
 
-static enum status take_session(const Sparring__V1__JoinRequest *m, struct join_request *ret,
-                                struct error *err)
+static enum status unpack_session(const Sparring__V1__JoinRequest *m, struct join_request *ret,
+                                  struct error *err)
 {
     enum status status;
 
@@ -262,14 +264,14 @@ static enum status take_session(const Sparring__V1__JoinRequest *m, struct join_
     ret->dtype_down = m->dtype_down;
     ret->top_k_ppm = m->top_k_ppm;
     ret->steps_before = m->steps_before;
-    status = wire_take_text(m->replica, "replica address", ret->replica, sizeof(ret->replica), err);
+    status = wire_copy_text(m->replica, "replica address", ret->replica, sizeof(ret->replica), err);
     if (status == STATUS_OK)
-        status = wire_take_text(m->arena, "arena name", ret->arena, sizeof(ret->arena), err);
-    return status == STATUS_OK ? take_weights(m, ret, err) : status;
+        status = wire_copy_text(m->arena, "arena name", ret->arena, sizeof(ret->arena), err);
+    return status == STATUS_OK ? unpack_weights(m, ret, err) : status;
 }
 
-enum status wire_join_take(const Sparring__V1__JoinRequest *m, struct join_request *ret,
-                           struct error *err)
+enum status wire_join_from_message(const Sparring__V1__JoinRequest *m, struct join_request *ret,
+                                   struct error *err)
 {
     enum status status;
 
@@ -284,17 +286,17 @@ enum status wire_join_take(const Sparring__V1__JoinRequest *m, struct join_reque
     ret->partition_bytes = m->partition_bytes;
     ret->update = m->update;
     ret->order = m->order;
-    status = take_optimizer(m->optimizer, &ret->optimizer, err);
+    status = unpack_optimizer(m->optimizer, &ret->optimizer, err);
     if (status == STATUS_OK)
-        status = take_session(m, ret, err);
+        status = unpack_session(m, ret, err);
     if (status == STATUS_OK)
-        status = take_consistency(m->consistency, &ret->consistency, err);
+        status = unpack_consistency(m->consistency, &ret->consistency, err);
     if (status == STATUS_OK)
-        status = take_rules(m, ret, err);
+        status = unpack_rules(m, ret, err);
     if (status == STATUS_OK)
-        status = wire_take_text(m->job, "job name", ret->job, sizeof(ret->job), err);
+        status = wire_copy_text(m->job, "job name", ret->job, sizeof(ret->job), err);
     if (status == STATUS_OK)
-        status = check_name(ret->job, err);
+        status = check_job_name(ret->job, err);
     if (status == STATUS_OK)
         status = mem_strdup(m->manifest, &ret->manifest, err);
     if (status != STATUS_OK)
@@ -311,7 +313,7 @@ enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct j
                                      WIRE_CONTROL_MAX, &arena, &m, err);
 
     if (status == STATUS_OK)
-        status = wire_join_take(m, ret, err);
+        status = wire_join_from_message(m, ret, err);
     arena_release(&arena);
     return status;
 }
@@ -369,9 +371,9 @@ enum status wire_unpack_join_reply(const uint8_t *bytes, size_t size, struct joi
     ret->round = m->round;
     ret->role = m->role;
     ret->connection = m->connection;
-    status = wire_take_text(m->version, "version", ret->version, sizeof(ret->version), err);
+    status = wire_copy_text(m->version, "version", ret->version, sizeof(ret->version), err);
     if (status == STATUS_OK)
-        status = wire_take_text(m->arena, "arena name", ret->arena, sizeof(ret->arena), err);
+        status = wire_copy_text(m->arena, "arena name", ret->arena, sizeof(ret->arena), err);
     if (status == STATUS_OK)
         status = mem_calloc(m->n_partitions, sizeof(*ret->partitions), "partitions",
                             &ret->partitions, err);

@@ -1,6 +1,6 @@
 /*
- * wire_join: a join request as the message that it is, for those that carry one inside theirs.
- * Internal to rpc.
+ * wire_join: conversions between a join request and its protobuf message, for messages that embed
+ * one.  Internal to wire.
  */
 #ifndef SPARRING_COMMON_WIRE_WIRE_JOIN_H
 #define SPARRING_COMMON_WIRE_WIRE_JOIN_H
@@ -9,21 +9,21 @@
 
 #include "parameter_server.pb-c.h"
 
-/* The messages of a repeated field, and the list of pointers that protobuf-c wants, in one. */
+/* The messages of a repeated field and protobuf-c's list of pointers to them, in one block. */
 struct wire_join_rules {
     Sparring__V1__ExactStaleness messages[CONSISTENCY_RULES_MAX];
     Sparring__V1__ExactStaleness *list[CONSISTENCY_RULES_MAX];
 };
 
-/* Copies of the texts, because protobuf-c wants plain pointers. */
+/* Copies of the texts, because protobuf-c's pointers are not const. */
 struct wire_join_texts {
     char job[WIRE_JOB_MAX];
     char replica[WIRE_ADDRESS_MAX];
     char arena[WIRE_ARENA_MAX];
 };
 
-/* A message and all that it points at, but for what is borrowed from the request.  Points at
- * itself: do not move it. */
+/* A message and all that it points at, except what is borrowed from the request.  Contains pointers
+ * into itself: do not move it. */
 struct wire_join {
     Sparring__V1__JoinRequest message;
     Sparring__V1__Optimizer optimizer;
@@ -32,12 +32,13 @@ struct wire_join {
     struct wire_join_rules *rules; /* owned; NULL: none */
 };
 
-/* Release it whatever comes back. */
-enum status wire_join_fill(struct wire_join *w, const struct join_request *m, struct error *err);
+/* The caller releases *w, also on failure. */
+enum status wire_join_to_message(struct wire_join *w, const struct join_request *m,
+                                 struct error *err);
 void wire_join_release(struct wire_join *w);
 
-/* Check and copy into a zeroed struct; of one that was refused nothing is left to release. */
-enum status wire_join_take(const Sparring__V1__JoinRequest *m, struct join_request *ret,
-                           struct error *err);
+/* Check and copy into a zeroed struct, which needs no release on failure. */
+enum status wire_join_from_message(const Sparring__V1__JoinRequest *m, struct join_request *ret,
+                                   struct error *err);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * wire_record: what a primary and its replica say to each other; see wire.c for the rules.
+ * wire_record: the messages between a primary and its replica, with the rules of wire.c.
  *
- * A record without terms is packed into the caller's memory and unpacked into the caller's: one per
- * partition and step travels, and none of them allocates here (clocks of more than a hundred ranks
- * do, in the unpacking).
+ * A record without terms is packed into and unpacked into the caller's memory: one per partition
+ * and step is sent, and none of them allocates here (except that unpacking allocates for the clocks
+ * of more than a hundred ranks).  No state, no locks.
  */
 #include "common/base/memory.h"
 #include "common/wire/wire_join.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void fill(const struct wire_record *m, Sparring__V1__Record *p)
+static void record_to_message(const struct wire_record *m, Sparring__V1__Record *p)
 {
     sparring__v1__record__init(p);
     p->kind = (uint32_t)m->kind;
@@ -32,7 +32,7 @@ size_t wire_pack_record(const struct wire_record *m, uint8_t *head)
 {
     Sparring__V1__Record p;
 
-    fill(m, &p);
+    record_to_message(m, &p);
     /* At most 10 bytes for each of 1024 clocks, 8 for each session, 1 for each flag. */
     return sparring__v1__record__pack(&p, head);
 }
@@ -42,9 +42,9 @@ enum status wire_pack_terms(const struct wire_record *m, uint8_t **ret_bytes, si
 {
     struct wire_join join;
     Sparring__V1__Record p;
-    enum status status = wire_join_fill(&join, m->terms, err);
+    enum status status = wire_join_to_message(&join, m->terms, err);
 
-    fill(m, &p);
+    record_to_message(m, &p);
     p.terms = &join.message;
     if (status == STATUS_OK)
         status = wire_pack(&p.base, WIRE_CONTROL_MAX, ret_bytes, ret_size, err);
@@ -52,31 +52,31 @@ enum status wire_pack_terms(const struct wire_record *m, uint8_t **ret_bytes, si
     return status;
 }
 
-static enum status check(const Sparring__V1__Record *m, const struct wire_record *room,
-                         struct error *err)
+static enum status check_record(const Sparring__V1__Record *m, const struct wire_record *capacity,
+                                struct error *err)
 {
     if (m->kind < RECORD_TERMS || m->kind > RECORD_STATE)
         return error_set(err, STATUS_DATA, "record of unknown kind %u", m->kind);
-    if ((m->terms != NULL) != (m->kind == RECORD_TERMS || m->kind == RECORD_ASK))
+    if ((m->terms != NULL) != (m->kind == RECORD_TERMS || m->kind == RECORD_TAKEOVER_QUERY))
         return error_set(err, STATUS_DATA, "record of kind %u %s terms", m->kind,
                          m->terms ? "with" : "without");
-    if (m->n_clocks > room->clock_count || m->n_sessions > room->session_count ||
-        m->flags.len > room->flag_count)
+    if (m->n_clocks > capacity->clock_count || m->n_sessions > capacity->session_count ||
+        m->flags.len > capacity->flag_count)
         return error_set(err, STATUS_DATA,
                          "record with %zu clocks, %zu flags and %zu sessions, the limits are %zu, "
                          "%zu and %zu",
-                         m->n_clocks, m->flags.len, m->n_sessions, room->clock_count,
-                         room->flag_count, room->session_count);
+                         m->n_clocks, m->flags.len, m->n_sessions, capacity->clock_count,
+                         capacity->flag_count, capacity->session_count);
     return STATUS_OK;
 }
 
-static enum status take_terms(const Sparring__V1__Record *m, struct join_request **ret,
-                              struct error *err)
+static enum status unpack_terms(const Sparring__V1__Record *m, struct join_request **ret,
+                                struct error *err)
 {
     enum status status = mem_calloc(1, sizeof(**ret), "terms", ret, err);
 
     if (status == STATUS_OK)
-        status = wire_join_take(m->terms, *ret, err);
+        status = wire_join_from_message(m->terms, *ret, err);
     return status;
 }
 
@@ -90,9 +90,9 @@ enum status wire_unpack_record(const uint8_t *bytes, size_t size, struct wire_re
                                      WIRE_CONTROL_MAX, &arena, &m, err);
 
     if (status == STATUS_OK)
-        status = check(m, ret, err);
+        status = check_record(m, ret, err);
     if (status == STATUS_OK && m->terms)
-        status = take_terms(m, &terms, err);
+        status = unpack_terms(m, &terms, err);
     if (status != STATUS_OK) {
         free(terms);
         goto out;

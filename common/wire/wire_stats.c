@@ -1,6 +1,6 @@
 /*
- * wire_stats: the reply of the Stats call.  protobuf-c wants pointers to the messages of a repeated
- * field, so both stand side by side until the bytes are there.  No state, no locks.
+ * wire_stats: packs the reply of the Stats call.  protobuf-c requires pointers to the messages of a
+ * repeated field, so both are kept in one block until the reply is packed.  No state, no locks.
  */
 #include "common/wire/wire_stats.h"
 
@@ -13,10 +13,11 @@
 #include <string.h>
 
 /* The messages of the repeated fields. */
-struct parts {
+struct stats_parts {
     Sparring__V1__MethodStats methods[STATS_METHODS_MAX], *method_list[STATS_METHODS_MAX];
     Sparring__V1__EndStats ends[STATS_METHODS_MAX * STATUS_COUNT];
-    Sparring__V1__EndStats *end_list[STATS_METHODS_MAX * STATUS_COUNT]; /* of all, one by one */
+    Sparring__V1__EndStats
+        *end_list[STATS_METHODS_MAX * STATUS_COUNT]; /* of all methods, consecutive */
     Sparring__V1__WorkerStats workers[STATS_WORKERS_MAX], *worker_list[STATS_WORKERS_MAX];
 };
 
@@ -35,8 +36,8 @@ void stats_count_staleness(struct stats_staleness *s, uint64_t staleness, uint64
     s->sum += staleness * pushes;
 }
 
-/* protobuf-c declares the texts that it only reads mutable. */
-static char *borrow(const char *text)
+/* protobuf-c's text pointers are not const, but it only reads them. */
+static char *remove_const(const char *text)
 {
     union {
         const char *borrowed;
@@ -46,14 +47,14 @@ static char *borrow(const char *text)
     return u.text;
 }
 
-static void fill_method(struct parts *p, size_t index, const struct rpc_call_counts *counts)
+static void fill_method(struct stats_parts *p, size_t index, const struct rpc_call_counts *counts)
 {
     Sparring__V1__MethodStats *m = &p->methods[index];
     size_t first = index * STATUS_COUNT;
 
     sparring__v1__method_stats__init(m);
     p->method_list[index] = m;
-    m->method = borrow(counts->path);
+    m->method = remove_const(counts->path);
     m->started = counts->started;
     m->ended = p->end_list + first;
     for (size_t i = 0; i < STATUS_COUNT; i++) {
@@ -62,13 +63,13 @@ static void fill_method(struct parts *p, size_t index, const struct rpc_call_cou
         if (counts->ended[i] == 0)
             continue;
         sparring__v1__end_stats__init(e);
-        e->status = borrow(status_name((enum status)(-(int)i)));
+        e->status = remove_const(status_name((enum status)(-(int)i)));
         e->calls = counts->ended[i];
         m->ended[m->n_ended++] = e;
     }
 }
 
-static void fill_worker(struct parts *p, size_t index, const struct stats_worker *from)
+static void fill_worker(struct stats_parts *p, size_t index, const struct stats_worker *from)
 {
     Sparring__V1__WorkerStats *w = &p->workers[index];
 
@@ -83,16 +84,16 @@ static void fill_worker(struct parts *p, size_t index, const struct stats_worker
     w->silent_seconds = from->silent_seconds;
 }
 
-static void fill_job(Sparring__V1__JobStats *m, const struct server_stats *s, struct parts *p)
+static void fill_job(Sparring__V1__JobStats *m, const struct server_stats *s, struct stats_parts *p)
 {
     const struct stats_job *j = &s->job;
 
     sparring__v1__job_stats__init(m);
-    m->job = borrow(j->name);
-    m->state = borrow(j->state);
-    m->mode = borrow(j->mode);
-    m->role = borrow(j->role);
-    m->peer = borrow(j->peer);
+    m->job = remove_const(j->name);
+    m->state = remove_const(j->state);
+    m->mode = remove_const(j->mode);
+    m->role = remove_const(j->role);
+    m->peer = remove_const(j->peer);
     m->staleness_bound = j->staleness_bound;
     m->backup_workers = j->backup_workers;
     m->server_index = j->server_index;
@@ -130,11 +131,12 @@ static void fill_counters(Sparring__V1__StatsCounters *m, const struct stats_cou
     m->snapshot_seconds = (double)c->snapshot_ns * 1e-9;
 }
 
-static void fill_reply(Sparring__V1__StatsReply *m, const struct server_stats *s, struct parts *p)
+static void fill_reply(Sparring__V1__StatsReply *m, const struct server_stats *s,
+                       struct stats_parts *p)
 {
     sparring__v1__stats_reply__init(m);
-    m->version = borrow(s->version);
-    m->grpc_version = borrow(s->grpc_version);
+    m->version = remove_const(s->version);
+    m->grpc_version = remove_const(s->grpc_version);
     m->start_time_seconds = s->start_time_seconds;
     m->cpu_seconds = s->cpu_seconds;
     m->resident_bytes = s->resident_bytes;
@@ -156,12 +158,12 @@ enum status wire_pack_stats(const struct server_stats *stats, uint8_t **ret_byte
     Sparring__V1__StatsCounters counters;
     Sparring__V1__Staleness staleness = SPARRING__V1__STALENESS__INIT;
     Sparring__V1__JobStats job;
-    struct parts *parts;
-    enum status status = mem_calloc(1, sizeof(*parts), "statistics", &parts, err);
+    struct stats_parts *stats_parts;
+    enum status status = mem_calloc(1, sizeof(*stats_parts), "statistics", &stats_parts, err);
 
     if (status != STATUS_OK)
         return status;
-    fill_reply(&reply, stats, parts);
+    fill_reply(&reply, stats, stats_parts);
     fill_counters(&counters, &stats->counters);
     reply.counters = &counters;
     for (size_t i = 0; i < STATS_STALENESS_BOUNDS; i++)
@@ -173,9 +175,9 @@ enum status wire_pack_stats(const struct server_stats *stats, uint8_t **ret_byte
     staleness.pushes = pushes;
     staleness.sum = stats->counters.staleness.sum;
     reply.staleness = &staleness;
-    fill_job(&job, stats, parts);
+    fill_job(&job, stats, stats_parts);
     reply.job = stats->has_job ? &job : NULL;
     status = wire_pack(&reply.base, WIRE_CONTROL_MAX, ret_bytes, ret_size, err);
-    free(parts);
+    free(stats_parts);
     return status;
 }

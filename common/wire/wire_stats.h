@@ -1,6 +1,6 @@
 /*
- * wire_stats: what a server says of itself.  One struct is behind both the Stats call (packed here)
- * and the metrics page; proto/stats.proto says what each field means.
+ * wire_stats: a server's statistics.  One struct is the source of both the Stats call (packed here)
+ * and the metrics page; proto/stats.proto defines each field.
  */
 #ifndef SPARRING_COMMON_WIRE_WIRE_STATS_H
 #define SPARRING_COMMON_WIRE_WIRE_STATS_H
@@ -15,7 +15,7 @@
 #define STATS_WORKERS_MAX      1024
 #define STATS_STALENESS_BOUNDS 12
 
-/* Counters that never fall: field, what it counts.  The field is its name in proto/stats.proto and,
+/* Monotonic counters: field, what it counts.  The field is its name in proto/stats.proto and,
  * between "sparring_server_" and "_total", on the metrics page. */
 #define STATS_COUNTERS(X)                                                                          \
     X(rounds, "Rounds that are complete on this server.")                                          \
@@ -49,7 +49,7 @@
     X(copied_records, "Records that were taken as a replica.")                                     \
     X(copied_bytes, "Bytes of payload in them.")
 
-/* Pushes by their staleness: counts[i] are those above bound i - 1 and up to bound i. */
+/* Histogram of the pushes' staleness: counts[i] has those above bound i - 1 and up to bound i. */
 struct stats_staleness {
     uint64_t counts[STATS_STALENESS_BOUNDS + 1];
     uint64_t sum; /* of the staleness of all pushes */
@@ -60,7 +60,7 @@ struct stats_counters {
     STATS_COUNTERS(X)
 #undef X
     int64_t sum_ns, wait_ns;
-    int64_t detect_ns, recover_ns; /* of all disconnects that are over */
+    int64_t detect_ns, recover_ns; /* of all disconnects that have ended */
     int64_t journal_ns, snapshot_ns;
     struct stats_staleness staleness;
 };
@@ -75,9 +75,9 @@ struct stats_worker {
 struct stats_job {
     char name[WIRE_JOB_MAX];
     const char *state, *mode; /* constant */
-    const char *role;         /* constant; of a job whose shard is kept twice, or was: which one */
-    char peer[WIRE_ADDRESS_MAX]; /* the other server of it; "": none */
-    bool runs;                   /* what stands below `left` is known */
+    const char *role; /* constant; of a job that has, or had, a replica: "primary" or "replica" */
+    char peer[WIRE_ADDRESS_MAX]; /* the other of the two servers; "": none */
+    bool runs;                   /* the fields after `left` are known */
     uint32_t server_index, server_count;
     uint32_t staleness_bound, backup_workers;
     uint32_t world_size, joined, left;
@@ -114,9 +114,9 @@ void stats_count_staleness(struct stats_staleness *s, uint64_t staleness, uint64
 enum status wire_pack_stats(const struct server_stats *stats, uint8_t **ret_bytes, size_t *ret_size,
                             struct error *err);
 
-/* Append a packed reply (at most WIRE_CONTROL_MAX bytes, of anybody) as indented JSON whose members
+/* Append a packed reply (at most WIRE_CONTROL_MAX untrusted bytes) as indented JSON whose members
  * are the fields of proto/stats.proto; numbers that are not finite become null.  STATUS_DATA when
- * it is malformed; *out is then as it was. */
+ * it is malformed; *out is then unchanged. */
 enum status wire_stats_to_json(const uint8_t *bytes, size_t size, struct strbuf *out,
                                struct error *err);
 

@@ -1,10 +1,10 @@
 /*
- * wire_stats_json: a reply of the Stats call as JSON, for people and for jq.
+ * wire_stats_json: converts a reply of the Stats call to JSON.
  *
- * The members are the fields of proto/stats.proto, in its order, read from the description that
- * protobuf-c generates: nothing is named here, so nothing can be forgotten.  A server may be newer
- * than we are, or no server of ours: what is unknown is left out, what is malformed is refused.
- * Depth follows the description (three), not the bytes.  No state, no locks.
+ * The members are the fields of proto/stats.proto, in its order, read from the descriptor that
+ * protobuf-c generates, so no field can be missed.  The server may be newer than this program, or
+ * not ours: unknown fields are omitted, malformed bytes are an error.  The depth is bounded by the
+ * descriptor (three), not by the bytes.  No state, no locks.
  */
 #include "common/wire/wire_internal.h"
 #include "common/wire/wire_stats.h"

@@ -1,5 +1,5 @@
 /*
- * wire_store: the store's request and reply; see wire.c for how packing and unpacking work.
+ * wire_store: packs and unpacks the store's request and reply, with the rules of wire.c.
  *
  * One request type serves all of the store's methods, and any of its fields may be empty.
  * No state, no locks.
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A copy with a NUL behind it, so that text in it can be used as such. */
-static enum status take_bytes(const ProtobufCBinaryData *from, const char *what,
+/* A copy with a NUL after it, so that a text can be used as a C string. */
+static enum status copy_bytes(const ProtobufCBinaryData *from, const char *what,
                               uint8_t **ret_bytes, size_t *ret_size, struct error *err)
 {
     uint8_t *copy;
@@ -28,7 +28,7 @@ static enum status take_bytes(const ProtobufCBinaryData *from, const char *what,
     return STATUS_OK;
 }
 
-static enum status take_texts(char *const *texts, size_t count, const char *what, char ***ret_texts,
+static enum status copy_texts(char *const *texts, size_t count, const char *what, char ***ret_texts,
                               size_t *ret_count, struct error *err)
 {
     enum status status = mem_calloc(count, sizeof(**ret_texts), what, ret_texts, err);
@@ -48,7 +48,7 @@ static void free_texts(char **texts, size_t count)
     free(texts);
 }
 
-static ProtobufCBinaryData binary(uint8_t *bytes, size_t size)
+static ProtobufCBinaryData as_binary_data(uint8_t *bytes, size_t size)
 {
     return (ProtobufCBinaryData){.len = size, .data = bytes};
 }
@@ -61,8 +61,8 @@ enum status wire_pack_store_request(const struct store_request *m, uint8_t **ret
 
     sparring__v1__store_request__init(&p);
     p.key = wire_text_or_empty(m->key);
-    p.value = binary(m->value, m->value_size);
-    p.expected = binary(m->expected, m->expected_size);
+    p.value = as_binary_data(m->value, m->value_size);
+    p.expected = as_binary_data(m->expected, m->expected_size);
     p.delta = m->delta;
     p.n_keys = m->key_count;
     p.keys = m->keys;
@@ -88,11 +88,11 @@ enum status wire_unpack_store_request(const uint8_t *bytes, size_t size, struct 
     ret->timeout_ms = m->timeout_ms;
     status = mem_strdup(m->key, &ret->key, err);
     if (status == STATUS_OK)
-        status = take_bytes(&m->value, "store value", &ret->value, &ret->value_size, err);
+        status = copy_bytes(&m->value, "store value", &ret->value, &ret->value_size, err);
     if (status == STATUS_OK)
-        status = take_bytes(&m->expected, "store value", &ret->expected, &ret->expected_size, err);
+        status = copy_bytes(&m->expected, "store value", &ret->expected, &ret->expected_size, err);
     if (status == STATUS_OK)
-        status = take_texts(m->keys, m->n_keys, "store keys", &ret->keys, &ret->key_count, err);
+        status = copy_texts(m->keys, m->n_keys, "store keys", &ret->keys, &ret->key_count, err);
 out:
     arena_release(&arena);
     if (status != STATUS_OK)
@@ -115,7 +115,7 @@ enum status wire_pack_store_reply(const struct store_reply *m, uint8_t **ret_byt
     Sparring__V1__StoreReply p;
 
     sparring__v1__store_reply__init(&p);
-    p.value = binary(m->value, m->value_size);
+    p.value = as_binary_data(m->value, m->value_size);
     p.number = m->number;
     p.found = m->found;
     p.n_missing = m->missing_count;
@@ -135,9 +135,9 @@ enum status wire_unpack_store_reply(const uint8_t *bytes, size_t size, struct st
         goto out;
     ret->number = m->number;
     ret->found = m->found != 0;
-    status = take_bytes(&m->value, "store value", &ret->value, &ret->value_size, err);
+    status = copy_bytes(&m->value, "store value", &ret->value, &ret->value_size, err);
     if (status == STATUS_OK)
-        status = take_texts(m->missing, m->n_missing, "missing keys", &ret->missing,
+        status = copy_texts(m->missing, m->n_missing, "missing keys", &ret->missing,
                             &ret->missing_count, err);
 out:
     arena_release(&arena);

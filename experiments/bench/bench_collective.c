@@ -1,7 +1,7 @@
 /*
- * bench all_reduce and the other collectives: the choice between parent, rank and mpirun.  Figures
- * and format are those of nccl-tests (doc/PERFORMANCE.md): algbw = bytes / time, busbw = algbw
- * times a factor of the collective, GB = 1e9 bytes.
+ * bench_collective: bench all_reduce and the other collectives: runs as parent, as rank, or becomes
+ * mpirun.  Figures and format are those of nccl-tests (doc/PERFORMANCE.md): algbw = bytes / time,
+ * busbw = algbw times a factor of the collective, GB = 1e9 bytes.
  */
 #include "common/base/log.h"
 #include "common/base/stop.h"
@@ -16,9 +16,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-static void take(void *context, const struct sweep_record *record, const double *times)
+static void add_table_row(void *context, const struct sweep_result *result, const double *times)
 {
-    sweep_table_add(context, record, times);
+    sweep_table_add(context, result, times);
 }
 
 static enum status run_parent(enum collective_call call, const struct sweep_options *options,
@@ -33,14 +33,14 @@ static enum status run_parent(enum collective_call call, const struct sweep_opti
     if (status != STATUS_OK)
         return status;
     sweep_table_open(&table, options, &sweep);
-    status = sweep_run(&sweep, options, config, take, &table, err);
+    status = sweep_run(&sweep, options, config, add_table_row, &table, err);
     if (status == STATUS_OK)
         status = sweep_table_close(&table, argv, err);
     sweep_table_release(&table);
     return status;
 }
 
-/* The options as YAML, which the ranks read: all that they must know, whatever came from where. */
+/* Passes all options to the ranks as YAML, whether they came from the command line or elsewhere. */
 static enum status parse_and_run(enum collective_call call, const struct option_set *set, int argc,
                                  char **words, char *const *argv, struct error *err)
 {
@@ -68,13 +68,13 @@ static enum status parse_and_run(enum collective_call call, const struct option_
     return status;
 }
 
-/* Become mpirun, which must end, and its ranks with it, when our parent does. */
+/* Exec mpirun, which gets SIGTERM when our parent dies, so that it ends its ranks. */
 static int become_mpirun(char **argv)
 {
     struct error err = {0};
 
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    /* Open MPI refuses root, whom containers use, unless told twice. */
+    /* Open MPI refuses to run as root, as in containers, without both variables. */
     (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     argv[1] = (char[]){"mpirun"};
@@ -86,7 +86,7 @@ static int become_mpirun(char **argv)
     return log_failure(&err);
 }
 
-static int run_call(enum collective_call call, int argc, char **argv)
+static int run_collective(enum collective_call call, int argc, char **argv)
 {
     char program[64];
     struct option_set set = {
@@ -107,7 +107,7 @@ static int run_call(enum collective_call call, int argc, char **argv)
         return become_mpirun(argv);
     if (argc > 1 && strcmp(argv[1], SWEEP_AS_RANK) == 0)
         return sweep_rank_main(call, argc, argv, NULL);
-    status = sweep_words(argc, argv, &count, &words, &err);
+    status = sweep_translate_options(argc, argv, &count, &words, &err);
     if (status == STATUS_OK)
         status = parse_and_run(call, &set, count, words, argv, &err);
     free(words);
@@ -135,6 +135,6 @@ int bench_collective_main(int argc, char **argv)
 {
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
         if (strcmp(argv[0], calls[i].name) == 0)
-            return run_call(calls[i].call, argc, argv);
+            return run_collective(calls[i].call, argc, argv);
     return status_exit_code(STATUS_INVALID); /* the caller's table has another name */
 }

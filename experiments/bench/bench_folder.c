@@ -1,3 +1,6 @@
+/*
+ * bench_folder: mkdtemp and a recursive removal by nftw that does not follow symbolic links.
+ */
 #include "experiments/bench/bench_folder.h"
 
 #include "common/base/file.h"

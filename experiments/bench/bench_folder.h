@@ -1,5 +1,5 @@
 /*
- * bench_folder: a temporary folder of one benchmark's run, in $TMPDIR or /tmp.
+ * bench_folder: the temporary folder of one benchmark, in $TMPDIR or /tmp.
  */
 #ifndef SPARRING_EXPERIMENTS_BENCH_BENCH_FOLDER_H
 #define SPARRING_EXPERIMENTS_BENCH_BENCH_FOLDER_H
@@ -8,11 +8,11 @@
 
 #include <stddef.h>
 
-/* Make one that is this user's alone; its path goes into `path`, which is "" on failure.
+/* Make a folder with access for this user only; its path goes into `path`, which is "" on failure.
  * STATUS_CONFIG when it does not fit into `size` bytes. */
 enum status bench_folder_make(char *path, size_t size, struct error *err);
 
-/* With all that is in it, as far as this user may; "" is allowed. */
+/* Remove the folder with its contents, ignoring errors; "" is allowed. */
 void bench_folder_remove(const char *path);
 
 #endif

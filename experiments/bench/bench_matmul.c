@@ -1,8 +1,8 @@
 /*
- * bench matmul: matrix products of the training worker's own device, square and of growing size, in
- * the three forms that a linear layer has.  The fastest round of any is the ceiling that `bench
- * train` holds a training step against.  Started as ranks of `sparring launch` it measures in all
- * of them at once, and rank 0 speaks.
+ * bench_matmul: matrix products of the training worker's own device, square and of growing size, in
+ * the three forms that a linear layer has.  The fastest round of any is the ceiling to which `bench
+ * train` compares a training step.  As ranks of `sparring launch` all ranks measure at the same
+ * time, and rank 0 prints.
  */
 #include "common/base/clock.h"
 #include "common/base/memory.h"
@@ -25,7 +25,7 @@
 #define AUTO_FROM      256   /* --sizes auto doubles from here */
 #define AUTO_TO        16384 /* and stops here */
 #define AUTO_PRODUCT_S 0.015 /* or when a product takes longer */
-#define ROUND_S        0.02  /* products of a round take at least this long together */
+#define ROUND_S        0.02  /* least time of all products of a round */
 
 struct matmul_options {
     char device[OPTION_TEXT_MAX];
@@ -73,8 +73,8 @@ static const struct option_set option_set = {
     .tables = {{specs, 0}},
 };
 
-/* Square matrices of one size on the device: y = x w^T and its two gradients.  No product writes
- * what another reads, so the operands are the same in every round. */
+/* Square matrices of one size on the device: y = x w^T and its two gradients.  No product
+ * overwrites an operand of another, so the operands are the same in every round. */
 struct products {
     struct compute *compute;
     struct linear linear;
@@ -99,7 +99,7 @@ static void products_close(struct products *p)
     *p = (struct products){.compute = p->compute};
 }
 
-/* Random, not zeros: what a product costs in power depends on its operands. */
+/* Random, not zeros: the power that a product draws depends on its operands. */
 static enum status products_fill(struct products *p, struct error *err)
 {
     size_t count = p->size * p->size;
@@ -185,7 +185,7 @@ struct matmul {
     const struct matmul_options *options;
     struct products products;
     struct bench_report report;
-    bool speaks;            /* rank 0, or alone */
+    bool prints;            /* rank 0, or alone */
     double ceiling;         /* flop per second */
     double longest_product; /* of the last size */
 };
@@ -195,7 +195,7 @@ static void report_form(struct matmul *m, enum form form, struct bench_summary s
     double flop = 2 * pow((double)m->products.size, 3);
     struct bench_summary rate = bench_rate(flop * 1e-9, seconds);
 
-    if (rate.max * 1e9 > m->ceiling) /* what the device can, not what it did on average */
+    if (rate.max * 1e9 > m->ceiling) /* the best rate, not the average */
         m->ceiling = rate.max * 1e9;
     if (seconds.median > m->longest_product)
         m->longest_product = seconds.median;
@@ -205,7 +205,7 @@ static void report_form(struct matmul *m, enum form form, struct bench_summary s
     bench_row_summary(&m->report, "seconds", seconds);
     bench_row_summary(&m->report, "gflop_per_s", rate);
     bench_row_end(&m->report);
-    if (m->speaks)
+    if (m->prints)
         (void)printf("  %6zu %-16s %12.6f %12.1f %12.1f %12.1f\n", m->products.size,
                      form_names[form], seconds.median * 1e3, rate.median, rate.min, rate.max);
 }
@@ -293,7 +293,7 @@ static enum status open_device(struct matmul *m, struct error *err)
 static enum status run_bench(const void *options, const struct option_result *origins,
                              struct error *err)
 {
-    struct matmul m = {.options = options, .speaks = variable_or_zero("RANK") == 0};
+    struct matmul m = {.options = options, .prints = variable_or_zero("RANK") == 0};
     enum status status = stop_install(err);
 
     (void)origins;
@@ -302,19 +302,19 @@ static enum status run_bench(const void *options, const struct option_result *or
         status = open_device(&m, err);
     if (status != STATUS_OK)
         goto out;
-    if (m.speaks)
+    if (m.prints)
         (void)printf("# %s, %s\n# %6s %-16s %12s %12s %12s %12s\n",
                      compute_name(m.products.compute), m.options->precision, "size", "form", "ms",
                      "GFLOP/s", "min", "max");
     status = measure_sizes(&m, err);
     if (status != STATUS_OK)
         goto out;
-    if (m.speaks)
+    if (m.prints)
         (void)printf("# ceiling: %.1f GFLOP/s\n", m.ceiling * 1e-9);
     strbuf_add(&m.report.members, ",\n\"device\":");
     strbuf_add_json(&m.report.members, compute_name(m.products.compute));
     strbuf_addf(&m.report.members, ",\"ceiling_flop_per_s\":%.9g", m.ceiling);
-    if (m.speaks && m.options->json[0])
+    if (m.prints && m.options->json[0])
         status = bench_report_write(&m.report, m.options->json, err);
 out:
     compute_close(m.products.compute);

@@ -1,8 +1,9 @@
 /*
- * bench optimizer: the update of the training worker's own device over a slab larger than its
- * caches, as bytes per second beside a copy from the device to itself.  An update is one pass over
- * parameters, gradients and state with little arithmetic, so memory bounds it, and the share of the
- * copy says how close it comes.  Copy and updates take turns within a round.
+ * bench_optimizer: the update of the training worker's own device over a slab larger than its
+ * caches, in bytes per second, compared with a copy within the device's memory.  An update is one
+ * pass over parameters, gradients and state with little arithmetic, so it is memory bound, and its
+ * share of the copy's bandwidth shows how close it is to the bound.  Copy and updates take turns
+ * within a round.
  */
 #include "common/base/clock.h"
 #include "common/base/memory.h"
@@ -19,7 +20,7 @@
 #include <stdlib.h>
 
 #define ROUNDS_MAX 100
-#define ROUND_S    0.02 /* what takes its turn is repeated for at least this long */
+#define ROUND_S    0.02 /* least time of one turn */
 #define VIEWS      100  /* of the parameters: a model's tensors */
 
 struct optimizer_options {
@@ -62,7 +63,7 @@ static const struct option_set option_set = {
     .tables = {{specs, 0}},
 };
 
-/* What takes its turn in a round; bytes are read and written per element in float32. */
+/* The turns of a round; bytes are read and written per element in float32. */
 enum turn { TURN_COPY, TURN_SGD, TURN_MOMENTUM, TURN_ADAMW, TURNS };
 
 static const struct {
@@ -71,33 +72,33 @@ static const struct {
     unsigned states; /* each in and out */
 } turns[TURNS] = {{"copy", 8, 0}, {"sgd", 12, 0}, {"momentum", 20, 1}, {"adamw", 28, 2}};
 
-struct bench {
+struct optimizer_bench {
     const struct optimizer_options *options;
     enum precision precision;
     struct compute *compute;
     size_t count;
     float *params, *grads, *state[2];   /* device, owned */
-    struct optimizer optimizers[TURNS]; /* without state of their own */
+    struct optimizer optimizers[TURNS]; /* sharing `state` */
     uint64_t step;
     double seconds[TURNS][ROUNDS_MAX];
     struct bench_report report;
 };
 
 /* Bytes per element that a turn reads and writes. */
-static unsigned bytes_of(const struct bench *b, enum turn turn)
+static unsigned bytes_of(const struct optimizer_bench *b, enum turn turn)
 {
     unsigned bytes = turns[turn].bytes;
 
     if (turn != TURN_COPY && b->precision >= PRECISION_BF16)
         bytes += 2; /* the copy that products read */
     if (turn != TURN_COPY && b->precision == PRECISION_FP16)
-        bytes += 4; /* gradients are looked through for what is not finite */
+        bytes += 4; /* one more pass over the gradients checks that they are finite */
     return bytes;
 }
 
 /* ---- memory ---- */
 
-static enum status fill(struct bench *b, struct error *err)
+static enum status fill_slabs(struct optimizer_bench *b, struct error *err)
 {
     struct random random;
     float *values = NULL;
@@ -116,8 +117,8 @@ static enum status fill(struct bench *b, struct error *err)
     return status;
 }
 
-/* As a model's: tensors of a thousand elements and of millions by turns. */
-static enum status register_views(struct bench *b, struct error *err)
+/* Views like those of a model: tensors of a thousand and of millions of elements alternate. */
+static enum status register_views(struct optimizer_bench *b, struct error *err)
 {
     size_t starts[VIEWS] = {0};
     size_t each = b->count / (VIEWS / 2);
@@ -130,7 +131,7 @@ static enum status register_views(struct bench *b, struct error *err)
     return compute_register_params(b->compute, b->params, b->count, starts, views, err);
 }
 
-static enum status open_memory(struct bench *b, struct error *err)
+static enum status open_memory(struct optimizer_bench *b, struct error *err)
 {
     float **slabs[] = {&b->params, &b->grads, &b->state[0], &b->state[1]};
     enum status status = STATUS_OK;
@@ -140,10 +141,10 @@ static enum status open_memory(struct bench *b, struct error *err)
         status = compute_alloc(b->compute, b->count, "a slab", slabs[i], err);
     if (status == STATUS_OK && compute_has_optimizer(b->compute))
         status = register_views(b, err);
-    return status == STATUS_OK ? fill(b, err) : status;
+    return status == STATUS_OK ? fill_slabs(b, err) : status;
 }
 
-static void close_memory(struct bench *b)
+static void close_memory(struct optimizer_bench *b)
 {
     compute_free(b->compute, b->params);
     compute_free(b->compute, b->grads);
@@ -158,12 +159,12 @@ static struct optimizer_config config_of(enum turn turn)
     struct optimizer_config config =
         optimizer_defaults(turn == TURN_ADAMW ? OPTIMIZER_ADAMW : OPTIMIZER_SGD);
 
-    config.learning_rate = 1e-6; /* numbers stay where they are */
+    config.learning_rate = 1e-6; /* parameters hardly change */
     config.momentum = turn == TURN_MOMENTUM ? 0.9 : 0.0;
     return config;
 }
 
-static enum status run_turn(struct bench *b, enum turn turn, struct error *err)
+static enum status run_turn(struct optimizer_bench *b, enum turn turn, struct error *err)
 {
     struct optimizer *o = &b->optimizers[turn];
     struct compute_update update = {.params = b->params, .grads = b->grads, .count = b->count};
@@ -180,9 +181,9 @@ static enum status run_turn(struct bench *b, enum turn turn, struct error *err)
     return STATUS_OK;
 }
 
-/* Seconds of one of `iterations` in a row. */
-static enum status time_turn(struct bench *b, enum turn turn, size_t iterations, double *ret,
-                             struct error *err)
+/* Seconds per turn, over `iterations` in a row. */
+static enum status time_turn(struct optimizer_bench *b, enum turn turn, size_t iterations,
+                             double *ret, struct error *err)
 {
     enum status status = compute_synchronize(b->compute, err);
     int64_t started = clock_now_ns();
@@ -195,7 +196,7 @@ static enum status time_turn(struct bench *b, enum turn turn, size_t iterations,
     return status;
 }
 
-static enum status measure(struct bench *b, struct error *err)
+static enum status measure_turns(struct optimizer_bench *b, struct error *err)
 {
     size_t iterations[TURNS];
     enum status status = STATUS_OK;
@@ -221,7 +222,7 @@ static enum status measure(struct bench *b, struct error *err)
 
 /* ---- the table ---- */
 
-static void report_turn(struct bench *b, enum turn turn)
+static void report_turn(struct optimizer_bench *b, enum turn turn)
 {
     size_t rounds = (size_t)b->options->rounds;
     double gigabytes = (double)bytes_of(b, turn) * (double)b->count * 1e-9;
@@ -251,7 +252,7 @@ static void report_turn(struct bench *b, enum turn turn)
                  share.median);
 }
 
-static enum status open_device(struct bench *b, struct error *err)
+static enum status open_device(struct optimizer_bench *b, struct error *err)
 {
     struct compute_config config = {.device = b->options->device, .threads = 1};
     enum status status;
@@ -266,7 +267,7 @@ static enum status open_device(struct bench *b, struct error *err)
 static enum status run_bench(const void *options, const struct option_result *origins,
                              struct error *err)
 {
-    struct bench b = {.options = options};
+    struct optimizer_bench b = {.options = options};
     enum status status = stop_install(err);
 
     (void)origins;
@@ -277,7 +278,7 @@ static enum status run_bench(const void *options, const struct option_result *or
         goto out;
     status = open_memory(&b, err);
     if (status == STATUS_OK)
-        status = measure(&b, err);
+        status = measure_turns(&b, err);
     if (status != STATUS_OK)
         goto out;
     (void)printf("# %s, %s, %zu parameters\n# %-10s %6s %12s %10s %10s %10s %8s\n",

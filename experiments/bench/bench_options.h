@@ -1,6 +1,6 @@
 /*
- * bench_options: lines of option tables (common/option) that several benchmarks have; `at` is the
- * offset of a char[OPTION_TEXT_MAX].
+ * bench_options: entries of option tables (common/option) that several benchmarks share; `at` is
+ * the offset of a char[OPTION_TEXT_MAX].
  */
 #ifndef SPARRING_EXPERIMENTS_BENCH_BENCH_OPTIONS_H
 #define SPARRING_EXPERIMENTS_BENCH_BENCH_OPTIONS_H
@@ -13,7 +13,7 @@
         .metavar = "DEVICE", .help = "As sparring-worker takes it."                                \
     }
 
-/* Behind device; `more` goes on from its "Likewise". */
+/* Follows the device option; `more` completes the help text that begins with "Likewise". */
 #define BENCH_OPTION_PRECISION(at, more)                                                           \
     {                                                                                              \
         .name = "precision", .kind = OPTION_CHOICE, .offset = (at), .default_text = "float32",     \

@@ -1,8 +1,7 @@
 /*
- * bench ps: push and pull of gradients through real servers, with the sum between, beside what gRPC
- * alone, plain sockets and PyTorch's RPC parameter server move in the same pattern, in the same
- * run. Every list option multiplies the cases; the kinds and transports of a case take turns
- * (ps_run.c).
+ * bench_ps: push and pull of gradients through real servers that sum them, compared with gRPC
+ * alone, plain sockets and PyTorch's RPC parameter server in the same pattern and the same run.
+ * Every list option multiplies the cases; the kinds and transports of a case take turns (ps_run.c).
  */
 #include "experiments/bench/bench_ps.h"
 
@@ -21,8 +20,8 @@
 
 #define LIST_MAX   16
 #define SERIES_MAX ((PS_KINDS + CODECS) * PS_TRANSPORTS)
-#define CODECS     CODEC_ROWS /* those before it; there are no rows of zeros in what is sent here */
-#define TURN_BYTES (4 << 20)  /* that a turn of small gradients moves, about */
+#define CODECS     CODEC_ROWS /* the codecs before it: these gradients have no rows of zeros */
+#define TURN_BYTES (4 << 20)  /* approximate bytes of a turn of small gradients */
 #define TURN_MAX   100
 
 struct ps_options {
@@ -186,7 +185,7 @@ struct lists {
     struct list workers, servers, connections, bytes, partitions, transports, kinds, codecs, tls;
 };
 
-/* How one word of a list is read: a number of bytes, or a name. */
+/* The kind of a list's items: numbers of bytes, or names. */
 struct item_kind {
     const char *option;
     const char *const *names; /* NULL: numbers */
@@ -244,7 +243,7 @@ static enum status read_lists(const struct ps_options *o, struct lists *l, struc
     } all[] = {
         {{"workers", NULL, 0, 1, 64}, o->workers, &l->workers},
         {{"servers", NULL, 0, 1, PS_SERVERS_MAX}, o->servers, &l->servers},
-        {{"connections", NULL, 0, 1, PS_LANES_MAX}, o->connections, &l->connections},
+        {{"connections", NULL, 0, 1, PS_CONNECTIONS_PER_PAIR_MAX}, o->connections, &l->connections},
         {{"bytes", NULL, 0, 4, (uint64_t)4 << 30}, o->bytes, &l->bytes},
         {{"partition-bytes", NULL, 0, PARTITION_BYTES_MIN, PARTITION_BYTES_MAX},
          o->partition_bytes,
@@ -273,8 +272,8 @@ static enum status read_lists(const struct ps_options *o, struct lists *l, struc
 
 /* ---- cases ---- */
 
-/* Is there such a series? */
-static bool exists(const struct ps_series *s, const struct ps_case *c)
+/* True when the kind supports the transport, codec, TLS and connections of the case. */
+static bool series_exists(const struct ps_series *s, const struct ps_case *c)
 {
     enum ps_kind kind = s->kind;
     enum ps_transport transport = s->transport;
@@ -290,7 +289,7 @@ static bool exists(const struct ps_series *s, const struct ps_case *c)
     return !(kind == PS_SOCKET && c->tls);
 }
 
-/* The series of a case, as many as there can be; those of exchange once for each compression. */
+/* The series that exist for a case; those of exchange once for each compression. */
 static size_t list_series(const struct lists *l, const struct ps_case *c, struct ps_series *series)
 {
     size_t all = l->transports.length * l->kinds.length * l->codecs.length, length = 0;
@@ -302,7 +301,7 @@ static size_t list_series(const struct lists *l, const struct ps_case *c, struct
         s->kind = (enum ps_kind)l->kinds.items[rest % l->kinds.length];
         s->transport = (enum ps_transport)l->transports.items[rest / l->kinds.length];
         s->codec = s->kind == PS_EXCHANGE ? (enum codec_kind)l->codecs.items[codec] : CODEC_NONE;
-        if ((s->kind == PS_EXCHANGE || codec == 0) && exists(s, c))
+        if ((s->kind == PS_EXCHANGE || codec == 0) && series_exists(s, c))
             length++;
     }
     return length;
@@ -337,7 +336,7 @@ static size_t iterations_of(const struct ps_options *o, uint64_t bytes)
     return count < 1 ? 1 : count > TURN_MAX ? TURN_MAX : (size_t)count;
 }
 
-/* Case number `index` of all: every list contributes one digit. */
+/* Case number `index` of all, read as a mixed-radix number with one digit per list. */
 static struct ps_case case_at(const struct ps_options *o, const struct lists *l, size_t index)
 {
     struct ps_case c = {.workers = 0};
@@ -357,8 +356,8 @@ static struct ps_case case_at(const struct ps_options *o, const struct lists *l,
     return c;
 }
 
-static enum status measure(const struct ps_options *o, const struct lists *l,
-                           struct ps_table *table, struct error *err)
+static enum status measure_cases(const struct ps_options *o, const struct lists *l,
+                                 struct ps_table *table, struct error *err)
 {
     const struct ps_plan plan = {
         .rounds = (size_t)o->rounds,
@@ -387,7 +386,8 @@ static enum status measure(const struct ps_options *o, const struct lists *l,
     return status;
 }
 
-static enum status run(const void *options, const struct option_result *origins, struct error *err)
+static enum status run_bench_ps(const void *options, const struct option_result *origins,
+                                struct error *err)
 {
     const struct ps_options *o = options;
     struct lists lists = {.workers.length = 0};
@@ -399,7 +399,7 @@ static enum status run(const void *options, const struct option_result *origins,
         status = read_lists(o, &lists, err);
     if (status != STATUS_OK)
         return status;
-    status = measure(o, &lists, &table, err);
+    status = measure_cases(o, &lists, &table, err);
     if (status == STATUS_OK && o->json[0] != '\0')
         status = bench_report_write(&table.report, o->json, err);
     if (status == STATUS_OK && table.wrong > 0)
@@ -414,7 +414,7 @@ int bench_ps_main(int argc, char **argv)
     static const struct program program = {
         .set = &option_set,
         .options_size = sizeof(struct ps_options),
-        .run = run,
+        .run = run_bench_ps,
     };
 
     if (argc > 1 && strcmp(argv[1], BENCH_PS_WORKER) == 0)

@@ -1,16 +1,16 @@
 /*
- * bench_ps: what the sources of `sparring bench ps` share.
+ * bench_ps: shared by the sources of `sparring bench ps`.
  *
- * A case is a shape of job (workers, servers, connections of each pair, bytes, partition, TLS). Its
- * series are ways to move the same bytes: kinds (ours, gRPC alone, plain sockets, PyTorch) over
+ * A case is the shape of a job (workers, servers, connections of each pair, bytes, partition, TLS).
+ * Its series are ways to move the same bytes: kinds (ours, gRPC alone, plain sockets, PyTorch) over
  * transports.  All processes of all series of a case are started together; then, in every round,
- * each series has its turn while the others wait for their next word on a pipe.  So a machine that
- * drifts hits all alike.
+ * each series has its turn while the others block on a pipe.  So a drift of the machine affects all
+ * series alike.
  *
- * A worker process reads lines from stdin, each the number of iterations of a turn, and answers
- * each with "SECONDS WRONG" on stdout: the time of one iteration, and the elements of all results
- * that were not what they must be or did not come.  Its first line is "ready" or "unavailable
- * REASON".  At the end of stdin it leaves.  The time of a turn is the slowest worker's.
+ * A worker process reads lines from stdin, each the number of iterations of a turn, and writes for
+ * each "SECONDS WRONG" to stdout: the time of one iteration, and the number of elements of all
+ * results that were wrong or missing.  Its first line is "ready" or "unavailable REASON".  It ends
+ * at the end of stdin.  The time of a turn is that of the slowest worker.
  */
 #ifndef SPARRING_EXPERIMENTS_BENCH_BENCH_PS_H
 #define SPARRING_EXPERIMENTS_BENCH_BENCH_PS_H
@@ -30,13 +30,14 @@
 #define BENCH_PS_WORKER "--as-worker"
 #define BENCH_PS_SERVER "--as-server"
 
-#define PS_SERVERS_MAX     64
-#define PS_LANES_MAX       16
-#define PS_CONNECTIONS_MAX ((size_t)PS_SERVERS_MAX * PS_LANES_MAX) /* of a worker */
+#define PS_SERVERS_MAX              64
+#define PS_CONNECTIONS_PER_PAIR_MAX 16
+/* Connections of a worker. */
+#define PS_CONNECTIONS_MAX ((size_t)PS_SERVERS_MAX * PS_CONNECTIONS_PER_PAIR_MAX)
 
 enum ps_kind {
     PS_EXCHANGE,  /* our workers and servers, with the sum */
-    PS_GRPC_ECHO, /* gRPC C core alone: the server sends every message back as it came */
+    PS_GRPC_ECHO, /* gRPC C core alone: the server sends every message back unchanged */
     PS_SOCKET,    /* plain sockets: the server receives a piece and sends it back */
     PS_TORCH_RPC, /* PyTorch's RPC parameter server, with the sum */
     PS_REPLICA,   /* exchange, with a replica for each server */
@@ -58,22 +59,22 @@ struct ps_case {
 };
 
 struct ps_plan {
-    size_t rounds, warmup; /* turns measured, and those before */
-    int64_t timeout_ms;    /* for a process to be ready, or a turn */
-    const char *python;    /* of PyTorch; borrowed, like the rest */
-    const char *peer;      /* its script */
+    size_t rounds, warmup; /* measured rounds, and those before them */
+    int64_t timeout_ms;    /* for a process to become ready, or for a turn */
+    const char *python;    /* interpreter with PyTorch; borrowed, like the members below */
+    const char *peer;      /* the PyTorch script */
     struct rpc_security security;
 };
 
 struct ps_series {
     enum ps_kind kind;
     enum ps_transport transport;
-    enum codec_kind codec;     /* both ways; of exchange only */
+    enum codec_kind codec;     /* both ways; exchange only */
     char note[256];            /* why it was not measured; "" when it was */
     double *seconds;           /* owned, plan->rounds of them, in order of rounds */
-    uint64_t wrong;            /* elements, over all turns */
+    uint64_t wrong;            /* wrong elements, over all turns */
     double server_cpu_seconds; /* of all servers in all measured turns */
-    uint64_t server_rss_bytes; /* the largest peak of one server, in its whole life */
+    uint64_t server_rss_bytes; /* largest peak of one server since its start */
 };
 
 /* Measure all series of one case.  A series whose program is missing gets a note. */
@@ -82,14 +83,14 @@ enum status ps_run(const struct ps_plan *plan, const struct ps_case *c, struct p
 
 /* ---- the processes ---- */
 
-/* The words of a worker or an echo server, in this order behind argv[1]. */
+/* The arguments of a worker or an echo server, in this order after argv[1]. */
 struct ps_words {
     uint64_t kind;
     uint64_t rank; /* of the worker, or index of the server */
     uint64_t workers, servers, bytes, partition_bytes, timeout_ms;
     uint64_t transport, connections, codec;
-    const char *place; /* servers "H:P,H:P" of a worker, and then their replicas; where a server
-                          listens */
+    const char *address; /* of a worker: servers "H:P,H:P" and then their replicas; of a server: the
+                            address on which it listens */
     const char *port_file;
     struct rpc_security security;
 };
@@ -102,20 +103,20 @@ int bench_ps_server(int argc, char **argv);
 struct ps_worker {
     struct ps_words words;
     size_t count;  /* float32 of the gradient */
-    float *values; /* (count), owned by the caller: the gradient, in its place the result */
-    struct shared_memory memory; /* that they begin, with as many again behind; base NULL: none */
+    float *values; /* (count), owned by the caller: the gradient, overwritten by the result */
+    struct shared_memory memory; /* holds values, then as many parameters; base NULL: none */
     struct endpoint servers[PS_SERVERS_MAX];
     size_t server_count;
-    uint64_t received; /* in the last iteration, of words.bytes; what was compressed counts whole */
+    uint64_t received; /* bytes of the last iteration, of words.bytes, uncompressed size */
     void *impl;
 };
 
 struct ps_worker_ops {
-    bool sums; /* the result is the mean over workers; else what was sent */
+    bool sums; /* the result is the mean over workers; else the worker's own gradient */
     enum status (*open)(struct ps_worker *w, struct error *err);
-    /* Push and pull all values once, and count what came back. */
+    /* Push and pull all values once, and add the received bytes to w->received. */
     enum status (*iterate)(struct ps_worker *w, struct error *err);
-    void (*close)(struct ps_worker *w, const struct error *failure); /* NULL: it went well */
+    void (*close)(struct ps_worker *w, const struct error *failure); /* NULL: success */
 };
 extern const struct ps_worker_ops ps_exchange_worker, ps_grpc_worker, ps_socket_worker;
 
@@ -125,8 +126,8 @@ enum status ps_socket_serve(const struct ps_words *words, struct error *err);
 enum status ps_write_port(const struct ps_words *words, uint16_t port, struct error *err);
 
 /* Pieces of a worker's values: piece i (of ps_pieces) belongs to server i % servers, as partitions
- * do, and there to connection (i / servers) % connections: so connection k of all that a worker
- * has, which goes to server k % servers, carries every servers * connections-th piece from k on. */
+ * do, and there to connection (i / servers) % connections.  So connection k of a worker, which goes
+ * to server k % servers, carries the pieces k, k + servers * connections, ... */
 size_t ps_pieces(const struct ps_words *words);
 void ps_piece(const struct ps_words *words, size_t index, size_t *ret_offset, size_t *ret_bytes);
 

@@ -1,6 +1,6 @@
 /*
- * Rows are appended as JSON text at once: a benchmark keeps no table of its own for the file.  An
- * allocation that fails is seen when the file is written (strbuf keeps the mark).
+ * bench_report: rows are appended as JSON text, so that a benchmark needs no table for the file.  A
+ * failed allocation is reported when the file is written (strbuf remembers it).
  */
 #include "experiments/bench/bench_report.h"
 

@@ -5,9 +5,9 @@
  *    "host":{..},"rows":[{"backend":"ring",..,"time_us":812.4,"time_us_min":801.0,
  *    "time_us_max":950.3},..]}
  *
- * A row is a flat object that says all about one measurement, so that rows of several files can be
- * put into one table.  Units stand last in the names; a figure is a median and its extremes have
- * _min and _max behind the name.  Threads: one writer.
+ * A row is a flat object with all facts of one measurement, so that rows of several files can be
+ * put into one table.  Names end with their unit; a figure is a median, and its extremes add _min
+ * and _max to the name.  Threads: one writer.
  */
 #ifndef SPARRING_EXPERIMENTS_BENCH_BENCH_REPORT_H
 #define SPARRING_EXPERIMENTS_BENCH_BENCH_REPORT_H
@@ -26,7 +26,7 @@ struct bench_summary {
 };
 
 /* The median (mean of the middle two for an even count) and the extremes of samples[0..count),
- * which are sorted on the way; all zero when count is 0. */
+ * which are sorted in place; all zero when count is 0. */
 struct bench_summary bench_summarise(double *samples, size_t count);
 
 /* Every figure times `factor` (> 0). */
@@ -37,15 +37,15 @@ struct bench_summary bench_rate(double amount, struct bench_summary seconds);
 
 struct bench_report {
     const char *bench;     /* borrowed: "allreduce", "ps", "train" */
-    struct strbuf rows;    /* JSON objects so far, with commas between them */
-    struct strbuf members; /* more members of the file, each with a comma before it */
+    struct strbuf rows;    /* JSON objects, separated by commas */
+    struct strbuf members; /* more members of the file, each preceded by a comma */
     size_t length;
     size_t fields; /* of the open row */
 };
 
 void bench_report_init(struct bench_report *r, const char *bench);
 
-/* One row: begin, the adders, end. */
+/* One row: begin, any adders, end. */
 void bench_row_begin(struct bench_report *r);
 void bench_row_text(struct bench_report *r, const char *name, const char *value);
 void bench_row_int(struct bench_report *r, const char *name, int64_t value);

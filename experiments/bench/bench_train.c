@@ -1,15 +1,15 @@
 /*
- * bench train: the time of one training step and its parts, ours over every backend asked for and
- * optionally PyTorch's, beside the no-communication control (n independent processes) and what
- * matrix products reach.  A job's figure is the median step of rank 0 over its steady steps; a row
- * has the median over the repeats with the extremes beside it, and ratios are medians of the ratios
- * within a repeat.
+ * bench_train: the time of one training step and its parts, ours over every requested backend and
+ * optionally PyTorch's, compared with the no-communication control (n independent processes) and
+ * with the rate of matrix products.  A job's figure is the median step of rank 0 over its steady
+ * steps; a row has the median over the repeats and the extremes, and ratios are medians of the
+ * ratios within a repeat.
  */
 #include "common/base/stop.h"
 #include "common/option/program.h"
 #include "experiments/bench/bench.h"
 #include "experiments/bench/bench_options.h"
-#include "experiments/bench/train_contest.h"
+#include "experiments/bench/train_jobs.h"
 #include "experiments/bench/train_table.h"
 
 #define AT(field) offsetof(struct train_options, field)
@@ -136,7 +136,7 @@ static enum status run_bench(const void *options, const struct option_result *or
                              struct error *err)
 {
     const struct train_options *o = options;
-    struct train_contest c;
+    struct train_jobs c;
     struct bench_report out;
     enum status status = stop_install(err);
 
@@ -144,17 +144,17 @@ static enum status run_bench(const void *options, const struct option_result *or
     if (status != STATUS_OK)
         return status;
     bench_report_init(&out, "train");
-    status = train_contest_open(&c, o, err);
+    status = train_jobs_open(&c, o, err);
     if (status == STATUS_OK && !o->no_ceiling)
-        status = train_contest_ceiling(&c, err);
+        status = train_jobs_ceiling(&c, err);
     for (size_t m = 0; m < c.model_count && status == STATUS_OK; m++) {
-        status = train_contest_run(&c, m, err);
+        status = train_jobs_run(&c, m, err);
         if (status == STATUS_OK)
             train_table_report(&c, &c.models[m], &out);
     }
     if (status == STATUS_OK && o->json[0])
         status = bench_report_write(&out, o->json, err);
-    train_contest_close(&c, status);
+    train_jobs_close(&c, status);
     bench_report_release(&out);
     return status;
 }

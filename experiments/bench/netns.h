@@ -1,10 +1,12 @@
 /*
- * netns: hosts in miniature.  Every one is a network namespace with one link, eth0, to a bridge in
- * a namespace of its own, limited in both directions (veth and htb).
+ * netns: simulated hosts.  Each is a network namespace with one link, eth0, to a bridge in a
+ * separate namespace (two hosts are linked directly), rate-limited in both directions (veth and
+ * htb).
  *
  * The namespaces have no names: only this process's descriptors and the processes inside hold them,
- * so the kernel removes them, links and all, when those end, however they end.
- * Needs CAP_SYS_ADMIN and the programs ip and tc.  Threads: one, of a process that has no other.
+ * so the kernel removes them and their links when those end, however they end.
+ *
+ * Needs CAP_SYS_ADMIN and the programs ip and tc.  Threads: only in a single-threaded process.
  */
 #ifndef SPARRING_EXPERIMENTS_BENCH_NETNS_H
 #define SPARRING_EXPERIMENTS_BENCH_NETNS_H
@@ -28,7 +30,8 @@ struct netns {
  * STATUS_NOT_FOUND without the programs; the caller is in its own namespace again in every case. */
 enum status netns_open(struct netns *n, size_t length, const char *rate, struct error *err);
 
-/* This process, and the children that it starts, are in that host until netns_leave. */
+/* Move this process, and the children that it starts from now on, into that host until netns_leave.
+ */
 enum status netns_enter(const struct netns *n, size_t host, struct error *err);
 enum status netns_leave(const struct netns *n, struct error *err);
 

@@ -1,6 +1,6 @@
 /*
- * The worker of the kinds exchange and replica: the training worker's own synchronisation against
- * real servers, with nothing to compute.
+ * ps_exchange: the worker of the kinds exchange, replica and state: the training worker's own
+ * synchronisation against real servers, without computation.
  */
 #include "common/base/memory.h"
 #include "experiments/bench/bench_ps.h"
@@ -16,14 +16,14 @@ struct exchange {
     float *params; /* owned, unless they are in the worker's shared memory */
     struct sync *sync;
     uint64_t step;
-    uint64_t taken; /* payload bytes that have come down before */
+    uint64_t taken; /* payload bytes received before the current iteration */
 };
 
 /* The second half of the addresses are replicas. */
 static enum status split_replicas(const struct ps_worker *w, char **ret_servers,
                                   struct sync_config *config, struct error *err)
 {
-    enum status status = mem_strdup(w->words.place, ret_servers, err);
+    enum status status = mem_strdup(w->words.address, ret_servers, err);
     char *middle = *ret_servers;
 
     if (status != STATUS_OK)
@@ -50,7 +50,7 @@ static enum status exchange_open(struct ps_worker *w, struct error *err)
         .timeout_ms = (int64_t)w->words.timeout_ms,
         .order = REDUCE_FAST,
         .job = "bench",
-        .servers = w->words.place,
+        .servers = w->words.address,
         .servers_origin = "bench ps",
         .partition_bytes = w->words.partition_bytes,
         .connections = (unsigned)w->words.connections,
@@ -90,7 +90,7 @@ static enum status exchange_open(struct ps_worker *w, struct error *err)
     return status;
 }
 
-/* Compressed or not: as much as the formula says is all. */
+/* Compressed or not: the bytes of the formula count as the whole result. */
 static void count_received(struct ps_worker *w)
 {
     struct exchange *x = w->impl;

@@ -1,9 +1,9 @@
 /*
- * Kind grpc-echo: what gRPC's C core itself moves in the same pattern, and so the ceiling of ours.
- * As many connections from each worker to each server, one stream on each, messages of a partition,
- * as many completion queues with a thread each as sparring-server has.  The server sends every
- * message back as it came, by reference; the worker copies what it receives to its place, since a
- * gradient that stays in slices is of no use to anybody.  No headers, no sum, no book-keeping.
+ * ps_grpc: kind grpc-echo, the bandwidth of gRPC's C core alone in the same pattern, which is the
+ * ceiling of exchange.  As many connections from each worker to each server, one stream on each,
+ * messages of one partition, as many completion queues with a thread each as sparring-server has.
+ * The server sends every message back by reference; the worker copies it into the result, since
+ * training needs a contiguous gradient.  No headers, no sum, no job state.
  */
 #include "experiments/bench/ps_grpc.h"
 
@@ -16,9 +16,9 @@
 #define TRIM_BYTES (256 << 20)
 #define MMAP_BYTES (32 << 20)
 
-/* glibc's allocator as common/rpc tunes it, or the ceiling would be lower by a third: otherwise
- * freed slices go back to the kernel and are taken anew, message by message.  As there, core is
- * never shut down. */
+/* Tune glibc's allocator as common/rpc does, or the ceiling would be lower by a third: otherwise
+ * freed slices return to the kernel and are allocated again for each message.  As there, gRPC core
+ * is never shut down. */
 void ps_grpc_init(void)
 {
     (void)mallopt(M_ARENA_MAX, 1);

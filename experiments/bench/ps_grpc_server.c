@@ -1,5 +1,6 @@
 /*
- * The server of kind grpc-echo.  Everything of a stream happens on its queue's thread.
+ * ps_grpc_server: the server of kind grpc-echo.  All operations of a stream run on its queue's
+ * thread, so there are no locks.
  */
 #include "common/rpc/loopback.h"
 #include "experiments/bench/ps_grpc.h"
@@ -11,8 +12,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define QUEUES_MAX 4 /* as in common/rpc */
-#define SLOTS      4
+#define QUEUES_MAX         4 /* as in common/rpc */
+#define REQUESTS_PER_QUEUE 4
 
 struct pending {
     struct pending *next;
@@ -28,7 +29,7 @@ struct stream {
     int cancelled;
 };
 
-struct slot {
+struct call_request {
     struct tag tag;
     grpc_server *server;
     grpc_completion_queue *queue;
@@ -38,7 +39,7 @@ struct slot {
     grpc_metadata_array metadata;
 };
 
-static void receive(struct stream *s)
+static void receive_message(struct stream *s)
 {
     grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
 
@@ -46,7 +47,7 @@ static void receive(struct stream *s)
     (void)ps_grpc_start(s->call, &op, 1, &s->on_receive);
 }
 
-static void finish(struct stream *s)
+static void send_status(struct stream *s)
 {
     grpc_op ops[2] = {{.op = GRPC_OP_SEND_INITIAL_METADATA},
                       {.op = GRPC_OP_SEND_STATUS_FROM_SERVER}};
@@ -66,7 +67,7 @@ static void send_next(struct stream *s)
         return;
     if (!p) {
         if (s->ended && !s->finished)
-            finish(s);
+            send_status(s);
         return;
     }
     s->first = p->next;
@@ -86,7 +87,7 @@ static void server_received(struct tag *tag, bool ok)
     struct stream *s = tag->owner;
     struct pending *p = ok && s->received ? malloc(sizeof(*p)) : NULL;
 
-    if (!p) { /* the worker's last message, or the end of a broken stream */
+    if (!p) { /* the worker has half-closed, or the stream broke */
         s->ended = true;
         send_next(s);
         return;
@@ -99,50 +100,51 @@ static void server_received(struct tag *tag, bool ok)
         s->first = p;
     s->last = p;
     send_next(s);
-    receive(s);
+    receive_message(s);
 }
 
 static void server_sent(struct tag *tag, bool ok)
 {
     struct stream *s = tag->owner;
 
-    s->sending = !ok; /* broken: nothing more is sent */
+    s->sending = !ok; /* broken: send nothing more */
     if (ok)
         send_next(s);
 }
 
-/* The stream's memory stays: a server of bench ps has one stream per worker and ends with them. */
+/* The stream's memory is not freed: there is one stream per connection, and the server ends with
+ * it. */
 static void server_closed(struct tag *tag, bool ok)
 {
     (void)tag;
     (void)ok;
 }
 
-static void arm(struct slot *slot)
+static void request_call(struct call_request *request)
 {
-    grpc_metadata_array_init(&slot->metadata);
-    (void)grpc_server_request_registered_call(slot->server, slot->method, &slot->call,
-                                              &slot->deadline, &slot->metadata, NULL, slot->queue,
-                                              slot->queue, &slot->tag);
+    grpc_metadata_array_init(&request->metadata);
+    (void)grpc_server_request_registered_call(request->server, request->method, &request->call,
+                                              &request->deadline, &request->metadata, NULL,
+                                              request->queue, request->queue, &request->tag);
 }
 
-static void slot_done(struct tag *tag, bool ok)
+static void call_arrived(struct tag *tag, bool ok)
 {
-    struct slot *slot = tag->owner;
+    struct call_request *request = tag->owner;
     struct stream *s = ok ? calloc(1, sizeof(*s)) : NULL;
     grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
 
     if (!s)
         return;
-    s->call = slot->call;
+    s->call = request->call;
     s->on_receive = (struct tag){server_received, s};
     s->on_send = (struct tag){server_sent, s};
     s->on_close = (struct tag){server_closed, s};
     op.data.recv_close_on_server.cancelled = &s->cancelled;
     (void)ps_grpc_start(s->call, &op, 1, &s->on_close);
-    grpc_metadata_array_destroy(&slot->metadata);
-    arm(slot);
-    receive(s);
+    grpc_metadata_array_destroy(&request->metadata);
+    request_call(request);
+    receive_message(s);
 }
 
 static enum status bind_server(grpc_server *server, const struct ps_words *words,
@@ -167,27 +169,27 @@ static enum status bind_server(grpc_server *server, const struct ps_words *words
     } else {
         credentials = grpc_insecure_server_credentials_create();
     }
-    port = grpc_server_add_http2_port(server, words->place, credentials);
+    port = grpc_server_add_http2_port(server, words->address, credentials);
     grpc_server_credentials_release(credentials);
     if (port <= 0)
-        return error_set(err, STATUS_IO, "cannot listen on '%s'", words->place);
-    *ret_port = strncmp(words->place, "unix:", 5) == 0 ? 0 : (uint16_t)port;
+        return error_set(err, STATUS_IO, "cannot listen on '%s'", words->address);
+    *ret_port = strncmp(words->address, "unix:", 5) == 0 ? 0 : (uint16_t)port;
     return STATUS_OK;
 }
 
 enum status ps_grpc_serve(const struct ps_words *words, struct error *err)
 {
     grpc_arg args[] = {
-        ps_grpc_integer(GRPC_ARG_HTTP2_BDP_PROBE, !PS_GRPC_IS_FIXED(words->place)),
-        ps_grpc_integer(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, PS_GRPC_FRAME_BYTES(words->place)),
+        ps_grpc_integer(GRPC_ARG_HTTP2_BDP_PROBE, !PS_GRPC_IS_FIXED(words->address)),
+        ps_grpc_integer(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, PS_GRPC_FRAME_BYTES(words->address)),
         ps_grpc_integer(GRPC_ARG_ALLOW_REUSEPORT, 0),
         ps_grpc_integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, INT_MAX), rpc_loopback_arg()};
-    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !PS_GRPC_IS_FIXED(words->place),
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !PS_GRPC_IS_FIXED(words->address),
                               args};
-    long half = sysconf(_SC_NPROCESSORS_ONLN) / 2; /* the workers have the other */
+    long half = sysconf(_SC_NPROCESSORS_ONLN) / 2; /* the workers get the other half */
     int count = half < 1 ? 1 : half > QUEUES_MAX ? QUEUES_MAX : (int)half;
     grpc_completion_queue *queues[QUEUES_MAX];
-    struct slot slots[QUEUES_MAX * SLOTS];
+    struct call_request requests[QUEUES_MAX * REQUESTS_PER_QUEUE];
     grpc_server *server;
     pthread_t thread;
     void *method;
@@ -203,12 +205,13 @@ enum status ps_grpc_serve(const struct ps_words *words, struct error *err)
     }
     status = bind_server(server, words, &port, err);
     if (status != STATUS_OK)
-        return status; /* the process ends with it */
+        return status; /* the process ends: nothing to release */
     grpc_server_start(server);
-    for (int i = 0; i < count * SLOTS; i++) {
-        slots[i] = (struct slot){.server = server, .queue = queues[i % count], .method = method};
-        slots[i].tag = (struct tag){slot_done, &slots[i]};
-        arm(&slots[i]);
+    for (int i = 0; i < count * REQUESTS_PER_QUEUE; i++) {
+        requests[i] =
+            (struct call_request){.server = server, .queue = queues[i % count], .method = method};
+        requests[i].tag = (struct tag){call_arrived, &requests[i]};
+        request_call(&requests[i]);
     }
     for (int i = 1; i < count; i++)
         if (pthread_create(&thread, NULL, ps_grpc_run_thread, queues[i]) != 0)

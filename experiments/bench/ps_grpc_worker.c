@@ -1,7 +1,7 @@
 /*
- * The worker of kind grpc-echo.  Everything of a stream happens on its queue's thread; the worker's
- * own thread hands an iteration over by an empty batch and waits under `lock` until all streams are
- * through.
+ * ps_grpc_worker: the worker of kind grpc-echo.  All operations of a stream run on its queue's
+ * thread; the main thread starts an iteration by an empty batch on each connection and waits under
+ * `lock` until all connections have finished.
  */
 #include "common/base/memory.h"
 #include "common/rpc/loopback.h"
@@ -26,7 +26,7 @@ struct connection {
     grpc_byte_buffer *received;
     bool initial_sent, sending;
     size_t to_send, to_receive; /* the next pieces; ps_pieces or more: none */
-    uint64_t placed;            /* bytes put in their place in this iteration */
+    uint64_t received_bytes;    /* bytes copied into the result in this iteration */
     grpc_metadata_array initial, trailing;
     grpc_status_code code;
     grpc_slice details;
@@ -39,11 +39,11 @@ struct echo_worker {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock */
-    size_t busy; /* connections that are not through */
+    size_t busy; /* connections that have not finished the iteration */
     bool failed; /* a stream broke */
 };
 
-static void leave(struct connection *c, bool failed)
+static void finish_connection(struct connection *c, bool failed)
 {
     (void)pthread_mutex_lock(&c->owner->lock);
     c->owner->busy--;
@@ -76,16 +76,16 @@ static void send_piece(struct connection *c)
     grpc_byte_buffer_destroy(buffer);
 }
 
-/* It may come behind the answer to what was sent, and so in the next iteration. */
+/* May complete after the echo of the message arrived, and so in the next iteration. */
 static void worker_sent(struct tag *tag, bool ok)
 {
     struct connection *c = tag->owner;
 
-    c->sending = !ok; /* broken: nothing more is sent */
+    c->sending = !ok; /* broken: send nothing more */
     send_piece(c);
 }
 
-static void ask(struct connection *c)
+static void receive_message(struct connection *c)
 {
     grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
 
@@ -93,8 +93,9 @@ static void ask(struct connection *c)
     (void)ps_grpc_start(c->call, &op, 1, &c->on_receive);
 }
 
-/* Copy a message to its place; false when it has another size. */
-static bool place(const struct connection *c, grpc_byte_buffer *buffer, size_t offset, size_t bytes)
+/* Copy a message to its offset in the values; false when it has another size. */
+static bool copy_to_values(const struct connection *c, grpc_byte_buffer *buffer, size_t offset,
+                           size_t bytes)
 {
     char *to = (char *)c->owner->base->values + offset;
     grpc_byte_buffer_reader reader;
@@ -117,17 +118,17 @@ static void worker_received(struct tag *tag, bool ok)
     size_t offset, bytes;
 
     if (!ok || !c->received)
-        return; /* on_close tells */
+        return; /* on_close reports the failure */
     ps_piece(&c->owner->base->words, c->to_receive, &offset, &bytes);
-    if (!place(c, c->received, offset, bytes))
+    if (!copy_to_values(c, c->received, offset, bytes))
         (void)grpc_call_cancel(c->call, NULL);
     grpc_byte_buffer_destroy(c->received);
     c->received = NULL;
-    c->placed += bytes;
+    c->received_bytes += bytes;
     c->to_receive += c->owner->length;
     if (c->to_receive >= c->owner->pieces)
-        leave(c, false);
-    ask(c);
+        finish_connection(c, false);
+    receive_message(c);
 }
 
 static void worker_closed(struct tag *tag, bool ok)
@@ -141,14 +142,14 @@ static void worker_closed(struct tag *tag, bool ok)
     (void)pthread_mutex_unlock(&c->owner->lock);
 }
 
-/* The next iteration. */
+/* Start the next iteration. */
 static void worker_woken(struct tag *tag, bool ok)
 {
     struct connection *c = tag->owner;
 
     (void)ok;
     c->to_send = c->to_receive = c->index;
-    c->placed = 0;
+    c->received_bytes = 0;
     send_piece(c);
 }
 
@@ -157,14 +158,14 @@ static enum status open_channel(struct connection *c, const struct endpoint *ser
 {
     const struct ps_words *words = &c->owner->base->words;
     grpc_arg args[] = {
-        ps_grpc_integer(GRPC_ARG_HTTP2_BDP_PROBE, !PS_GRPC_IS_FIXED(words->place)),
-        ps_grpc_integer(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, PS_GRPC_FRAME_BYTES(words->place)),
+        ps_grpc_integer(GRPC_ARG_HTTP2_BDP_PROBE, !PS_GRPC_IS_FIXED(words->address)),
+        ps_grpc_integer(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, PS_GRPC_FRAME_BYTES(words->address)),
         ps_grpc_integer(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         ps_grpc_integer(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
         ps_grpc_integer(GRPC_ARG_ENABLE_RETRIES, 0),
         ps_grpc_integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, INT_MAX),
         rpc_loopback_arg()};
-    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !PS_GRPC_IS_FIXED(words->place),
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !PS_GRPC_IS_FIXED(words->address),
                               args};
     grpc_channel_credentials *credentials;
     struct pem pem = {0};
@@ -215,7 +216,7 @@ static enum status open_connection(struct connection *c, const struct endpoint *
     ops[1].data.recv_status_on_client.status = &c->code;
     ops[1].data.recv_status_on_client.status_details = &c->details;
     (void)ps_grpc_start(c->call, ops, 2, &c->on_close);
-    ask(c);
+    receive_message(c);
     failed = pthread_create(&c->thread, NULL, ps_grpc_run_thread, c->queue);
     if (failed)
         return error_set_errno(err, failed, "cannot start a thread");
@@ -249,7 +250,7 @@ static enum status grpc_iterate(struct ps_worker *w, struct error *err)
     size_t used = e->length < e->pieces ? e->length : e->pieces;
     bool failed;
 
-    e->busy = used; /* nothing is under way */
+    e->busy = used; /* no lock: no batch that writes it is pending */
     for (size_t k = 0; k < used; k++) {
         struct connection *c = &e->connections[k];
 
@@ -259,13 +260,13 @@ static enum status grpc_iterate(struct ps_worker *w, struct error *err)
     while (e->busy > 0 && !e->failed)
         (void)pthread_cond_wait(&e->changed, &e->lock);
     failed = e->failed;
-    for (size_t k = 0; k < used && !failed; k++) /* which are still */
-        w->received += e->connections[k].placed;
+    for (size_t k = 0; k < used && !failed; k++) /* the connections are idle */
+        w->received += e->connections[k].received_bytes;
     (void)pthread_mutex_unlock(&e->lock);
     return failed ? error_set(err, STATUS_PEER_LOST, "an echo stream ended") : STATUS_OK;
 }
 
-/* Nothing is under way but the receive that waits, so no batch is started after the cancel. */
+/* Only the receive is pending, so no batch is started after the cancel. */
 static void close_connection(struct connection *c)
 {
     (void)grpc_call_cancel(c->call, NULL);
@@ -279,7 +280,7 @@ static void close_connection(struct connection *c)
     grpc_completion_queue_destroy(c->queue);
 }
 
-/* After a failure the process just ends (see bench_ps_worker): streams may be anywhere. */
+/* After a failure the process ends without release (see bench_ps_worker): streams may be active. */
 static void grpc_close(struct ps_worker *w, const struct error *failure)
 {
     struct echo_worker *e = w->impl;

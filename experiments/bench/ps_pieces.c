@@ -1,5 +1,6 @@
 /*
- * What both ends of the server benchmarks share: how a slab is cut, and the file with the port.
+ * ps_pieces: shared by workers and echo servers: how the values are cut into pieces, and the port
+ * file.
  */
 #include "common/base/file.h"
 #include "experiments/bench/bench_ps.h"
@@ -24,7 +25,7 @@ enum status ps_write_port(const struct ps_words *words, uint16_t port, struct er
 {
     char text[300];
     int length = port ? snprintf(text, sizeof(text), "%u\n", port)
-                      : snprintf(text, sizeof(text), "%s\n", words->place);
+                      : snprintf(text, sizeof(text), "%s\n", words->address);
 
     return file_publish(words->port_file, text, (size_t)length, err);
 }

@@ -1,7 +1,8 @@
 /*
- * The processes of a case, and their turns.  A server tells its port through a file in a temporary
- * folder; a worker talks through two pipes.  Whatever happens, all of them are waited for: workers
- * leave when their stdin ends, servers when they get SIGTERM, and who does not is killed.
+ * ps_run: the processes of a case, and their turns.  A server publishes its port in a file in a
+ * temporary folder; a worker communicates through two pipes.  On every path all processes are
+ * waited for: workers end when their stdin ends, servers at SIGTERM; at the deadline they are
+ * killed.
  */
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -24,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define POLL_NS   2000000 /* between looks at a port file or a process that ends */
+#define POLL_NS   2000000 /* between checks of a port file or of a process that ends */
 #define STOP_MS   10000
 #define WORDS_MAX 24
 #define LINE_SIZE 256
@@ -34,11 +35,11 @@ struct child {
     int in;    /* write end of its stdin; -1 */
     int out;   /* read end of its stdout; -1 */
     char line[LINE_SIZE];
-    size_t length; /* of the line so far */
+    size_t length; /* of the partial line */
 };
 
 /* One series and its processes. */
-struct team {
+struct series_run {
     struct ps_series *series;
     size_t index; /* of the series */
     struct strbuf servers;
@@ -46,13 +47,13 @@ struct team {
     size_t started;
 };
 
-struct run {
+struct case_run {
     const struct ps_plan *plan;
     const struct ps_case *shape;
-    char self[3072];    /* this program */
-    char server[4096];  /* sparring-server, beside it */
-    char folder[256];   /* temporary */
-    struct team *teams; /* owned */
+    char self[3072];                /* this program */
+    char server[4096];              /* sparring-server, beside it */
+    char folder[256];               /* temporary */
+    struct series_run *series_runs; /* owned */
     size_t length;
 };
 
@@ -65,8 +66,9 @@ static void close_end(int *fd)
     *fd = -1;
 }
 
-/* Start words[0]; a piped one has both pipes. */
-static enum status start(struct child *c, const char *const *words, bool piped, struct error *err)
+/* Start words[0], with pipes for stdin and stdout when `piped`. */
+static enum status spawn_child(struct child *c, const char *const *words, bool piped,
+                               struct error *err)
 {
     posix_spawn_file_actions_t actions;
     char *argv[WORDS_MAX + 1] = {NULL};
@@ -101,8 +103,10 @@ static enum status start(struct child *c, const char *const *words, bool piped, 
     return STATUS_OK;
 }
 
-/* Wait for a child's end; kill it at the deadline.  SIGTERM is how our own servers end. */
-static enum status finish(struct child *c, const char *what, int64_t deadline_ns, struct error *err)
+/* Wait for a child's end; kill it at the deadline.  An end by SIGTERM is success: servers end so.
+ */
+static enum status wait_for_child_end(struct child *c, const char *what, int64_t deadline_ns,
+                                      struct error *err)
 {
     struct timespec pause = {.tv_nsec = POLL_NS};
     int state = 0;
@@ -128,7 +132,7 @@ static enum status finish(struct child *c, const char *what, int64_t deadline_ns
                      WIFEXITED(state) ? WEXITSTATUS(state) : WTERMSIG(state));
 }
 
-static enum status find_programs(struct run *r, struct error *err)
+static enum status find_programs(struct case_run *r, struct error *err)
 {
     ssize_t length = readlink("/proc/self/exe", r->self, sizeof(r->self) - 1);
     char *slash;
@@ -146,26 +150,27 @@ static enum status find_programs(struct run *r, struct error *err)
 
 /* ---- words ---- */
 
-static void number(char *text, uint64_t value)
+static void number_text(char *text, uint64_t value)
 {
     (void)snprintf(text, 24, "%ju", (uintmax_t)value);
 }
 
-/* "TLS" words of ours; empty without it. */
-static const char *file_of(const struct run *r, const char *file)
+/* A TLS file of the plan; "" without TLS. */
+static const char *tls_file(const struct case_run *r, const char *file)
 {
     return r->shape->tls ? file : "";
 }
 
-static void server_path(const struct run *r, const struct team *t, size_t k, const char *what,
-                        char *path, size_t size)
+static void server_path(const struct case_run *r, const struct series_run *t, size_t k,
+                        const char *what, char *path, size_t size)
 {
     (void)snprintf(path, size, "%s/%s-%zu-%zu", r->folder, what, t->index, k);
 }
 
-/* This program as a worker or an echo server. */
-static enum status start_own(struct run *r, struct team *t, const char *role, size_t index,
-                             const char *place, const char *port_file, struct error *err)
+/* Start this program as a worker or an echo server. */
+static enum status start_own(struct case_run *r, struct series_run *t, const char *role,
+                             size_t index, const char *address, const char *port_file,
+                             struct error *err)
 {
     const struct ps_case *c = r->shape;
     const struct rpc_security *s = &r->plan->security;
@@ -185,28 +190,29 @@ static enum status start_own(struct run *r, struct team *t, const char *role, si
     size_t count = 4;
 
     for (size_t i = 0; i < NUMBERS; i++) {
-        number(texts[i], values[i]);
+        number_text(texts[i], values[i]);
         words[count++] = texts[i];
     }
-    words[count++] = place;
+    words[count++] = address;
     words[count++] = port_file;
-    words[count++] = file_of(r, s->ca_file);
-    words[count++] = file_of(r, s->cert_file);
-    words[count] = file_of(r, s->key_file);
-    return start(&t->children[t->started++], words, strcmp(role, BENCH_PS_WORKER) == 0, err);
+    words[count++] = tls_file(r, s->ca_file);
+    words[count++] = tls_file(r, s->cert_file);
+    words[count] = tls_file(r, s->key_file);
+    return spawn_child(&t->children[t->started++], words, strcmp(role, BENCH_PS_WORKER) == 0, err);
 }
 
-static enum status start_sparring_server(struct run *r, struct team *t, size_t k, const char *place,
-                                         const char *port_file, struct error *err)
+static enum status start_sparring_server(struct case_run *r, struct series_run *t, size_t k,
+                                         const char *address, const char *port_file,
+                                         struct error *err)
 {
     const struct rpc_security *s = &r->plan->security;
     char timeout[24], state[300];
     size_t count = 9;
-    const char *words[WORDS_MAX] = {r->server,     "--listen",     place,
+    const char *words[WORDS_MAX] = {r->server,     "--listen",     address,
                                     "--port-file", port_file,      "--log-level",
                                     "warning",     "--timeout-ms", timeout};
 
-    number(timeout, (uint64_t)r->plan->timeout_ms);
+    number_text(timeout, (uint64_t)r->plan->timeout_ms);
     if (r->shape->tls) {
         const char *files[] = {"--tls-ca",   s->ca_file,  "--tls-cert",
                                s->cert_file, "--tls-key", s->key_file};
@@ -221,11 +227,12 @@ static enum status start_sparring_server(struct run *r, struct team *t, size_t k
         words[count++] = "--snapshot-every";
         words[count++] = "10";
     }
-    return start(&t->children[t->started++], words, false, err);
+    return spawn_child(&t->children[t->started++], words, false, err);
 }
 
-/* PyTorch: servers and workers are ranks of one group, which meet in a file. */
-static enum status start_torch(struct run *r, struct team *t, size_t rank, struct error *err)
+/* PyTorch: servers and workers are ranks of one group, with a file as rendezvous. */
+static enum status start_torch(struct case_run *r, struct series_run *t, size_t rank,
+                               struct error *err)
 {
     const struct ps_case *c = r->shape;
     const char *transport = t->series->transport == PS_SHM ? "shm" : "uv";
@@ -237,40 +244,41 @@ static enum status start_torch(struct run *r, struct team *t, size_t rank, struc
     uint64_t values[] = {rank, c->servers, c->workers, c->bytes, (uint64_t)r->plan->timeout_ms};
 
     for (size_t i = 0; i < 5; i++)
-        number(texts[i], values[i]);
+        number_text(texts[i], values[i]);
     server_path(r, t, 0, "meeting", meeting, sizeof(meeting));
-    return start(&t->children[t->started++], words, true, err);
+    return spawn_child(&t->children[t->started++], words, true, err);
 }
 
-/* ---- starting a team ---- */
+/* ---- starting a series ---- */
 
-/* Children that are servers. */
-static size_t server_count(const struct run *r, const struct team *t)
+/* The number of children that are servers. */
+static size_t server_count(const struct case_run *r, const struct series_run *t)
 {
     return r->shape->servers * (t->series->kind == PS_REPLICA ? 2 : 1);
 }
 
-static enum status start_server(struct run *r, struct team *t, size_t k, struct error *err)
+static enum status start_server(struct case_run *r, struct series_run *t, size_t k,
+                                struct error *err)
 {
-    char place[300], port_file[300];
+    char address[300], port_file[300];
 
     if (t->series->kind == PS_TORCH_RPC)
         return start_torch(r, t, k, err);
     server_path(r, t, k, "port", port_file, sizeof(port_file));
-    (void)snprintf(place, sizeof(place), "127.0.0.1:0");
+    (void)snprintf(address, sizeof(address), "127.0.0.1:0");
     if (t->series->transport != PS_TCP) {
-        (void)snprintf(place, sizeof(place), "unix:");
-        server_path(r, t, k, "s", place + 5, sizeof(place) - 5);
+        (void)snprintf(address, sizeof(address), "unix:");
+        server_path(r, t, k, "s", address + 5, sizeof(address) - 5);
     }
     if (t->series->kind == PS_EXCHANGE || t->series->kind == PS_REPLICA ||
         t->series->kind == PS_STATE)
-        return start_sparring_server(r, t, k, place, port_file, err);
-    return start_own(r, t, BENCH_PS_SERVER, k, place, port_file, err);
+        return start_sparring_server(r, t, k, address, port_file, err);
+    return start_own(r, t, BENCH_PS_SERVER, k, address, port_file, err);
 }
 
 /* Wait for the port file, then add the address to the list. */
-static enum status learn_place(struct run *r, struct team *t, size_t k, int64_t deadline_ns,
-                               struct error *err)
+static enum status wait_for_address(struct case_run *r, struct series_run *t, size_t k,
+                                    int64_t deadline_ns, struct error *err)
 {
     struct timespec pause = {.tv_nsec = POLL_NS};
     char path[300], *text = NULL;
@@ -299,7 +307,7 @@ static enum status learn_place(struct run *r, struct team *t, size_t k, int64_t 
     return STATUS_OK;
 }
 
-/* A line from a child until the deadline; STATUS_PEER_LOST when it has ended. */
+/* Read a line from a child until the deadline; STATUS_PEER_LOST when it has ended. */
 static enum status read_line(struct child *c, int64_t deadline_ns, struct error *err)
 {
     c->length = 0;
@@ -323,13 +331,13 @@ static enum status read_line(struct child *c, int64_t deadline_ns, struct error 
     }
 }
 
-static void note(struct team *t, const char *text)
+static void note_series(struct series_run *t, const char *text)
 {
     (void)snprintf(t->series->note, sizeof(t->series->note), "%.255s", text);
 }
 
-/* A peer that cannot be measured here says so; ours must work. */
-static enum status wait_until_ready(struct run *r, struct team *t, int64_t deadline_ns,
+/* A series whose worker is unavailable here gets a note; any other first line is an error. */
+static enum status wait_until_ready(struct case_run *r, struct series_run *t, int64_t deadline_ns,
                                     struct error *err)
 {
     static const char unavailable[] = "unavailable ";
@@ -341,7 +349,7 @@ static enum status wait_until_ready(struct run *r, struct team *t, int64_t deadl
         if (status != STATUS_OK)
             return status;
         if (strncmp(t->children[i].line, unavailable, sizeof(unavailable) - 1) == 0) {
-            note(t, t->children[i].line + sizeof(unavailable) - 1);
+            note_series(t, t->children[i].line + sizeof(unavailable) - 1);
             return STATUS_OK;
         }
         if (strcmp(t->children[i].line, "ready") != 0)
@@ -353,7 +361,7 @@ static enum status wait_until_ready(struct run *r, struct team *t, int64_t deadl
     return STATUS_OK;
 }
 
-static enum status start_team(struct run *r, struct team *t, struct error *err)
+static enum status start_series_run(struct case_run *r, struct series_run *t, struct error *err)
 {
     const struct ps_case *c = r->shape;
     bool torch = t->series->kind == PS_TORCH_RPC;
@@ -367,12 +375,12 @@ static enum status start_team(struct run *r, struct team *t, struct error *err)
     for (size_t k = 0; status == STATUS_OK && k < servers; k++)
         status = start_server(r, t, k, err);
     for (size_t k = 0; status == STATUS_OK && !torch && k < servers; k++)
-        status = learn_place(r, t, k, deadline_ns, err);
+        status = wait_for_address(r, t, k, deadline_ns, err);
     for (size_t w = 0; status == STATUS_OK && w < c->workers; w++)
         status = torch ? start_torch(r, t, c->servers + w, err)
                        : start_own(r, t, BENCH_PS_WORKER, w, t->servers.text, "", err);
     if (status == STATUS_NOT_FOUND && torch) {
-        note(t, err->text);
+        note_series(t, err->text);
         return STATUS_OK;
     }
     return status == STATUS_OK ? wait_until_ready(r, t, deadline_ns, err) : status;
@@ -380,7 +388,7 @@ static enum status start_team(struct run *r, struct team *t, struct error *err)
 
 /* ---- turns ---- */
 
-static double cpu_seconds(const struct run *r, const struct team *t)
+static double cpu_seconds(const struct case_run *r, const struct series_run *t)
 {
     double sum = 0;
 
@@ -394,8 +402,8 @@ static double cpu_seconds(const struct run *r, const struct team *t)
     return sum;
 }
 
-static enum status parse_answer(const struct child *c, double *ret_seconds, uint64_t *ret_wrong,
-                                struct error *err)
+static enum status parse_turn_result(const struct child *c, double *ret_seconds,
+                                     uint64_t *ret_wrong, struct error *err)
 {
     char seconds[LINE_SIZE];
     const char *space = strchr(c->line, ' ');
@@ -407,8 +415,9 @@ static enum status parse_answer(const struct child *c, double *ret_seconds, uint
     return STATUS_OK;
 }
 
-/* All workers of a team do the iterations of a turn. */
-static enum status take_turn(struct run *r, struct team *t, double *ret_seconds, struct error *err)
+/* All workers of a series do the iterations of a turn. */
+static enum status run_turn(struct case_run *r, struct series_run *t, double *ret_seconds,
+                            struct error *err)
 {
     int64_t deadline_ns = clock_deadline_ns(r->plan->timeout_ms);
     size_t workers = server_count(r, t);
@@ -427,7 +436,7 @@ static enum status take_turn(struct run *r, struct team *t, double *ret_seconds,
 
         status = read_line(&t->children[i], deadline_ns, err);
         if (status == STATUS_OK)
-            status = parse_answer(&t->children[i], &seconds, &wrong, err);
+            status = parse_turn_result(&t->children[i], &seconds, &wrong, err);
         *ret_seconds = seconds > *ret_seconds ? seconds : *ret_seconds;
         t->series->wrong += wrong;
     }
@@ -437,19 +446,19 @@ static enum status take_turn(struct run *r, struct team *t, double *ret_seconds,
     return status;
 }
 
-static enum status take_round(struct run *r, size_t round, struct error *err)
+static enum status run_round(struct case_run *r, size_t round, struct error *err)
 {
     enum status status = STATUS_OK;
 
     for (size_t i = 0; status == STATUS_OK && i < r->length; i++) {
-        struct team *t = &r->teams[(i + round) % r->length]; /* everybody follows everybody */
+        struct series_run *t = &r->series_runs[(i + round) % r->length]; /* rotates the order */
         bool measured = round >= r->plan->warmup;
         double before, seconds;
 
         if (t->series->note[0] != '\0')
             continue;
         before = cpu_seconds(r, t);
-        status = take_turn(r, t, &seconds, err);
+        status = run_turn(r, t, &seconds, err);
         if (status != STATUS_OK || !measured)
             continue;
         t->series->seconds[round - r->plan->warmup] = seconds;
@@ -458,8 +467,8 @@ static enum status take_round(struct run *r, size_t round, struct error *err)
     return status;
 }
 
-/* Peak resident memory of the servers, as many as there are and while they are still there. */
-static void read_rss(const struct run *r, struct team *t)
+/* Read the peak resident memory of the servers while they still run. */
+static void read_rss(const struct case_run *r, struct series_run *t)
 {
     for (size_t k = 0; k < server_count(r, t) && k < t->started && t->children[k].pid != 0; k++) {
         char path[64], *text, *found;
@@ -482,8 +491,9 @@ static void read_rss(const struct run *r, struct team *t)
 
 /* ---- the end ---- */
 
-/* Everything ends; err is filled when it was all right so far and a process says otherwise. */
-static enum status stop_team(struct run *r, struct team *t, enum status status, struct error *err)
+/* End all processes; err is filled when status was OK and a process ended with a failure. */
+static enum status stop_series_run(struct case_run *r, struct series_run *t, enum status status,
+                                   struct error *err)
 {
     int64_t deadline_ns = clock_deadline_ns(STOP_MS);
 
@@ -496,11 +506,12 @@ static enum status stop_team(struct run *r, struct team *t, enum status status, 
 
         if (t->children[i].pid != 0 && (lead || status != STATUS_OK))
             (void)kill(t->children[i].pid, SIGTERM);
-        /* PyTorch's ranks leave together, so all of them are told before one is waited for. */
+        /* PyTorch's ranks end together: close the stdin of all before waiting for one. */
         for (size_t j = 0; j < i; j++)
             if (t->series->kind == PS_TORCH_RPC)
                 close_end(&t->children[j].in);
-        end = finish(&t->children[i], server ? "a server" : "a worker", deadline_ns, &one);
+        end = wait_for_child_end(&t->children[i], server ? "a server" : "a worker", deadline_ns,
+                                 &one);
         if (status == STATUS_OK && end != STATUS_OK && t->series->note[0] == '\0')
             status = error_set(err, end, "%s: %s", ps_kind_names[t->series->kind], one.text);
     }
@@ -509,7 +520,7 @@ static enum status stop_team(struct run *r, struct team *t, enum status status, 
     return status;
 }
 
-static enum status prepare(struct run *r, struct ps_series *series, struct error *err)
+static enum status prepare_case(struct case_run *r, struct ps_series *series, struct error *err)
 {
     enum status status = find_programs(r, err);
 
@@ -517,28 +528,29 @@ static enum status prepare(struct run *r, struct ps_series *series, struct error
         status = bench_folder_make(r->folder, sizeof(r->folder), err);
     if (status != STATUS_OK)
         return status;
-    status = mem_calloc(r->length, sizeof(*r->teams), "series", &r->teams, err);
+    status = mem_calloc(r->length, sizeof(*r->series_runs), "series", &r->series_runs, err);
     for (size_t i = 0; status == STATUS_OK && i < r->length; i++)
-        r->teams[i] = (struct team){.series = &series[i], .index = i, .servers = STRBUF_INIT};
+        r->series_runs[i] =
+            (struct series_run){.series = &series[i], .index = i, .servers = STRBUF_INIT};
     return status;
 }
 
 enum status ps_run(const struct ps_plan *plan, const struct ps_case *c, struct ps_series *series,
                    size_t length, struct error *err)
 {
-    struct run r = {.plan = plan, .shape = c, .length = length};
-    enum status status = prepare(&r, series, err);
+    struct case_run r = {.plan = plan, .shape = c, .length = length};
+    enum status status = prepare_case(&r, series, err);
 
     for (size_t i = 0; status == STATUS_OK && i < length; i++)
         if (series[i].note[0] == '\0')
-            status = start_team(&r, &r.teams[i], err);
+            status = start_series_run(&r, &r.series_runs[i], err);
     for (size_t round = 0; status == STATUS_OK && round < plan->warmup + plan->rounds; round++)
-        status = take_round(&r, round, err);
-    if (status != STATUS_OK && stop_requested()) /* which ^C sends to those who measure, too */
+        status = run_round(&r, round, err);
+    if (status != STATUS_OK && stop_requested()) /* ^C also stops the children, which then fail */
         status = error_set(err, STATUS_CANCELLED, "stopped by a signal");
-    for (size_t i = 0; r.teams && i < length; i++)
-        status = stop_team(&r, &r.teams[i], status, err);
+    for (size_t i = 0; r.series_runs && i < length; i++)
+        status = stop_series_run(&r, &r.series_runs[i], status, err);
     bench_folder_remove(r.folder);
-    free(r.teams);
+    free(r.series_runs);
     return status;
 }

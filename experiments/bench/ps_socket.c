@@ -1,7 +1,8 @@
 /*
- * Kind socket: the same pieces over plain sockets, the same number of connections from each
- * worker to each server. A server has a thread per connection, which receives a piece and sends it
- * back; a worker sends and receives at the same time, as one that pushes and pulls does.
+ * ps_socket: kind socket, the same pieces over plain sockets, with the same number of connections
+ * from each worker to each server.  A server has a thread per connection, which receives a piece
+ * and sends it back; a worker sends and receives at the same time, as a worker that pushes and
+ * pulls does.
  */
 #include "common/base/clock.h"
 #include "common/base/memory.h"
@@ -19,16 +20,17 @@ struct echo {
     unsigned char *buffer; /* owned, a piece */
 };
 
-static void *echo(void *user)
+static void *run_echo(void *user)
 {
     const struct echo *e = user;
     size_t pieces = ps_pieces(e->words), first = e->words->rank;
-    uint64_t lane = 0;
+    uint64_t connection_index = 0;
 
     if (e->words->connections > 1 &&
-        net_recv_all(e->fd, &lane, sizeof(lane), INT64_MAX, NULL) != STATUS_OK)
+        net_recv_all(e->fd, &connection_index, sizeof(connection_index), INT64_MAX, NULL) !=
+            STATUS_OK)
         return NULL;
-    first += lane * e->words->servers;
+    first += connection_index * e->words->servers;
     for (size_t i = first;; i += e->words->servers * e->words->connections) {
         size_t offset, bytes;
 
@@ -37,7 +39,7 @@ static void *echo(void *user)
         ps_piece(e->words, i, &offset, &bytes);
         if (net_recv_all(e->fd, e->buffer, bytes, INT64_MAX, NULL) != STATUS_OK ||
             net_send_all(e->fd, e->buffer, bytes, INT64_MAX, NULL) != STATUS_OK)
-            return NULL; /* the worker has gone */
+            return NULL; /* the worker has closed the connection */
     }
 }
 
@@ -49,7 +51,7 @@ enum status ps_socket_serve(const struct ps_words *words, struct error *err)
     uint16_t port = 0;
     int fd = -1;
     size_t started = 0, count = words->workers * words->connections;
-    enum status status = endpoint_parse(words->place, "bench ps", &listen, err);
+    enum status status = endpoint_parse(words->address, "bench ps", &listen, err);
 
     if (status == STATUS_OK)
         status = mem_calloc(count, sizeof(*echoes), "connections", &echoes, err);
@@ -66,10 +68,10 @@ enum status ps_socket_serve(const struct ps_words *words, struct error *err)
         status = mem_calloc(words->partition_bytes, 1, "a piece", &e->buffer, err);
         if (status == STATUS_OK)
             status = net_accept(fd, clock_deadline_ns((int64_t)words->timeout_ms), &e->fd, err);
-        if (status == STATUS_OK && pthread_create(&threads[started], NULL, echo, e) != 0)
+        if (status == STATUS_OK && pthread_create(&threads[started], NULL, run_echo, e) != 0)
             status = error_set(err, STATUS_IO, "cannot start a thread");
         if (status != STATUS_OK)
-            return status; /* the process ends with it */
+            return status; /* the process ends: nothing to release */
     }
     for (size_t i = 0; i < started; i++) {
         (void)pthread_join(threads[i], NULL);
@@ -88,7 +90,7 @@ enum status ps_socket_serve(const struct ps_words *words, struct error *err)
 struct connection {
     struct ps_worker *worker;
     size_t index;  /* among all of the worker */
-    size_t stride; /* of its pieces: how many there are */
+    size_t stride; /* of its pieces: the number of connections */
     int fd;
     int64_t deadline_ns; /* of the iteration */
     uint64_t received;   /* in it */
@@ -125,7 +127,7 @@ static void *send_pieces(void *user)
     return NULL;
 }
 
-/* What was sent is back before its place is written: a server answers behind the whole piece. */
+/* A piece is overwritten only after it was sent: the server replies after it received all of it. */
 static enum status receive_pieces(struct connection *c, struct error *err)
 {
     struct ps_worker *w = c->worker;
@@ -143,7 +145,7 @@ static enum status receive_pieces(struct connection *c, struct error *err)
 }
 
 /* One connection: a single piece needs no second thread. */
-static enum status exchange(struct connection *c, struct error *err)
+static enum status exchange_pieces(struct connection *c, struct error *err)
 {
     bool alone = ps_pieces(&c->worker->words) <= c->stride;
     pthread_t sender;
@@ -168,7 +170,7 @@ static void *run_receiver(void *user)
 {
     struct receiver *r = user;
 
-    r->status = exchange(r->connection, &r->err);
+    r->status = exchange_pieces(r->connection, &r->err);
     return NULL;
 }
 
@@ -188,7 +190,7 @@ static enum status socket_iterate(struct ps_worker *w, struct error *err)
         if (failed)
             return error_set_errno(err, failed, "cannot start a thread");
     }
-    status = exchange(&s->connections[0], err);
+    status = exchange_pieces(&s->connections[0], err);
     for (size_t i = 1; i < started; i++) {
         (void)pthread_join(receivers[i].thread, NULL);
         if (status == STATUS_OK && receivers[i].status != STATUS_OK)
@@ -210,14 +212,15 @@ static enum status socket_open(struct ps_worker *w, struct error *err)
     w->impl = s;
     for (size_t k = 0; status == STATUS_OK && k < count; k++) {
         int64_t deadline_ns = clock_deadline_ns((int64_t)w->words.timeout_ms);
-        uint64_t lane = k / w->server_count;
+        uint64_t connection_index = k / w->server_count;
 
         s->connections[k] = (struct connection){.worker = w, .index = k, .stride = count, .fd = -1};
         status =
             net_connect(&w->servers[k % w->server_count], deadline_ns, &s->connections[k].fd, err);
         s->length = k + 1;
         if (status == STATUS_OK && w->words.connections > 1)
-            status = net_send_all(s->connections[k].fd, &lane, sizeof(lane), deadline_ns, err);
+            status = net_send_all(s->connections[k].fd, &connection_index, sizeof(connection_index),
+                                  deadline_ns, err);
     }
     return status;
 }

@@ -1,7 +1,8 @@
 /*
- * The table and the rows of bench ps: per series the time, the bandwidth of all workers in both
- * directions, the elements that were wrong, and what the servers took; then ours over the others,
- * as the median over rounds of the ratio within a round, which a drifting machine does not move.
+ * ps_table: the table and the rows of bench ps: per series the time, the bandwidth of all workers
+ * in both directions, the wrong elements, and CPU time and memory of the servers; then the ratios
+ * of exchange over the others, each the median over rounds of the ratio within a round, which is
+ * robust to drift of the machine.
  */
 #include "common/base/memory.h"
 #include "experiments/bench/bench_ps.h"
@@ -48,14 +49,15 @@ struct figures {
     double cpu_ns_per_byte;
 };
 
-static double median(double *samples, size_t count)
+static double median_of(double *samples, size_t count)
 {
     return bench_summarise(samples, count).median;
 }
 
-/* Of copies: the order of rounds is kept for the ratios. */
-static enum status figures_of(const struct ps_table *t, const struct ps_case *c,
-                              const struct ps_series *s, struct figures *ret, struct error *err)
+/* Summarises a sorted copy: s->seconds keeps the order of rounds for the ratios. */
+static enum status compute_figures(const struct ps_table *t, const struct ps_case *c,
+                                   const struct ps_series *s, struct figures *ret,
+                                   struct error *err)
 {
     double turns = (double)(t->rounds * c->iterations);
     double *copy = NULL;
@@ -72,8 +74,8 @@ static enum status figures_of(const struct ps_table *t, const struct ps_case *c,
     return STATUS_OK;
 }
 
-static enum status ratio(const struct ps_table *t, const struct ps_series *ours,
-                         const struct ps_series *other, double *ret, struct error *err)
+static enum status median_ratio(const struct ps_table *t, const struct ps_series *ours,
+                                const struct ps_series *other, double *ret, struct error *err)
 {
     double *ratios = NULL;
     enum status status = mem_calloc(t->rounds, sizeof(*ratios), "ratios", &ratios, err);
@@ -82,14 +84,14 @@ static enum status ratio(const struct ps_table *t, const struct ps_series *ours,
         return status;
     for (size_t i = 0; i < t->rounds; i++)
         ratios[i] = other->seconds[i] / ours->seconds[i];
-    *ret = median(ratios, t->rounds);
+    *ret = median_of(ratios, t->rounds);
     free(ratios);
     return STATUS_OK;
 }
 
-/* What a server may take: the shard twice (accumulators; one of them holds the values too when the
- * server only sums), and 64 MiB for every four connections.  Over shared memory also what it reads
- * of the workers' own: gradients, and the initial values of one. */
+/* Bound of a server's memory: the shard twice (accumulators; one of them holds the values too when
+ * the server only sums), and 64 MiB for every four connections.  Over shared memory also the mapped
+ * pages of the workers: their gradients, and the initial values of one. */
 static double rss_bound(const struct ps_case *c, enum ps_transport transport)
 {
     unsigned fours = (c->workers * c->connections + 3) / 4;
@@ -109,8 +111,8 @@ static const char *kind_text(const struct ps_series *s, const char *ours, char *
     return text;
 }
 
-/* Behind the point, of a figure that has four columns. */
-static int digits(double value)
+/* Decimals of a figure that has four columns. */
+static int decimals_for(double value)
 {
     if (value < 9.995)
         return 2;
@@ -130,8 +132,9 @@ static void print_row(const struct ps_case *c, const struct ps_series *s, const 
         (void)printf(" not measured: %.110s\n", s->note);
     else
         (void)printf(" %8.0f %6.2f %6.2f %5" PRIu64 " %4.*f %4.0f\n", f->seconds.median * 1e6,
-                     f->gb_per_s.median, f->gb_per_s.min, s->wrong, digits(f->cpu_ns_per_byte),
-                     f->cpu_ns_per_byte, (double)s->server_rss_bytes / MIB);
+                     f->gb_per_s.median, f->gb_per_s.min, s->wrong,
+                     decimals_for(f->cpu_ns_per_byte), f->cpu_ns_per_byte,
+                     (double)s->server_rss_bytes / MIB);
 }
 
 static void report_row(struct ps_table *t, const struct ps_case *c, const struct ps_series *s,
@@ -201,8 +204,7 @@ static void print_rss(const struct ps_case *c, const struct ps_series *ours)
                      bound / MIB);
 }
 
-/* Ours over every other kind on the same transport, and over TCP from another; compressed over all
- * that are not. */
+/* `ours` over every other uncompressed series on the same transport, and over exchange on TCP. */
 static enum status add_ratios(struct ps_table *t, const struct ps_case *c,
                               const struct ps_series *series, size_t length,
                               const struct ps_series *ours, struct error *err)
@@ -217,7 +219,7 @@ static enum status add_ratios(struct ps_table *t, const struct ps_case *c,
         if (other == ours || other->note[0] != '\0' || other->codec != CODEC_NONE ||
             (!same && !(other->kind == PS_EXCHANGE && other->transport == PS_TCP)))
             continue;
-        status = ratio(t, ours, other, &value, err);
+        status = median_ratio(t, ours, other, &value, err);
         if (status != STATUS_OK)
             return status;
         (void)printf("# %s over %s runs at %.2f times the speed of %s%s%s\n",
@@ -238,7 +240,7 @@ enum status ps_table_add(struct ps_table *t, const struct ps_case *c, struct ps_
         struct figures f = {.cpu_ns_per_byte = 0};
 
         if (series[i].note[0] == '\0')
-            status = figures_of(t, c, &series[i], &f, err);
+            status = compute_figures(t, c, &series[i], &f, err);
         if (status != STATUS_OK)
             return status;
         print_row(c, &series[i], &f);

@@ -1,12 +1,11 @@
 /*
- * A process of bench ps: the words it is started with, the turns of a worker, and what must come
- * back.
+ * ps_worker: a process of bench ps: its arguments, the turns of a worker, and the check of results.
  *
- * A worker's gradient is made of small integers that differ by rank, element and iteration, with a
- * period that divides no piece, so that a piece that is displaced, summed twice or left over from
- * before is seen.  It is written before and checked after every iteration, outside the measured
- * time.  Results take the gradient's place, where an echo that never came would look right: so what
- * came is counted, too.
+ * A worker's gradient consists of small integers that differ by rank, element and iteration, with a
+ * period that divides no piece, so that the check detects a piece that is displaced, summed twice
+ * or left from an earlier iteration.  It is written before and checked after every iteration,
+ * outside the measured time.  Results overwrite the gradient, so a missing echo would look right:
+ * therefore received bytes are counted, too.
  */
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -39,7 +38,7 @@ static enum status parse_words(struct ps_words *w, int argc, char **argv, struct
     for (size_t i = 0; i < count; i++)
         if (!parse_uint64(argv[2 + i], numbers[i]))
             return error_set(err, STATUS_INVALID, "'%s' is no number", argv[2 + i]);
-    w->place = argv[2 + count];
+    w->address = argv[2 + count];
     w->port_file = argv[3 + count];
     w->security.ca_file = argv[4 + count];
     w->security.cert_file = argv[5 + count];
@@ -49,13 +48,13 @@ static enum status parse_words(struct ps_words *w, int argc, char **argv, struct
 
 /* ---- values ---- */
 
-/* The value of an element whose place in the period is `place`. */
-static unsigned value_of(uint64_t rank, uint64_t iteration, size_t place)
+/* The value of an element at position `phase` of the period. */
+static unsigned value_of(uint64_t rank, uint64_t iteration, size_t phase)
 {
-    return (unsigned)((place * 31 + rank * 17 + iteration * 7) % PERIOD);
+    return (unsigned)((phase * 31 + rank * 17 + iteration * 7) % PERIOD);
 }
 
-static void fill(struct ps_worker *w, uint64_t iteration)
+static void fill_gradient(struct ps_worker *w, uint64_t iteration)
 {
     float period[PERIOD];
 
@@ -66,19 +65,19 @@ static void fill(struct ps_worker *w, uint64_t iteration)
                (w->count - i < PERIOD ? w->count - i : PERIOD) * sizeof(float));
 }
 
-static float wanted(const struct ps_worker *w, bool sums, uint64_t iteration, size_t place)
+static float expected_value(const struct ps_worker *w, bool sums, uint64_t iteration, size_t phase)
 {
     unsigned sum = 0;
 
     if (!sums)
-        return (float)value_of(w->words.rank, iteration, place);
+        return (float)value_of(w->words.rank, iteration, phase);
     for (uint64_t rank = 0; rank < w->words.workers; rank++)
-        sum += value_of(rank, iteration, place);
+        sum += value_of(rank, iteration, phase);
     return (float)sum / (float)w->words.workers;
 }
 
-/* How far a value below PERIOD may be off.  Two of 11 or 8 bits are rounded, one each way; of the
- * rest elements are left out on purpose. */
+/* Largest error of a value below PERIOD.  fp16 and bf16 (11 and 8 bits) round once each way; the
+ * other codecs drop elements or signs by design, so any value passes. */
 static double tolerance_of(uint64_t codec)
 {
     static const double tolerances[CODEC_KINDS] = {
@@ -87,7 +86,8 @@ static double tolerance_of(uint64_t codec)
     return codec < CODEC_KINDS && tolerances[codec] > 0 ? tolerances[codec] : HUGE_VAL;
 }
 
-static uint64_t count_off(const float *values, const float *right, size_t count, double tolerance)
+static uint64_t count_outside_tolerance(const float *values, const float *right, size_t count,
+                                        double tolerance)
 {
     uint64_t wrong = 0;
 
@@ -104,17 +104,17 @@ static uint64_t count_wrong(const struct ps_worker *w, bool sums, uint64_t itera
     uint64_t wrong = (missing + sizeof(float) - 1) / sizeof(float);
 
     for (size_t i = 0; i < PERIOD; i++)
-        period[i] = wanted(w, sums, iteration, i);
+        period[i] = expected_value(w, sums, iteration, i);
     for (size_t i = 0; i < w->count; i += PERIOD)
-        wrong += count_off(w->values + i, period, w->count - i < PERIOD ? w->count - i : PERIOD,
-                           tolerance);
+        wrong += count_outside_tolerance(w->values + i, period,
+                                         w->count - i < PERIOD ? w->count - i : PERIOD, tolerance);
     return wrong;
 }
 
 /* ---- turns ---- */
 
-static enum status take_turn(struct ps_worker *w, const struct ps_worker_ops *ops, uint64_t count,
-                             uint64_t *iteration, struct error *err)
+static enum status run_turn(struct ps_worker *w, const struct ps_worker_ops *ops, uint64_t count,
+                            uint64_t *iteration, struct error *err)
 {
     int64_t spent_ns = 0;
     uint64_t wrong = 0;
@@ -123,7 +123,7 @@ static enum status take_turn(struct ps_worker *w, const struct ps_worker_ops *op
         int64_t begin_ns;
         enum status status;
 
-        fill(w, *iteration);
+        fill_gradient(w, *iteration);
         w->received = 0;
         begin_ns = clock_now_ns();
         status = ops->iterate(w, err);
@@ -137,8 +137,8 @@ static enum status take_turn(struct ps_worker *w, const struct ps_worker_ops *op
     return STATUS_OK;
 }
 
-static enum status take_turns(struct ps_worker *w, const struct ps_worker_ops *ops,
-                              struct error *err)
+static enum status run_turns(struct ps_worker *w, const struct ps_worker_ops *ops,
+                             struct error *err)
 {
     uint64_t iteration = 0, count;
     char line[64];
@@ -150,14 +150,14 @@ static enum status take_turns(struct ps_worker *w, const struct ps_worker_ops *o
         line[strcspn(line, "\n")] = '\0';
         if (!parse_uint64(line, &count) || count == 0)
             return error_set(err, STATUS_PROTOCOL, "'%s' is no number of iterations", line);
-        status = take_turn(w, ops, count, &iteration, err);
+        status = run_turn(w, ops, count, &iteration, err);
     }
     return status;
 }
 
 static enum status parse_servers(struct ps_worker *w, struct error *err)
 {
-    const char *text = w->words.place;
+    const char *text = w->words.address;
 
     while (*text) {
         size_t length = strcspn(text, ",");
@@ -165,7 +165,7 @@ static enum status parse_servers(struct ps_worker *w, struct error *err)
         enum status status;
 
         if (w->server_count == PS_SERVERS_MAX || length >= sizeof(entry))
-            return error_set(err, STATUS_INVALID, "'%s' are too many servers", w->words.place);
+            return error_set(err, STATUS_INVALID, "'%s' are too many servers", w->words.address);
         (void)snprintf(entry, sizeof(entry), "%.*s", (int)length, text);
         status = endpoint_parse(entry, "bench ps", &w->servers[w->server_count++], err);
         if (status != STATUS_OK)
@@ -186,7 +186,7 @@ static const struct ps_worker_ops *ops_of(uint64_t kind)
     return kind < PS_KINDS ? kinds[kind] : NULL;
 }
 
-static enum status make_values(struct ps_worker *w, struct error *err)
+static enum status allocate_values(struct ps_worker *w, struct error *err)
 {
     enum status status;
 
@@ -198,18 +198,19 @@ static enum status make_values(struct ps_worker *w, struct error *err)
     return status;
 }
 
-static enum status work(struct ps_worker *w, const struct ps_worker_ops *ops, struct error *err)
+static enum status run_worker(struct ps_worker *w, const struct ps_worker_ops *ops,
+                              struct error *err)
 {
     enum status status = parse_servers(w, err);
 
     w->count = (size_t)w->words.bytes / sizeof(float);
     if (status == STATUS_OK)
-        status = make_values(w, err);
+        status = allocate_values(w, err);
     if (status != STATUS_OK)
         return status;
     status = ops->open(w, err);
     if (status == STATUS_OK)
-        status = take_turns(w, ops, err);
+        status = run_turns(w, ops, err);
     ops->close(w, status == STATUS_OK ? NULL : err);
     return status;
 }
@@ -222,7 +223,7 @@ int bench_ps_worker(int argc, char **argv)
     const struct ps_worker_ops *ops = ops_of(w.words.kind);
 
     if (status == STATUS_OK)
-        status = ops ? work(&w, ops, &err)
+        status = ops ? run_worker(&w, ops, &err)
                      : error_set(&err, STATUS_INVALID, "no worker of kind %" PRIu64, w.words.kind);
     if (status != STATUS_OK)
         _exit(log_failure(&err)); /* threads of a broken kind may still use its memory */

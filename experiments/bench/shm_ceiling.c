@@ -1,5 +1,6 @@
 /*
- * An arena is a page with the rank's barrier counter, then its data.
+ * shm_ceiling: each rank shares one memory region: a page with its barrier counter, then its data.
+ * Ranks synchronise by counters alone: a rank waits until every counter reaches its own.
  */
 #include "experiments/bench/shm_ceiling.h"
 
@@ -17,7 +18,7 @@
 #include <unistd.h>
 
 #define DATA_OFFSET ((size_t)4096)
-#define BLOCK       ((size_t)16384) /* elements that are reduced before the next ones are looked at */
+#define BLOCK       ((size_t)16384) /* elements reduced at a time, to stay in cache */
 #define RANKS_MAX   64
 #define SPINS       2000
 
@@ -26,7 +27,7 @@ static void arena_key(unsigned rank, char *key, size_t size)
     (void)snprintf(key, size, "ceiling/arena/%u", rank);
 }
 
-/* A process of the same user may open the other's descriptor by its number. */
+/* A process of the same user may open another's descriptor through /proc/<pid>/fd/<n>. */
 static enum status map_peer(struct shm_ceiling *c, struct store *store, unsigned rank,
                             int64_t timeout_ms, struct error *err)
 {
@@ -107,7 +108,7 @@ enum status shm_ceiling_open(struct shm_ceiling *c, struct store *store, size_t 
     return status;
 }
 
-/* The elements of a rank's slice: whole cache lines, but for the last one. */
+/* The number of elements of a rank's slice: whole cache lines, except for the last slice. */
 static size_t slice_of(const struct shm_ceiling *c, size_t count, unsigned rank, size_t *ret_from)
 {
     size_t slice = ((count + c->world_size - 1) / c->world_size + 15) / 16 * 16;

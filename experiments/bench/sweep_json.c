@@ -1,6 +1,6 @@
 /*
- * The file of a sweep: the members of nccl-tests' file (version, start_time, args, env, config,
- * devices, results) beside ours (rows, one per placement; see bench_report.h).
+ * sweep_json: the JSON file of a sweep: the members of nccl-tests' file (version, start_time, args,
+ * env, config, devices, results) and ours (rows, one per placement; see bench_report.h).
  */
 #include "common/base/host.h"
 #include "experiments/bench/sweep.h"
@@ -23,33 +23,33 @@ static void add_iterations(struct bench_report *r, const struct iteration_figure
     bench_row_double(r, "iteration_us_stdev", f->stdev * 1e6);
 }
 
-static void add_row(struct sweep_table *t, const struct sweep_record *record, enum placement p)
+static void add_row(struct sweep_table *t, const struct sweep_result *result, enum placement p)
 {
-    const struct placement_record *one = &record->placements[p];
+    const struct placement_result *one = &result->placements[p];
     const struct sweep *s = t->sweep;
-    struct sweep_bandwidth b = sweep_bandwidth(t, record, p);
+    struct sweep_bandwidth b = sweep_bandwidth(t, result, p);
     struct bench_report *r = &t->report;
-    bool backend = s->series[record->series].kind == SERIES_BACKEND;
+    bool backend = s->series[result->series].kind == SERIES_BACKEND;
 
     bench_row_begin(r);
-    bench_row_text(r, "backend", s->series[record->series].name);
+    bench_row_text(r, "backend", s->series[result->series].name);
     bench_row_text(r, "collective", backend ? sweep_call_name(s->call) : "none");
     bench_row_text(r, "placement", placement_names[p]);
     bench_row_text(r, "op",
-                   collective_call_reduces(s->call) ? sweep_op_name((enum reduce_op)record->op)
+                   collective_call_reduces(s->call) ? sweep_op_name((enum reduce_op)result->op)
                                                     : "none");
-    bench_row_int(r, "root", record->root);
+    bench_row_int(r, "root", result->root);
     bench_row_text(r, "order", t->options->order);
     bench_row_int(r, "nranks", s->nproc);
     bench_row_int(r, "hosts", s->hosts);
     bench_row_int(r, "pinned", t->options->pin);
     bench_row_int(r, "registered", t->options->registered);
     bench_row_int(r, "fresh", t->options->fresh);
-    bench_row_int(r, "bytes", (int64_t)record->bytes);
-    bench_row_int(r, "count", (int64_t)record->count);
-    bench_row_text(r, "type", dtype_name((enum dtype)record->dtype));
+    bench_row_int(r, "bytes", (int64_t)result->bytes);
+    bench_row_int(r, "count", (int64_t)result->count);
+    bench_row_text(r, "type", dtype_name((enum dtype)result->dtype));
     bench_row_text(r, "network", s->hosts > 1 ? "namespaces" : "loopback");
-    bench_row_int(r, "cycle", (int64_t)record->cycle);
+    bench_row_int(r, "cycle", (int64_t)result->cycle);
     bench_row_int(r, "iterations", (int64_t)one->iterations);
     bench_row_int(r, "rounds", t->options->rounds);
     bench_row_summary(r, "time_us", bench_scale(one->seconds, 1e6));
@@ -68,11 +68,11 @@ static void add_row(struct sweep_table *t, const struct sweep_record *record, en
 
 /* ---- nccl-tests' ---- */
 
-static void add_placement(struct sweep_table *t, const struct sweep_record *record,
+static void add_placement(struct sweep_table *t, const struct sweep_result *result,
                           enum placement p)
 {
-    const struct placement_record *one = &record->placements[p];
-    struct sweep_bandwidth b = sweep_bandwidth(t, record, p);
+    const struct placement_result *one = &result->placements[p];
+    struct sweep_bandwidth b = sweep_bandwidth(t, result, p);
 
     if (!one->measured) {
         strbuf_addf(&t->results, ",\"%s\":null", placement_names[p]);
@@ -86,10 +86,10 @@ static void add_placement(struct sweep_table *t, const struct sweep_record *reco
         strbuf_add(&t->results, "\"N/A\"}");
 }
 
-static void add_per_iteration(struct sweep_table *t, const struct sweep_record *record,
+static void add_per_iteration(struct sweep_table *t, const struct sweep_result *result,
                               enum placement p, const double *times)
 {
-    const struct iteration_figures *f = &record->placements[p].per_iteration;
+    const struct iteration_figures *f = &result->placements[p].per_iteration;
 
     if (f->samples == 0)
         return;
@@ -103,29 +103,29 @@ static void add_per_iteration(struct sweep_table *t, const struct sweep_record *
     strbuf_add(&t->results, "]}");
 }
 
-void sweep_json_add(struct sweep_table *t, const struct sweep_record *record, const double *times)
+void sweep_json_add(struct sweep_table *t, const struct sweep_result *result, const double *times)
 {
     for (unsigned p = 0; p < PLACEMENTS; p++)
-        if (record->placements[p].measured)
-            add_row(t, record, (enum placement)p);
+        if (result->placements[p].measured)
+            add_row(t, result, (enum placement)p);
     if (t->options->json[0] == '\0')
         return;
     strbuf_addf(&t->results, "%s\n{\"size\":%" PRIu64 ",\"count\":%" PRIu64 ",\"type\":\"%s\"",
-                t->results.length > 0 ? "," : "", record->bytes, record->count,
-                sweep_dtype_name((enum dtype)record->dtype));
+                t->results.length > 0 ? "," : "", result->bytes, result->count,
+                sweep_dtype_name((enum dtype)result->dtype));
     strbuf_addf(&t->results, ",\"redop\":\"%s\",\"root\":\"%" PRId64 "\",\"backend\":\"%s\"",
-                collective_call_reduces(t->sweep->call) ? sweep_op_name((enum reduce_op)record->op)
+                collective_call_reduces(t->sweep->call) ? sweep_op_name((enum reduce_op)result->op)
                                                         : "none",
-                record->root, t->sweep->series[record->series].name);
+                result->root, t->sweep->series[result->series].name);
     for (unsigned p = 0; p < PLACEMENTS; p++)
-        add_placement(t, record, (enum placement)p);
-    add_per_iteration(t, record, OUT_OF_PLACE, times);
-    add_per_iteration(t, record, IN_PLACE,
-                      times + record->placements[OUT_OF_PLACE].per_iteration.samples);
+        add_placement(t, result, (enum placement)p);
+    add_per_iteration(t, result, OUT_OF_PLACE, times);
+    add_per_iteration(t, result, IN_PLACE,
+                      times + result->placements[OUT_OF_PLACE].per_iteration.samples);
     strbuf_add(&t->results, "}");
 }
 
-/* The variables that change what backends do. */
+/* The environment variables that configure backends. */
 static void add_environment(struct strbuf *out)
 {
     static const char *const prefixes[] = {"NCCL_",     "OMPI_",     "GLOO_",

@@ -1,6 +1,6 @@
 /*
- * Buffers hold zeros while the clock runs (sums of sums would overflow) and integers when the
- * result is checked.
+ * sweep_measure: one operation, a round, a check on one rank.  Buffers hold zeros during timing
+ * (repeated sums would overflow) and integers when the result is checked.
  */
 #include "experiments/bench/sweep_measure.h"
 
@@ -8,19 +8,19 @@
 
 #include <string.h>
 
-#define ROUND_NS 50000000 /* what `--iterations auto` aims at */
+#define ROUND_NS 50000000 /* target length of a round with `--iterations auto` */
 
 /* ---- one operation ---- */
 
-/* A rank's own block of a buffer that is cut in blocks. */
+/* A rank's own block of a buffer with a block per rank. */
 static unsigned char *own_block(const struct bench_rank *b, unsigned char *buffer,
-                                const struct subject *s)
+                                const struct sweep_point *s)
 {
     return buffer + b->rank * s->count * dtype_size(s->dtype);
 }
 
-/* The arguments of the subject's operation on this rank; not for SWEEP_SENDRECV. */
-static struct collective_args bench_args(const struct bench_rank *b, const struct subject *s)
+/* The arguments of the point's operation on this rank; not for SWEEP_SENDRECV. */
+static struct collective_args bench_args(const struct bench_rank *b, const struct sweep_point *s)
 {
     enum collective_call call = b->sweep.call;
     struct collective_args args = {
@@ -44,7 +44,7 @@ static struct collective_args bench_args(const struct bench_rank *b, const struc
     return args;
 }
 
-bool bench_supports(const struct bench_rank *b, const struct subject *s)
+bool bench_supports(const struct bench_rank *b, const struct sweep_point *s)
 {
     struct collective_args args = bench_args(b, s);
 
@@ -57,9 +57,9 @@ bool bench_supports(const struct bench_rank *b, const struct subject *s)
     return collective_supports(b->groups[s->series], &args);
 }
 
-/* Operations of a group run in the order of their start: ranks take turns, so that of any two
- * neighbours at least one pair is never in the same half. */
-static enum status start_sendrecv(struct bench_rank *b, const struct subject *s,
+/* Operations of a group run in the order of their start: even ranks send first and odd ranks
+ * receive first, so that neighbours do not both wait to send. */
+static enum status start_sendrecv(struct bench_rank *b, const struct sweep_point *s,
                                   struct collective_work **works, struct error *err)
 {
     struct collective_args args = bench_args(b, s);
@@ -80,7 +80,7 @@ static enum status start_sendrecv(struct bench_rank *b, const struct subject *s,
 }
 
 /* `burst` operations: all started, then all waited for. */
-static enum status run_backend(struct bench_rank *b, const struct subject *s, int64_t burst,
+static enum status run_backend(struct bench_rank *b, const struct sweep_point *s, int64_t burst,
                                struct error *err)
 {
     struct collective_work *works[2 * AGGREGATE_MAX];
@@ -104,8 +104,8 @@ static enum status run_backend(struct bench_rank *b, const struct subject *s, in
     return status;
 }
 
-/* What a rank of a ring sends. */
-static uint64_t ring_bytes(const struct bench_rank *b, const struct subject *s)
+/* Bytes that a rank of a ring sends. */
+static uint64_t ring_bytes(const struct bench_rank *b, const struct sweep_point *s)
 {
     return (uint64_t)((double)s->bytes * sweep_bus_factor(b->sweep.call, b->world_size));
 }
@@ -116,11 +116,12 @@ static void copy_halves(unsigned char *data, uint64_t bytes)
 
     memcpy(data + half, data, half);
     memcpy(data, data + half, half);
-    /* The copies must not be left out because nobody reads them. */
+    /* Keeps the compiler from removing the copies as dead stores. */
     __asm__ volatile("" : : "r"(data) : "memory");
 }
 
-static enum status operate(struct bench_rank *b, const struct subject *s, struct error *err)
+static enum status run_operations(struct bench_rank *b, const struct sweep_point *s,
+                                  struct error *err)
 {
     enum series_kind kind = b->sweep.series[s->series].kind;
 
@@ -167,7 +168,7 @@ static double over_ranks(const struct bench_rank *b)
     }
 }
 
-/* The slowest rank's time of each operation into times; this rank's are there already. */
+/* Replace times (this rank's) by the slowest rank's time of each operation. */
 static enum status gather_times(struct bench_rank *b, double *times, size_t count,
                                 struct error *err)
 {
@@ -181,8 +182,8 @@ static enum status gather_times(struct bench_rank *b, double *times, size_t coun
     return status;
 }
 
-/* Elements that this rank puts in. */
-static size_t input_count(const struct bench_rank *b, const struct subject *s)
+/* The number of input elements of this rank. */
+static size_t input_count(const struct bench_rank *b, const struct sweep_point *s)
 {
     enum collective_call call = b->sweep.call;
     bool root = b->rank == s->root;
@@ -194,8 +195,8 @@ static size_t input_count(const struct bench_rank *b, const struct subject *s)
     return s->count;
 }
 
-/* --fresh: write this rank's input anew; returns how long that took, in ns. */
-static int64_t rewrite(struct bench_rank *b, const struct subject *s)
+/* --fresh: rewrite this rank's input; returns the time that it took, in ns. */
+static int64_t rewrite_input(struct bench_rank *b, const struct sweep_point *s)
 {
     enum series_kind kind = b->sweep.series[s->series].kind;
     struct collective_args args = bench_args(b, s);
@@ -208,18 +209,18 @@ static int64_t rewrite(struct bench_rank *b, const struct subject *s)
     return clock_now_ns() - start_ns;
 }
 
-/* Every round starts with the ranks' threads on cores in turn, and free to leave them: a backend
- * whose waiting ranks the scheduler has drawn together on one core must not leave that to the next
- * one. */
-static void spread(const struct bench_rank *b)
+/* At the start of a round, move each rank to its own core, then allow all cores again: the
+ * scheduler may have moved the waiting ranks of the previous backend to one core, which must not
+ * affect the next. */
+static void spread_over_cores(const struct bench_rank *b)
 {
     if (b->options->pin)
-        return; /* they are, and stay */
+        return; /* already bound */
     (void)sched_setaffinity(0, sizeof(b->core), &b->core);
     (void)sched_setaffinity(0, sizeof(b->cores), &b->cores);
 }
 
-enum status bench_round(struct bench_rank *b, const struct subject *s, uint64_t iterations,
+enum status bench_round(struct bench_rank *b, const struct sweep_point *s, uint64_t iterations,
                         double *times, double *ret_seconds, struct error *err)
 {
     double per_operation = 1e-9 / (double)b->options->aggregate;
@@ -228,13 +229,13 @@ enum status bench_round(struct bench_rank *b, const struct subject *s, uint64_t 
     double mine;
     enum status status;
 
-    spread(b);
+    spread_over_cores(b);
     status = collective_barrier(b->control, err);
     start_ns = last_ns = clock_now_ns();
     for (uint64_t i = 0; i < iterations && status == STATUS_OK; i++) {
-        int64_t took_ns = b->options->fresh ? rewrite(b, s) : 0;
+        int64_t took_ns = b->options->fresh ? rewrite_input(b, s) : 0;
 
-        status = operate(b, s, err);
+        status = run_operations(b, s, err);
         rewriting_ns += took_ns;
         last_ns += took_ns;
         if (times) {
@@ -254,11 +255,11 @@ enum status bench_round(struct bench_rank *b, const struct subject *s, uint64_t 
     return status;
 }
 
-/* How many operations fill ROUND_NS.  The number grows until a round is long enough to judge by:
- * the first operations after a pause can cost ten times the later ones (Gloo's threads wake late).
- */
-static enum status calibrate(struct bench_rank *b, const struct subject *s,
-                             uint64_t *ret_iterations, struct error *err)
+/* The number of operations that fill ROUND_NS.  It grows until a round is long enough for an
+ * estimate: the first operations after a pause can cost ten times the later ones (Gloo's threads
+ * wake late). */
+static enum status choose_iterations(struct bench_rank *b, const struct sweep_point *s,
+                                     uint64_t *ret_iterations, struct error *err)
 {
     uint64_t count = 1;
     double wanted = ROUND_NS * 1e-9 / (double)b->options->aggregate;
@@ -277,8 +278,8 @@ static enum status calibrate(struct bench_rank *b, const struct subject *s,
     return STATUS_OK;
 }
 
-enum status bench_prepare(struct bench_rank *b, const struct subject *s, uint64_t *ret_iterations,
-                          struct error *err)
+enum status bench_prepare(struct bench_rank *b, const struct sweep_point *s,
+                          uint64_t *ret_iterations, struct error *err)
 {
     double seconds;
     enum status status = STATUS_OK;
@@ -287,20 +288,20 @@ enum status bench_prepare(struct bench_rank *b, const struct subject *s, uint64_
         status = bench_round(b, s, (uint64_t)b->options->warmup, NULL, &seconds, err);
     *ret_iterations = b->sweep.iterations;
     if (status == STATUS_OK && *ret_iterations == 0)
-        status = calibrate(b, s, ret_iterations, err);
+        status = choose_iterations(b, s, ret_iterations, err);
     return status;
 }
 
 /* ---- checking ---- */
 
-/* One block of the output against what it must be. */
+/* Compare one block of the output with its expected values. */
 static uint64_t block_wrong(const struct bench_rank *b, const void *block, unsigned whose,
                             size_t first, size_t count)
 {
     return sweep_values_wrong(&b->values, block, whose, first, count);
 }
 
-static uint64_t output_wrong(const struct bench_rank *b, const struct subject *s,
+static uint64_t output_wrong(const struct bench_rank *b, const struct sweep_point *s,
                              const unsigned char *output)
 {
     size_t own = b->rank * s->count;
@@ -334,29 +335,29 @@ static uint64_t output_wrong(const struct bench_rank *b, const struct subject *s
     return wrong;
 }
 
-static enum status check_once(struct bench_rank *b, const struct subject *s, uint64_t *wrong,
+static enum status check_once(struct bench_rank *b, const struct sweep_point *s, uint64_t *wrong,
                               struct error *err)
 {
     struct collective_args args = bench_args(b, s);
     size_t inputs = input_count(b, s);
     enum status status = STATUS_OK;
 
-    memset(b->output, 0xff, (size_t)s->bytes); /* what stays from before must not pass */
+    memset(b->output, 0xff, (size_t)s->bytes); /* stale output must not pass the check */
     sweep_values_fill(&b->values,
                       s->placement == IN_PLACE ? (unsigned char *)(uintptr_t)args.input : b->input,
                       b->rank, 0, inputs);
     status = run_backend(b, s, 1, err);
     if (status != STATUS_OK)
         return status;
-    if (b->spoil)
-        b->spoil(args.output, s->count * dtype_size(s->dtype));
+    if (b->corrupt)
+        b->corrupt(args.output, s->count * dtype_size(s->dtype));
     *wrong += output_wrong(b, s, args.output);
     if (s->placement == OUT_OF_PLACE)
         *wrong += sweep_values_wrong(&b->values, b->input, b->rank, 0, inputs);
     return STATUS_OK;
 }
 
-enum status bench_check(struct bench_rank *b, const struct subject *s, uint64_t *ret_wrong,
+enum status bench_check(struct bench_rank *b, const struct sweep_point *s, uint64_t *ret_wrong,
                         struct error *err)
 {
     uint64_t wrong = 0;

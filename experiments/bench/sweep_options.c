@@ -1,5 +1,5 @@
 /*
- * The options of a sweep, and what they mean together.
+ * sweep_options: the options of a sweep, and the plan that follows from them (sweep_plan).
  */
 #include "common/base/parse.h"
 #include "experiments/bench/sweep.h"
@@ -269,19 +269,19 @@ static bool is_program(const char *name)
 {
     const char *path = getenv("PATH");
     char folders[4096];
-    char place[4200];
+    char path_of_program[4200];
     char *rest = NULL;
 
     (void)snprintf(folders, sizeof(folders), "%s", path ? path : "");
     for (char *f = strtok_r(folders, ":", &rest); f; f = strtok_r(NULL, ":", &rest)) {
-        (void)snprintf(place, sizeof(place), "%s/%s", f, name);
-        if (access(place, X_OK) == 0)
+        (void)snprintf(path_of_program, sizeof(path_of_program), "%s/%s", f, name);
+        if (access(path_of_program, X_OK) == 0)
             return true;
     }
     return false;
 }
 
-/* Host memory is measured: nccl's is not.  mpi only where mpirun is. */
+/* All backends over host memory, so not nccl; mpi only where mpirun is installed. */
 static enum status add_all_backends(struct sweep *s, const struct sweep_options *o,
                                     struct error *err)
 {
@@ -296,7 +296,7 @@ static enum status add_all_backends(struct sweep *s, const struct sweep_options 
     return status;
 }
 
-/* The shared-memory loop is an all-reduce; the ring's bytes stand for the calls of that pattern. */
+/* The shared-memory loop applies to all-reduce; the ring's bytes to calls with a ring pattern. */
 static enum status add_ceilings(struct sweep *s, const struct sweep_options *o, struct error *err)
 {
     enum status status = STATUS_OK;

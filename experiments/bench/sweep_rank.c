@@ -1,6 +1,6 @@
 /*
- * One rank of a sweep: opens every series, then for each size, type, operation and root lets them
- * take turns.  Rank 0 writes a record per series into the pipe that the parent reads.
+ * sweep_rank: one rank of a sweep: for each size, type, operation and root the series take turns.
+ * Rank 0 writes a result per series into the pipe that the parent reads.
  */
 #include "common/base/file.h"
 #include "experiments/bench/sweep_measure.h"
@@ -10,28 +10,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- telling ---- */
+/* ---- results ---- */
 
-static enum status tell(struct bench_rank *b, const struct sweep_record *record,
-                        const double *times, struct error *err)
+static enum status send_result(struct bench_rank *b, const struct sweep_result *result,
+                               const double *times, struct error *err)
 {
     enum status status;
 
     if (b->rank != 0)
         return STATUS_OK;
-    status = file_write_all(b->out_fd, "the pipe to the parent", record, sizeof(*record), err);
-    if (status == STATUS_OK && record->times > 0)
+    status = file_write_all(b->out_fd, "the pipe to the parent", result, sizeof(*result), err);
+    if (status == STATUS_OK && result->times > 0)
         status = file_write_all(b->out_fd, "the pipe to the parent", times,
-                                (size_t)record->times * sizeof(*times), err);
+                                (size_t)result->times * sizeof(*times), err);
     return status;
 }
 
 enum status bench_note(struct bench_rank *b, size_t series, const char *text, struct error *err)
 {
-    struct sweep_record record = {.kind = RECORD_NOTE, .series = series};
+    struct sweep_result result = {.kind = RESULT_NOTE, .series = series};
 
-    (void)snprintf(record.note, sizeof(record.note), "%s", text);
-    return tell(b, &record, NULL, err);
+    (void)snprintf(result.note, sizeof(result.note), "%s", text);
+    return send_result(b, &result, NULL, err);
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -66,9 +66,9 @@ static void summarise_times(double *times, size_t count, struct iteration_figure
 
 /* ---- one size ---- */
 
-/* A series takes part: it was opened, supports it, and, for a ceiling, has not had its turn in the
- * other placement. */
-static bool takes_part(const struct bench_rank *b, const struct subject *s)
+/* True when the series was opened and supports the point; a ceiling is measured in one placement.
+ */
+static bool is_measured(const struct bench_rank *b, const struct sweep_point *s)
 {
     if (!b->sweep.placements[s->placement])
         return false;
@@ -77,80 +77,81 @@ static bool takes_part(const struct bench_rank *b, const struct subject *s)
     return b->groups[s->series] && bench_supports(b, s);
 }
 
-static size_t slot(size_t series, enum placement placement)
+static size_t sample_index(size_t series, enum placement placement)
 {
     return series * PLACEMENTS + (size_t)placement;
 }
 
-static double *slot_times(const struct bench_rank *b, size_t series, enum placement placement)
+static double *times_of(const struct bench_rank *b, size_t series, enum placement placement)
 {
-    return b->times ? b->times + slot(series, placement) * b->times_max : NULL;
+    return b->times ? b->times + sample_index(series, placement) * b->times_max : NULL;
 }
 
-/* Warm-up, rounds in turns.  `records` holds the iterations. */
-static enum status measure(struct bench_rank *b, struct subject s, struct sweep_record *records,
-                           struct error *err)
+/* Warm up, then run the rounds in turns.  Sets measured and iterations of the results. */
+static enum status measure_rounds(struct bench_rank *b, struct sweep_point s,
+                                  struct sweep_result *results, struct error *err)
 {
     size_t rounds = (size_t)b->options->rounds;
     enum status status = STATUS_OK;
 
     for (s.series = 0; s.series < b->sweep.length; s.series++)
         for (unsigned p = 0; p < PLACEMENTS && status == STATUS_OK; p++) {
-            struct placement_record *record = &records[s.series].placements[p];
+            struct placement_result *result = &results[s.series].placements[p];
 
             s.placement = (enum placement)p;
-            record->measured = takes_part(b, &s);
-            if (record->measured)
-                status = bench_prepare(b, &s, &record->iterations, err);
+            result->measured = is_measured(b, &s);
+            if (result->measured)
+                status = bench_prepare(b, &s, &result->iterations, err);
         }
     for (size_t round = 0; round < rounds; round++)
         for (s.series = 0; s.series < b->sweep.length; s.series++)
             for (unsigned p = 0; p < PLACEMENTS && status == STATUS_OK; p++) {
-                const struct placement_record *record = &records[s.series].placements[p];
-                double *times = slot_times(b, s.series, (enum placement)p);
+                const struct placement_result *result = &results[s.series].placements[p];
+                double *times = times_of(b, s.series, (enum placement)p);
 
                 s.placement = (enum placement)p;
-                if (record->measured)
-                    status =
-                        bench_round(b, &s, record->iterations,
-                                    times ? times + round * record->iterations : NULL,
-                                    b->samples + slot(s.series, s.placement) * rounds + round, err);
+                if (result->measured)
+                    status = bench_round(
+                        b, &s, result->iterations,
+                        times ? times + round * result->iterations : NULL,
+                        b->samples + sample_index(s.series, s.placement) * rounds + round, err);
             }
     return status;
 }
 
-static enum status finish(struct bench_rank *b, struct subject s, struct sweep_record *record,
-                          struct error *err)
+static enum status finish_series(struct bench_rank *b, struct sweep_point s,
+                                 struct sweep_result *result, struct error *err)
 {
     size_t rounds = (size_t)b->options->rounds;
-    double *first = slot_times(b, s.series, OUT_OF_PLACE);
+    double *first = times_of(b, s.series, OUT_OF_PLACE);
     enum status status = STATUS_OK;
 
     for (unsigned p = 0; p < PLACEMENTS && status == STATUS_OK; p++) {
-        struct placement_record *one = &record->placements[p];
-        double *times = slot_times(b, s.series, (enum placement)p);
+        struct placement_result *one = &result->placements[p];
+        double *times = times_of(b, s.series, (enum placement)p);
 
         s.placement = (enum placement)p;
         if (!one->measured)
             continue;
-        one->seconds = bench_summarise(b->samples + slot(s.series, s.placement) * rounds, rounds);
+        one->seconds =
+            bench_summarise(b->samples + sample_index(s.series, s.placement) * rounds, rounds);
         if (times) {
             summarise_times(times, rounds * (size_t)one->iterations, &one->per_iteration);
-            memmove(first + record->times, times,
+            memmove(first + result->times, times,
                     (size_t)one->per_iteration.samples * sizeof(*times));
-            record->times += one->per_iteration.samples;
+            result->times += one->per_iteration.samples;
         }
         one->checked = b->sweep.series[s.series].kind == SERIES_BACKEND && b->options->check > 0 &&
                        b->sweep.call != COLLECTIVE_BARRIER;
         if (one->checked)
             status = bench_check(b, &s, &one->wrong, err);
     }
-    return status == STATUS_OK ? tell(b, record, first, err) : status;
+    return status == STATUS_OK ? send_result(b, result, first, err) : status;
 }
 
-/* Why a series has no row, once per type and operation. */
-static enum status tell_unsupported(struct bench_rank *b, const struct subject *s,
-                                    struct error *err)
+/* Send the reason why a series has no row, once per type and operation. */
+static enum status send_unsupported_note(struct bench_rank *b, const struct sweep_point *s,
+                                         struct error *err)
 {
     char text[200];
 
@@ -162,21 +163,21 @@ static enum status tell_unsupported(struct bench_rank *b, const struct subject *
     return bench_note(b, s->series, text, err);
 }
 
-static enum status measure_subject(struct bench_rank *b, struct subject s, bool first,
-                                   struct error *err)
+static enum status measure_point(struct bench_rank *b, struct sweep_point s, bool first,
+                                 struct error *err)
 {
-    struct sweep_record records[SERIES_MAX] = {{.kind = 0}};
-    enum status status = measure(b, s, records, err);
+    struct sweep_result results[SERIES_MAX] = {{.kind = 0}};
+    enum status status = measure_rounds(b, s, results, err);
 
     for (s.series = 0; s.series < b->sweep.length && status == STATUS_OK; s.series++) {
-        struct sweep_record *r = &records[s.series];
+        struct sweep_result *r = &results[s.series];
 
         if (!r->placements[OUT_OF_PLACE].measured && !r->placements[IN_PLACE].measured) {
             if (first && b->groups[s.series])
-                status = tell_unsupported(b, &s, err);
+                status = send_unsupported_note(b, &s, err);
             continue;
         }
-        r->kind = RECORD_ROW;
+        r->kind = RESULT_ROW;
         r->series = s.series;
         r->bytes = s.bytes;
         r->count = s.count;
@@ -184,14 +185,14 @@ static enum status measure_subject(struct bench_rank *b, struct subject s, bool 
         r->op = s.op;
         r->cycle = b->cycle;
         r->root = sweep_call_has_root(b->sweep.call) ? (int64_t)s.root : -1;
-        status = finish(b, s, r, err);
+        status = finish_series(b, s, r, err);
     }
     return status;
 }
 
 /* ---- the sweep ---- */
 
-static enum status measure_sizes(struct bench_rank *b, struct subject s, struct error *err)
+static enum status measure_sizes(struct bench_rank *b, struct sweep_point s, struct error *err)
 {
     size_t unit = dtype_size(s.dtype);
     bool barrier = b->sweep.call == COLLECTIVE_BARRIER;
@@ -208,7 +209,7 @@ static enum status measure_sizes(struct bench_rank *b, struct subject s, struct 
             s.count = barrier ? 0 : (size_t)bytes / unit;
             s.bytes = s.count * unit;
         }
-        status = measure_subject(b, s, first, err);
+        status = measure_point(b, s, first, err);
     }
     return status;
 }
@@ -221,8 +222,8 @@ enum status bench_sweep(struct bench_rank *b, struct error *err)
 
     for (b->cycle = 0; b->cycle < (uint64_t)b->options->cycles; b->cycle++)
         for (size_t i = 0; i < pairs && status == STATUS_OK; i++) {
-            struct subject s = {.dtype = sweep->dtypes[i / sweep->op_count],
-                                .op = sweep->ops[i % sweep->op_count]};
+            struct sweep_point s = {.dtype = sweep->dtypes[i / sweep->op_count],
+                                    .op = sweep->ops[i % sweep->op_count]};
 
             b->input = b->input_page + (size_t)b->options->misalign * dtype_size(s.dtype);
             b->output = b->output_page + (size_t)b->options->misalign * dtype_size(s.dtype);

@@ -1,5 +1,6 @@
 /*
- * A rank process of a sweep: its buffers, its groups and ceilings, its place on the cores.
+ * sweep_rank_open: a rank process of a sweep: opens its buffers, groups and ceilings, and assigns
+ * its core.
  */
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -21,7 +22,7 @@
 
 /* ---- opening ---- */
 
-/* SPARRING_BENCH_ADDRESS: of this rank's namespace; see netns.h. */
+/* SPARRING_BENCH_ADDRESS is the address of this rank's namespace; see netns.h. */
 static enum status open_group(struct bench_rank *b, const char *backend, const char *name,
                               struct collective **ret_group, struct error *err)
 {
@@ -38,8 +39,8 @@ static enum status open_group(struct bench_rank *b, const char *backend, const c
     return collective_open(&config, ret_group, err);
 }
 
-/* True on all ranks when it is on all. */
-static enum status all_agree(struct bench_rank *b, bool mine, bool *ret, struct error *err)
+/* *ret is true on all ranks when `mine` is true on all ranks. */
+static enum status all_ranks_true(struct bench_rank *b, bool mine, bool *ret, struct error *err)
 {
     double vote = mine ? 1 : 0;
     enum status status = collective_all_gather(b->control, &vote, sizeof(vote), b->gathered, err);
@@ -50,7 +51,7 @@ static enum status all_agree(struct bench_rank *b, bool mine, bool *ret, struct 
     return status;
 }
 
-/* A backend that --backend did not name and that cannot run here is left out, with a note. */
+/* A backend that --backend did not name and that is unavailable here is skipped, with a note. */
 static enum status open_backend(struct bench_rank *b, size_t series, struct error *err)
 {
     struct error problem = {0};
@@ -66,7 +67,7 @@ static enum status open_backend(struct bench_rank *b, size_t series, struct erro
         opened = collective_register(b->groups[series], &b->memory, &problem) == STATUS_OK;
     if (!opened && (b->sweep.series[series].named || problem.status != STATUS_CONFIG))
         return error_set(err, problem.status, "%s: %s", b->sweep.series[series].name, problem.text);
-    status = all_agree(b, opened, &everywhere, err);
+    status = all_ranks_true(b, opened, &everywhere, err);
     if (status != STATUS_OK || everywhere)
         return status;
     collective_close(b->groups[series]);
@@ -105,8 +106,8 @@ static enum status open_store(struct bench_rank *b, struct error *err)
     return store_open(&config, &b->store, err);
 }
 
-/* Input and output behind each other, pages of their own, every one touched: a page that was never
- * written is read from the cache. */
+/* Input and output in one block, page aligned, every page written: reads of a page that was never
+ * written hit one zero page in the cache. */
 static enum status allocate_buffers(struct bench_rank *b, struct error *err)
 {
     size_t shift = (size_t)b->options->misalign * sizeof(double);
@@ -127,28 +128,28 @@ static enum status allocate_buffers(struct bench_rank *b, struct error *err)
     return STATUS_OK;
 }
 
-static enum status allocate(struct bench_rank *b, struct error *err)
+static enum status allocate_rank(struct bench_rank *b, struct error *err)
 {
     size_t rounds = (size_t)b->options->rounds;
     size_t iterations = b->sweep.iterations > 0 ? (size_t)b->sweep.iterations : ITERATIONS_MAX;
-    size_t slots = b->sweep.length * PLACEMENTS;
+    size_t cells = b->sweep.length * PLACEMENTS;
     enum status status = allocate_buffers(b, err);
 
     b->times_max = rounds * iterations;
     if (status == STATUS_OK)
-        status = mem_calloc(slots * rounds, sizeof(double), "samples", &b->samples, err);
+        status = mem_calloc(cells * rounds, sizeof(double), "samples", &b->samples, err);
     if (status == STATUS_OK)
         status = mem_calloc(b->world_size, sizeof(double), "ranks", &b->gathered, err);
     if (status == STATUS_OK && b->options->per_iteration)
-        status = mem_calloc(slots * b->times_max, sizeof(double), "times", &b->times, err);
+        status = mem_calloc(cells * b->times_max, sizeof(double), "times", &b->times, err);
     if (status == STATUS_OK && b->options->per_iteration)
         status =
             mem_calloc(b->world_size * iterations, sizeof(double), "times", &b->round_times, err);
     return status;
 }
 
-/* Which cores there are, and which one is this rank's in turn; with --pin it and all its threads
- * to come stay there. */
+/* Read the allowed cores and choose this rank's, round robin; with --pin the rank and its later
+ * threads stay there. */
 static enum status find_core(struct bench_rank *b, struct error *err)
 {
     unsigned skip;
@@ -167,8 +168,8 @@ static enum status find_core(struct bench_rank *b, struct error *err)
     return STATUS_OK;
 }
 
-/* Failed groups say nothing to the others: that a rank fails stops all of them. */
-static void release(struct bench_rank *b)
+/* Groups are closed without notice to the other ranks: the parent ends all when one fails. */
+static void release_rank(struct bench_rank *b)
 {
     for (size_t s = 0; s < SERIES_MAX; s++)
         collective_close(b->groups[s]);
@@ -200,7 +201,7 @@ static enum status open_pipe(struct bench_rank *b, struct error *err)
 }
 
 static enum status sweep_rank(enum collective_call call, const struct sweep_options *options,
-                              unsigned rank, const char *folder, sweep_spoil *spoil,
+                              unsigned rank, const char *folder, sweep_corrupt_fn *corrupt,
                               struct error *err)
 {
     struct bench_rank b = {.options = options,
@@ -208,7 +209,7 @@ static enum status sweep_rank(enum collective_call call, const struct sweep_opti
                            .world_size = (unsigned)options->nproc,
                            .memory = SHARED_MEMORY_NONE,
                            .tcp = {.right_fd = -1, .left_fd = -1},
-                           .spoil = spoil,
+                           .corrupt = corrupt,
                            .out_fd = -1};
     enum status status = sweep_plan(call, options, &b.sweep, err);
 
@@ -218,14 +219,14 @@ static enum status sweep_rank(enum collective_call call, const struct sweep_opti
     if (status == STATUS_OK)
         status = open_pipe(&b, err);
     if (status == STATUS_OK)
-        status = allocate(&b, err);
+        status = allocate_rank(&b, err);
     if (status == STATUS_OK)
         status = open_store(&b, err);
     if (status == STATUS_OK)
         status = open_series(&b, err);
     if (status == STATUS_OK)
         status = bench_sweep(&b, err);
-    release(&b);
+    release_rank(&b);
     return status;
 }
 
@@ -257,7 +258,7 @@ static enum status own_rank(const char *word, int64_t nproc, uint64_t *ret, stru
     return STATUS_OK;
 }
 
-int sweep_rank_main(enum collective_call call, int argc, char **argv, sweep_spoil *spoil)
+int sweep_rank_main(enum collective_call call, int argc, char **argv, sweep_corrupt_fn *corrupt)
 {
     struct sweep_options options = {0};
     struct option_result origins = {0};
@@ -268,7 +269,7 @@ int sweep_rank_main(enum collective_call call, int argc, char **argv, sweep_spoi
     uint64_t rank = 0;
     enum status status;
 
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* no rank outlives its parent */
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* end with the parent */
     log_open("sparring bench", -1);
     if (argc != 4) {
         (void)error_set(&err, STATUS_INVALID, "%s is for sparring bench itself", SWEEP_AS_RANK);
@@ -281,7 +282,7 @@ int sweep_rank_main(enum collective_call call, int argc, char **argv, sweep_spoi
         status = own_rank(argv[2], options.nproc, &rank, &err);
     if (status == STATUS_OK) {
         log_open("sparring bench", (int)rank);
-        status = sweep_rank(call, &options, (unsigned)rank, argv[3], spoil, &err);
+        status = sweep_rank(call, &options, (unsigned)rank, argv[3], corrupt, &err);
     }
     return status == STATUS_OK ? 0 : log_failure(&err);
 }

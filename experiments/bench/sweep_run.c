@@ -1,7 +1,8 @@
 /*
- * The rank processes of a sweep.  Rank 0 writes records into a named pipe; every process is watched
- * through a pidfd, so one that dies ends the benchmark at once instead of at a time-out.  Where MPI
- * is measured there is one process to watch, mpirun, and the ranks are its.
+ * sweep_run: the rank processes of a sweep.  Rank 0 writes results into a named pipe; every process
+ * is watched through a pidfd, so that one that dies ends the benchmark at once instead of at a
+ * time-out.  Where MPI is measured the only process to watch is mpirun, whose children the ranks
+ * are.
  */
 #include "common/base/file.h"
 #include "common/base/memory.h"
@@ -36,7 +37,7 @@ struct bench_process {
     int pidfd; /* -1: none */
 };
 
-struct run {
+struct sweep_parent {
     const struct sweep *sweep;
     const struct sweep_options *options;
     char folder[256];
@@ -44,7 +45,7 @@ struct run {
     size_t wanted, started, running;
     struct netns netns;
     int out_fd;         /* read end of the pipe; -1 after its end */
-    struct strbuf text; /* read and not yet taken */
+    struct strbuf text; /* read but not yet parsed */
 };
 
 /* ---- starting ---- */
@@ -66,7 +67,7 @@ __attribute__((format(printf, 2, 3))) static void add_word(struct words *w, cons
     w->length++;
 }
 
-static void add_rank_words(const struct run *run, const char *rank, struct words *w)
+static void add_rank_words(const struct sweep_parent *run, const char *rank, struct words *w)
 {
     add_word(w, "bench");
     add_word(w, "%s", sweep_call_name(run->sweep->call));
@@ -75,9 +76,10 @@ static void add_rank_words(const struct run *run, const char *rank, struct words
     add_word(w, "%s", run->folder);
 }
 
-/* What `sparring bench CALL --as-mpirun` gets.  No rank is bound to a core by mpirun: --pin does
+/* The arguments of `sparring bench CALL --as-mpirun`.  mpirun binds no rank to a core: --pin does
  * that for every backend alike.  Where ranks outnumber cores Open MPI yields by itself. */
-static enum status add_mpirun_words(const struct run *run, struct words *w, struct error *err)
+static enum status add_mpirun_words(const struct sweep_parent *run, struct words *w,
+                                    struct error *err)
 {
     char self[512];
     ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -99,9 +101,9 @@ static enum status add_mpirun_words(const struct run *run, struct words *w, stru
     return STATUS_OK;
 }
 
-/* posix_spawn of this program again, stdout to our stderr.  mpirun gets a group of its own: told to
- * stop by ^C and then by us it would leave its files behind. */
-static int spawn(const struct words *w, bool is_mpirun, pid_t *ret_pid)
+/* posix_spawn this program again, stdout to our stderr.  mpirun gets its own process group: stopped
+ * by ^C and then by us it would leave its files behind. */
+static int spawn_self(const struct words *w, bool is_mpirun, pid_t *ret_pid)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -122,10 +124,11 @@ static int spawn(const struct words *w, bool is_mpirun, pid_t *ret_pid)
     return failed;
 }
 
-static enum status start_process(struct run *run, const struct words *words, struct error *err)
+static enum status start_process(struct sweep_parent *run, const struct words *words,
+                                 struct error *err)
 {
     struct bench_process *p = &run->processes[run->started];
-    int failed = spawn(words, run->sweep->needs_mpirun, &p->pid);
+    int failed = spawn_self(words, run->sweep->needs_mpirun, &p->pid);
 
     p->pidfd = -1;
     if (failed != 0) {
@@ -140,8 +143,9 @@ static enum status start_process(struct run *run, const struct words *words, str
     return STATUS_OK;
 }
 
-/* In its namespace, ranks in blocks: 0, 1 in the first of two, 2, 3 in the second. */
-static enum status start_rank(struct run *run, size_t rank, struct error *err)
+/* Start a rank in its namespace; ranks are assigned in blocks: 0, 1 to the first of two, 2, 3 to
+ * the second. */
+static enum status start_rank(struct sweep_parent *run, size_t rank, struct error *err)
 {
     struct words words = {.length = 0};
     size_t host = rank * run->sweep->hosts / run->sweep->nproc;
@@ -166,7 +170,7 @@ static enum status start_rank(struct run *run, size_t rank, struct error *err)
     return status;
 }
 
-static enum status start(struct run *run, struct error *err)
+static enum status start_processes(struct sweep_parent *run, struct error *err)
 {
     struct words words = {.length = 0};
     enum status status = STATUS_OK;
@@ -184,49 +188,51 @@ static enum status start(struct run *run, struct error *err)
 
 /* ---- watching ---- */
 
-/* Bytes of the record at the head of the text; 0 when they are not all there. */
-static enum status record_bytes(const struct run *run, struct sweep_record *record,
+/* Bytes of the result at the head of the text; 0 when it is incomplete. */
+static enum status result_bytes(const struct sweep_parent *run, struct sweep_result *result,
                                 size_t *ret_bytes, struct error *err)
 {
     *ret_bytes = 0;
-    if (run->text.length < sizeof(*record))
+    if (run->text.length < sizeof(*result))
         return STATUS_OK;
-    memcpy(record, run->text.text, sizeof(*record));
-    record->note[sizeof(record->note) - 1] = '\0';
-    if ((record->kind != RECORD_ROW && record->kind != RECORD_NOTE) ||
-        record->series >= run->sweep->length || record->dtype >= DTYPE_COUNT ||
-        record->op >= REDUCE_OP_COUNT || record->times > UINT32_MAX)
+    memcpy(result, run->text.text, sizeof(*result));
+    result->note[sizeof(result->note) - 1] = '\0';
+    if ((result->kind != RESULT_ROW && result->kind != RESULT_NOTE) ||
+        result->series >= run->sweep->length || result->dtype >= DTYPE_COUNT ||
+        result->op >= REDUCE_OP_COUNT || result->times > UINT32_MAX)
         return error_set(err, STATUS_PROTOCOL, "rank 0 wrote something that is no record");
-    if (run->text.length >= sizeof(*record) + record->times * sizeof(double))
-        *ret_bytes = sizeof(*record) + (size_t)record->times * sizeof(double);
+    if (run->text.length >= sizeof(*result) + result->times * sizeof(double))
+        *ret_bytes = sizeof(*result) + (size_t)result->times * sizeof(double);
     return STATUS_OK;
 }
 
-static enum status take_records(struct run *run, sweep_take *take, void *context, struct error *err)
+static enum status handle_results(struct sweep_parent *run, sweep_result_fn *handle_result,
+                                  void *context, struct error *err)
 {
-    struct sweep_record record;
+    struct sweep_result result;
     size_t bytes = 0;
-    enum status status = record_bytes(run, &record, &bytes, err);
+    enum status status = result_bytes(run, &result, &bytes, err);
 
     while (status == STATUS_OK && bytes > 0) {
         double *times = NULL;
         struct strbuf rest = STRBUF_INIT;
 
-        status = mem_calloc((size_t)record.times, sizeof(double), "times", &times, err);
+        status = mem_calloc((size_t)result.times, sizeof(double), "times", &times, err);
         if (status != STATUS_OK)
             return status;
-        memcpy(times, run->text.text + sizeof(record), (size_t)record.times * sizeof(double));
-        take(context, &record, times);
+        memcpy(times, run->text.text + sizeof(result), (size_t)result.times * sizeof(double));
+        handle_result(context, &result, times);
         free(times);
         strbuf_add_bytes(&rest, run->text.text + bytes, run->text.length - bytes);
         strbuf_release(&run->text);
         run->text = rest;
-        status = record_bytes(run, &record, &bytes, err);
+        status = result_bytes(run, &result, &bytes, err);
     }
     return status;
 }
 
-static enum status read_records(struct run *run, sweep_take *take, void *context, struct error *err)
+static enum status read_results(struct sweep_parent *run, sweep_result_fn *handle_result,
+                                void *context, struct error *err)
 {
     char bytes[READ_MAX];
     ssize_t got = read(run->out_fd, bytes, sizeof(bytes));
@@ -243,11 +249,11 @@ static enum status read_records(struct run *run, sweep_take *take, void *context
     strbuf_add_bytes(&run->text, bytes, (size_t)got);
     if (!strbuf_ok(&run->text))
         return error_set(err, STATUS_NO_MEMORY, "no memory for a record");
-    return take_records(run, take, context, err);
+    return handle_results(run, handle_result, context, err);
 }
 
-/* Take the end of a process; what it says when it did not end well. */
-static enum status reap(struct run *run, size_t index, struct error *err)
+/* Reap a process; STATUS_PEER_LOST with its exit code or signal when it failed. */
+static enum status reap_process(struct sweep_parent *run, size_t index, struct error *err)
 {
     char who[32] = "mpirun";
     int state = 0;
@@ -269,9 +275,9 @@ static enum status reap(struct run *run, size_t index, struct error *err)
     return STATUS_OK;
 }
 
-/* Reap all that have ended.  A rank that a signal ended comes before those that failed because of
- * it, should they be seen together. */
-static enum status reap_ended(struct run *run, struct error *err)
+/* Reap all that have ended.  Among several, a rank that was killed is reported before ranks that
+ * may have failed in consequence. */
+static enum status reap_ended(struct sweep_parent *run, struct error *err)
 {
     enum status status = STATUS_OK;
 
@@ -280,7 +286,7 @@ static enum status reap_ended(struct run *run, struct error *err)
         struct error one = {0};
 
         if (run->processes[i].pid == 0 || poll(&ended, 1, 0) != 1 ||
-            reap(run, i, &one) == STATUS_OK)
+            reap_process(run, i, &one) == STATUS_OK)
             continue;
         if (status == STATUS_OK || strstr(one.text, "killed"))
             status = error_set(err, one.status, "%s", one.text);
@@ -288,26 +294,26 @@ static enum status reap_ended(struct run *run, struct error *err)
     return status;
 }
 
-/* Until all have ended and the pipe, which then has no writer, is empty. */
-static enum status watch(struct run *run, struct pollfd *fds, sweep_take *take, void *context,
-                         struct error *err)
+/* Wait until all have ended and the pipe, which then has no writer, is empty. */
+static enum status wait_for_ranks(struct sweep_parent *run, struct pollfd *fds,
+                                  sweep_result_fn *handle_result, void *context, struct error *err)
 {
     struct mpirun_watch mpirun = {0};
     enum status status = STATUS_OK;
 
     while (status == STATUS_OK && run->running > 0) {
-        int look_ms = run->sweep->needs_mpirun ? MPIRUN_LOOK_MS : -1;
+        int check_ms = run->sweep->needs_mpirun ? MPIRUN_CHECK_MS : -1;
 
         fds[0] = (struct pollfd){.fd = run->out_fd, .events = POLLIN};
         fds[1] = (struct pollfd){.fd = stop_fd(), .events = POLLIN};
         for (size_t i = 0; i < run->started; i++)
             fds[2 + i] = (struct pollfd){.fd = run->processes[i].pidfd, .events = POLLIN};
-        if (poll(fds, 2 + run->started, look_ms) < 0 && errno != EINTR)
+        if (poll(fds, 2 + run->started, check_ms) < 0 && errno != EINTR)
             return error_set_errno(err, errno, "cannot wait for the ranks");
         if (stop_requested())
             return error_set(err, STATUS_CANCELLED, "stopped by a signal");
         if (fds[0].revents)
-            status = read_records(run, take, context, err);
+            status = read_results(run, handle_result, context, err);
         if (status == STATUS_OK)
             status = reap_ended(run, err);
         mpirun.pid = run->processes[0].pid;
@@ -317,14 +323,14 @@ static enum status watch(struct run *run, struct pollfd *fds, sweep_take *take, 
                 error_set(err, STATUS_PEER_LOST, "mpirun does not end, and all its ranks have");
     }
     while (status == STATUS_OK && run->out_fd >= 0)
-        status = read_records(run, take, context, err);
+        status = read_results(run, handle_result, context, err);
     return status;
 }
 
 /* ---- ending ---- */
 
-/* mpirun ends its ranks when it is asked to stop, and not when it is killed; they end with it.  It
- * need not react (mpirun.h). */
+/* mpirun ends its ranks at SIGTERM but not when it is killed, so it gets SIGTERM first; it may hang
+ * (mpirun.h), so it gets SIGKILL after MPIRUN_END_MS. */
 static void end_process(const struct bench_process *p, bool is_mpirun)
 {
     struct pollfd ended = {.fd = p->pidfd, .events = POLLIN};
@@ -337,14 +343,14 @@ static void end_process(const struct bench_process *p, bool is_mpirun)
     (void)kill(p->pid, SIGKILL);
 }
 
-static void end(struct run *run)
+static void stop_processes(struct sweep_parent *run)
 {
     for (size_t i = 0; i < run->started; i++)
         if (run->processes[i].pid != 0)
             end_process(&run->processes[i], run->sweep->needs_mpirun);
     for (size_t i = 0; i < run->started; i++)
         if (run->processes[i].pid != 0)
-            (void)reap(run, i, NULL);
+            (void)reap_process(run, i, NULL);
     if (run->out_fd >= 0)
         (void)close(run->out_fd);
     netns_close(&run->netns);
@@ -353,8 +359,9 @@ static void end(struct run *run)
     free(run->processes);
 }
 
-/* The folder with the pipe and the options in it. */
-static enum status prepare(struct run *run, const struct strbuf *config, struct error *err)
+/* Write the options and make the pipe in the folder. */
+static enum status prepare_folder(struct sweep_parent *run, const struct strbuf *config,
+                                  struct error *err)
 {
     char path[320];
     enum status status;
@@ -374,27 +381,27 @@ static enum status prepare(struct run *run, const struct strbuf *config, struct 
 }
 
 enum status sweep_run(const struct sweep *sweep, const struct sweep_options *options,
-                      const struct strbuf *config, sweep_take *take, void *context,
+                      const struct strbuf *config, sweep_result_fn *handle_result, void *context,
                       struct error *err)
 {
-    struct run run = {.sweep = sweep,
-                      .options = options,
-                      .out_fd = -1,
-                      .netns = {.home_fd = -1, .hub_fd = -1},
-                      .text = STRBUF_INIT};
+    struct sweep_parent run = {.sweep = sweep,
+                               .options = options,
+                               .out_fd = -1,
+                               .netns = {.home_fd = -1, .hub_fd = -1},
+                               .text = STRBUF_INIT};
     struct pollfd *fds = NULL;
     enum status status = bench_folder_make(run.folder, sizeof(run.folder), err);
 
     if (status != STATUS_OK)
         return status;
-    status = prepare(&run, config, err);
+    status = prepare_folder(&run, config, err);
     if (status == STATUS_OK)
         status = mem_calloc(run.wanted + 2, sizeof(*fds), "ranks", &fds, err);
     if (status == STATUS_OK)
-        status = start(&run, err);
+        status = start_processes(&run, err);
     if (status == STATUS_OK)
-        status = watch(&run, fds, take, context, err);
-    end(&run);
+        status = wait_for_ranks(&run, fds, handle_result, context, err);
+    stop_processes(&run);
     free(fds);
     return status;
 }

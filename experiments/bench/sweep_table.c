@@ -1,6 +1,7 @@
 /*
- * The table of a sweep: nccl-tests' columns and widths, then the extremes of the bus bandwidth over
- * the rounds, percentiles of single operations where asked for, the share of the link, the series.
+ * sweep_table: the table of a sweep: nccl-tests' columns and widths, then the extremes of the bus
+ * bandwidth over the rounds, with --per-iteration the percentiles of single operations, the share
+ * of the link, the series.
  */
 #include "common/base/clock.h"
 #include "experiments/bench/sweep.h"
@@ -9,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a figure is multiplied by to be a bus bandwidth: a copy keeps to its own rank. */
+/* The factor from algorithm to bus bandwidth; 1 for a copy, which stays inside its rank. */
 static double bus_factor(const struct sweep_table *t, uint64_t series)
 {
     if (t->sweep->series[series].kind == SERIES_MEMCPY)
@@ -18,14 +19,14 @@ static double bus_factor(const struct sweep_table *t, uint64_t series)
 }
 
 struct sweep_bandwidth sweep_bandwidth(const struct sweep_table *t,
-                                       const struct sweep_record *record, enum placement placement)
+                                       const struct sweep_result *result, enum placement placement)
 {
     struct sweep_bandwidth b = {.link_share = 0};
     double on_link = sweep_bus_factor(t->sweep->call, t->sweep->hosts);
 
-    b.algbw = bench_rate((double)record->bytes * 1e-9, record->placements[placement].seconds);
-    b.busbw = bench_scale(b.algbw, bus_factor(t, record->series));
-    if (t->sweep->link_gb_s > 0 && t->sweep->series[record->series].kind != SERIES_MEMCPY)
+    b.algbw = bench_rate((double)result->bytes * 1e-9, result->placements[placement].seconds);
+    b.busbw = bench_scale(b.algbw, bus_factor(t, result->series));
+    if (t->sweep->link_gb_s > 0 && t->sweep->series[result->series].kind != SERIES_MEMCPY)
         b.link_share = b.algbw.median * on_link / t->sweep->link_gb_s;
     return b;
 }
@@ -85,11 +86,11 @@ static void print_time(double seconds)
     (void)printf("  %7.*f", us >= 10000.0 ? 0 : us >= 100.0 ? 1 : 2, us);
 }
 
-static void print_figures(const struct sweep_table *t, const struct sweep_record *record,
+static void print_figures(const struct sweep_table *t, const struct sweep_result *result,
                           enum placement p)
 {
-    const struct placement_record *one = &record->placements[p];
-    struct sweep_bandwidth b = sweep_bandwidth(t, record, p);
+    const struct placement_result *one = &result->placements[p];
+    struct sweep_bandwidth b = sweep_bandwidth(t, result, p);
 
     if (!one->measured) {
         (void)printf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A");
@@ -103,12 +104,12 @@ static void print_figures(const struct sweep_table *t, const struct sweep_record
         (void)printf("  %6s", "N/A");
 }
 
-static void print_spread(const struct sweep_table *t, const struct sweep_record *record,
+static void print_spread(const struct sweep_table *t, const struct sweep_result *result,
                          enum placement p)
 {
-    struct sweep_bandwidth b = sweep_bandwidth(t, record, p);
+    struct sweep_bandwidth b = sweep_bandwidth(t, result, p);
 
-    if (record->placements[p].measured)
+    if (result->placements[p].measured)
         (void)printf("  %6.2f  %6.2f", b.busbw.min, b.busbw.max);
     else
         (void)printf("  %6s  %6s", "N/A", "N/A");
@@ -127,48 +128,48 @@ static void print_iterations(const struct iteration_figures *f)
     (void)printf("  %6.1f", f->mean > 0 ? f->stdev / f->mean * 100 : 0);
 }
 
-static void print_row(const struct sweep_table *t, const struct sweep_record *record)
+static void print_row(const struct sweep_table *t, const struct sweep_result *result)
 {
-    bool backend = t->sweep->series[record->series].kind == SERIES_BACKEND;
+    bool backend = t->sweep->series[result->series].kind == SERIES_BACKEND;
     double share = 0;
 
-    (void)printf("%12" PRIu64 "  %12" PRIu64 "  %8s  %6s  %6" PRId64, record->bytes, record->count,
-                 sweep_dtype_name((enum dtype)record->dtype),
+    (void)printf("%12" PRIu64 "  %12" PRIu64 "  %8s  %6s  %6" PRId64, result->bytes, result->count,
+                 sweep_dtype_name((enum dtype)result->dtype),
                  backend && collective_call_reduces(t->sweep->call)
-                     ? sweep_op_name((enum reduce_op)record->op)
+                     ? sweep_op_name((enum reduce_op)result->op)
                      : "none",
-                 record->root);
+                 result->root);
     for (unsigned p = 0; p < PLACEMENTS; p++)
-        print_figures(t, record, (enum placement)p);
+        print_figures(t, result, (enum placement)p);
     for (unsigned p = 0; p < PLACEMENTS; p++)
-        print_spread(t, record, (enum placement)p);
+        print_spread(t, result, (enum placement)p);
     for (unsigned p = 0; p < PLACEMENTS && t->options->per_iteration; p++)
-        print_iterations(&record->placements[p].per_iteration);
+        print_iterations(&result->placements[p].per_iteration);
     for (unsigned p = 0; p < PLACEMENTS && share <= 0; p++)
-        if (record->placements[p].measured)
-            share = sweep_bandwidth(t, record, (enum placement)p).link_share;
+        if (result->placements[p].measured)
+            share = sweep_bandwidth(t, result, (enum placement)p).link_share;
     if (t->sweep->link_gb_s > 0)
         (void)printf("  %6.1f", share * 100);
-    (void)printf("  %s\n", t->sweep->series[record->series].name);
+    (void)printf("  %s\n", t->sweep->series[result->series].name);
 }
 
-void sweep_table_add(struct sweep_table *t, const struct sweep_record *record, const double *times)
+void sweep_table_add(struct sweep_table *t, const struct sweep_result *result, const double *times)
 {
-    if (record->kind == RECORD_NOTE) {
-        (void)printf("# %s: not measured: %s\n", t->sweep->series[record->series].name,
-                     record->note);
+    if (result->kind == RESULT_NOTE) {
+        (void)printf("# %s: not measured: %s\n", t->sweep->series[result->series].name,
+                     result->note);
         (void)fflush(stdout);
         return;
     }
-    print_row(t, record);
+    print_row(t, result);
     (void)fflush(stdout);
-    sweep_json_add(t, record, times);
+    sweep_json_add(t, result, times);
     for (unsigned p = 0; p < PLACEMENTS; p++) {
-        if (!record->placements[p].measured)
+        if (!result->placements[p].measured)
             continue;
-        t->wrong += record->placements[p].wrong;
-        t->busbw_sum[record->series] += sweep_bandwidth(t, record, (enum placement)p).busbw.median;
-        t->figures[record->series]++;
+        t->wrong += result->placements[p].wrong;
+        t->busbw_sum[result->series] += sweep_bandwidth(t, result, (enum placement)p).busbw.median;
+        t->figures[result->series]++;
     }
 }
 

@@ -1,6 +1,6 @@
 /*
- * Tables of one period per rank: to fill is to copy, to check is to compare, both as fast as
- * memory.
+ * sweep_values: tables of one period per rank, so that filling is memcpy and checking is memcmp,
+ * both at memory speed.
  */
 #include "experiments/bench/sweep_values.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Integers up to here are exact. */
+/* The largest integer up to which all integers are exact. */
 static double exact_limit(enum dtype dtype)
 {
     switch (dtype) {
@@ -30,7 +30,7 @@ double sweep_factor(unsigned rank)
     return rank % 2 == 0 ? 1 : 2;
 }
 
-/* Whether AVG must not mix ranks: 1/n is not exact. */
+/* True for averages where 1/n is not exact: then only one rank has a value other than 0. */
 static bool one_rank_at_a_time(const struct sweep_values *v)
 {
     return v->op == REDUCE_AVG && dtype_is_float(v->dtype) &&
@@ -55,7 +55,7 @@ double sweep_value(const struct sweep_values *v, unsigned rank, size_t i)
     return value;
 }
 
-static double combine(enum reduce_op op, double a, double b)
+static double combine_values(enum reduce_op op, double a, double b)
 {
     switch (op) {
     case REDUCE_PROD:
@@ -70,7 +70,7 @@ static double combine(enum reduce_op op, double a, double b)
 }
 
 /* The reduction as collective.h and reduce.h define it, computed one element at a time. */
-static double reduced(const struct sweep_values *v, size_t i)
+static double reduced_value(const struct sweep_values *v, size_t i)
 {
     double all = 0;
     double n = v->world_size > 0 ? v->world_size : 1;
@@ -78,7 +78,7 @@ static double reduced(const struct sweep_values *v, size_t i)
     for (unsigned r = 0; r < v->world_size; r++) {
         double one = sweep_value(v, r, i) * (v->op == REDUCE_PREMUL_SUM ? sweep_factor(r) : 1);
 
-        all = r == 0 ? one : combine(v->op, all, one);
+        all = r == 0 ? one : combine_values(v->op, all, one);
     }
     if (v->op != REDUCE_AVG)
         return all;
@@ -87,31 +87,31 @@ static double reduced(const struct sweep_values *v, size_t i)
     return v->dtype == DTYPE_FLOAT64 ? all * (1 / n) : (double)((float)all * (float)(1 / n));
 }
 
-static void store(enum dtype dtype, void *table, size_t i, double value)
+static void store_value(enum dtype dtype, void *table, size_t i, double value)
 {
-    unsigned char *place = (unsigned char *)table + i * dtype_size(dtype);
+    unsigned char *target = (unsigned char *)table + i * dtype_size(dtype);
     float single = (float)value;
     int32_t word = (int32_t)value;
     int64_t quad = (int64_t)value;
 
     switch (dtype) {
     case DTYPE_FLOAT64:
-        memcpy(place, &value, sizeof(value));
+        memcpy(target, &value, sizeof(value));
         break;
     case DTYPE_FLOAT32:
-        memcpy(place, &single, sizeof(single));
+        memcpy(target, &single, sizeof(single));
         break;
     case DTYPE_INT32:
-        memcpy(place, &word, sizeof(word));
+        memcpy(target, &word, sizeof(word));
         break;
     case DTYPE_INT64:
-        memcpy(place, &quad, sizeof(quad));
+        memcpy(target, &quad, sizeof(quad));
         break;
     case DTYPE_BYTE:
-        *place = (unsigned char)word;
+        *target = (unsigned char)word;
         break;
     default:
-        cast_from_float32(dtype, place, &single, 1);
+        cast_from_float32(dtype, target, &single, 1);
     }
 }
 
@@ -127,8 +127,8 @@ enum status sweep_values_open(struct sweep_values *v, enum dtype dtype, enum red
         return status;
     for (size_t i = 0; i < VALUES_PERIOD; i++) {
         for (unsigned r = 0; r < world_size; r++)
-            store(dtype, v->tables + r * table_bytes, i, sweep_value(v, r, i));
-        store(dtype, v->tables + world_size * table_bytes, i, reduced(v, i));
+            store_value(dtype, v->tables + r * table_bytes, i, sweep_value(v, r, i));
+        store_value(dtype, v->tables + world_size * table_bytes, i, reduced_value(v, i));
     }
     return STATUS_OK;
 }

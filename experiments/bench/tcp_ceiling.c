@@ -1,5 +1,5 @@
 /*
- * One poll loop over two non-blocking sockets, as the ring has, with nothing between the bytes.
+ * tcp_ceiling: one poll loop over two non-blocking sockets, like the ring's, but with payload only.
  */
 #include "experiments/bench/tcp_ceiling.h"
 
@@ -69,8 +69,8 @@ enum status tcp_ceiling_open(struct tcp_ceiling *c, struct store *store, const c
     return status;
 }
 
-/* Bytes from `done` on that lie in one piece of the buffer. */
-static size_t piece(size_t size, uint64_t amount, uint64_t done)
+/* Contiguous bytes of the buffer from position `done` on, at most PIECE_BYTES. */
+static size_t piece_bytes(size_t size, uint64_t amount, uint64_t done)
 {
     size_t at = (size_t)(done % size);
     uint64_t left = amount - done;
@@ -79,8 +79,8 @@ static size_t piece(size_t size, uint64_t amount, uint64_t done)
     return left < bytes ? (size_t)left : bytes;
 }
 
-/* What a send or receive gave; 0 when it would have blocked. */
-static enum status moved(ssize_t result, uint64_t *done, struct error *err)
+/* Add the result of a send or receive to *done; a call that would have blocked adds nothing. */
+static enum status count_transfer(ssize_t result, uint64_t *done, struct error *err)
 {
     if (result > 0)
         *done += (uint64_t)result;
@@ -105,15 +105,15 @@ enum status tcp_ceiling_run(const struct tcp_ceiling *c, void *data, size_t size
         uint64_t received_before = received;
 
         if (sent < amount)
-            status = moved(
-                send(c->right_fd, bytes + sent % size, piece(size, amount, sent), MSG_NOSIGNAL),
-                &sent, err);
+            status = count_transfer(send(c->right_fd, bytes + sent % size,
+                                         piece_bytes(size, amount, sent), MSG_NOSIGNAL),
+                                    &sent, err);
         if (status == STATUS_OK && received < amount)
-            status =
-                moved(recv(c->left_fd, bytes + received % size, piece(size, amount, received), 0),
-                      &received, err);
+            status = count_transfer(
+                recv(c->left_fd, bytes + received % size, piece_bytes(size, amount, received), 0),
+                &received, err);
         if (c->is_local)
-            net_bound_local_window(c->left_fd, received_before, received);
+            net_limit_local_window(c->left_fd, received_before, received);
         if (status == STATUS_OK && sent == sent_before && received == received_before) {
             struct pollfd fds[2] = {{.fd = sent < amount ? c->right_fd : -1, .events = POLLOUT},
                                     {.fd = received < amount ? c->left_fd : -1, .events = POLLIN}};

@@ -1,6 +1,6 @@
 /*
- * tcp_ceiling: the bytes of a ring all-reduce over plain TCP, without headers, sums or order: what
- * the sockets of this machine give, set as the ring sets them.
+ * tcp_ceiling: the bytes of a ring all-reduce over plain TCP, without headers, sums or order: the
+ * bandwidth of this machine's sockets with the socket options of the ring.
  */
 #ifndef SPARRING_EXPERIMENTS_BENCH_TCP_CEILING_H
 #define SPARRING_EXPERIMENTS_BENCH_TCP_CEILING_H
@@ -22,8 +22,8 @@ struct tcp_ceiling {
 enum status tcp_ceiling_open(struct tcp_ceiling *c, struct store *store, const char *host,
                              int64_t timeout_ms, struct error *err);
 
-/* Send `amount` bytes to the right and receive as many from the left at the same time, in and out
- * of data[0..size) over and over. */
+/* Send `amount` bytes to the right and receive as many from the left at the same time, cycling
+ * through data[0..size). */
 enum status tcp_ceiling_run(const struct tcp_ceiling *c, void *data, size_t size, uint64_t amount,
                             int64_t timeout_ms, struct error *err);
 

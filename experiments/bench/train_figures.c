@@ -1,5 +1,5 @@
 /*
- * Figures of one job, from the files that it wrote.
+ * train_figures: reads the figures of one job from the files that it wrote.
  */
 #include "experiments/bench/train_figures.h"
 
@@ -35,21 +35,21 @@ struct train_figures train_figures_none(void)
                                   .device_bytes = none};
 }
 
-static double member(const json_t *object, const char *name)
+static double number_member(const json_t *object, const char *name)
 {
     const json_t *value = json_object_get(object, name);
 
     return json_is_number(value) ? json_number_value(value) : (double)NAN;
 }
 
-/* A file whose `required` member is a number. */
+/* Open a JSON file; STATUS_DATA unless its `required` member is a finite number. */
 static enum status open_json(const char *path, const char *required, json_t **ret,
                              struct error *err)
 {
     json_error_t problem;
     json_t *file = json_load_file(path, 0, &problem);
 
-    if (!isfinite(member(file, required))) {
+    if (!isfinite(number_member(file, required))) {
         enum status status = error_set(err, STATUS_DATA, "no '%s' in '%s'%s%s", required, path,
                                        file ? "" : ": ", file ? "" : problem.text);
         json_decref(file);
@@ -59,7 +59,7 @@ static enum status open_json(const char *path, const char *required, json_t **re
     return STATUS_OK;
 }
 
-/* samples: [PARTS][steps]; how many steps were kept. */
+/* Fill samples[PARTS][steps]; returns the number of steps that were kept. */
 static size_t read_records(FILE *file, size_t steps, double *samples, struct train_figures *ret)
 {
     size_t skip = steps / 10 > 5 ? steps / 10 : 5;
@@ -74,14 +74,14 @@ static size_t read_records(FILE *file, size_t steps, double *samples, struct tra
         if (kind && strcmp(kind, "step") == 0 && kept < steps &&
             (seen++ >= skip || steps <= skip)) {
             for (enum part p = 0; p < PARTS; p++)
-                samples[p * steps + kept] = member(record, part_names[p]) * 1e-6;
-            /* what is left of compute is backward */
+                samples[p * steps + kept] = number_member(record, part_names[p]) * 1e-6;
+            /* compute minus forward is backward */
             samples[COMPUTE * steps + kept] -= samples[FORWARD * steps + kept];
             kept++;
         }
         if (kind && strcmp(kind, "end") == 0) {
-            ret->rss_bytes = member(record, "peak_rss_bytes");
-            ret->device_bytes = member(record, "peak_device_bytes");
+            ret->rss_bytes = number_member(record, "peak_rss_bytes");
+            ret->device_bytes = number_member(record, "peak_device_bytes");
         }
         json_decref(record);
     }
@@ -106,7 +106,7 @@ static enum status read_steps(const char *path, size_t steps, struct train_figur
     status = mem_calloc(PARTS * steps, sizeof(double), "steps", &samples, err);
     if (status == STATUS_OK) {
         kept = read_records(file, steps, samples, ret);
-        for (enum part p = 0; p < PARTS; p++) /* a part that is not known is so in every step */
+        for (enum part p = 0; p < PARTS; p++) /* a part is known in all steps or in none */
             if (kept > 0 && isfinite(samples[p * steps]))
                 *targets[p] = bench_summarise(samples + p * steps, kept).median;
     }
@@ -127,13 +127,13 @@ enum status train_figures_read_run(const char *run_dir, size_t steps, struct tra
     (void)snprintf(path, sizeof(path), "%s/summary.json", run_dir);
     status = open_json(path, "step_ms_median", &summary, err);
     if (status == STATUS_OK)
-        ret->step_ms = member(summary, "step_ms_median");
+        ret->step_ms = number_member(summary, "step_ms_median");
     json_decref(summary);
     (void)snprintf(path, sizeof(path), "%s/manifest.json", run_dir);
     if (status == STATUS_OK)
         status = open_json(path, "model_flops_per_sample", &manifest, err);
     if (status == STATUS_OK) {
-        ret->model_flops = member(manifest, "model_flops_per_sample");
+        ret->model_flops = number_member(manifest, "model_flops_per_sample");
         json_decref(manifest);
     }
     (void)snprintf(path, sizeof(path), "%s/rank0.jsonl", run_dir);
@@ -157,14 +157,14 @@ enum status train_figures_read_torch(const char *path, struct train_figures *ret
     status = open_json(path, "step_ms", &file, err);
     if (status != STATUS_OK)
         return status;
-    ret->step_ms = member(file, "step_ms");
-    ret->input_ms = member(file, "input_ms");
-    ret->forward_ms = member(file, "forward_ms");
-    ret->backward_ms = member(file, "backward_ms");
-    ret->optimizer_ms = member(file, "optimizer_ms");
-    ret->model_flops = member(file, "model_flops_per_sample");
-    ret->rss_bytes = member(file, "peak_rss_bytes");
-    ret->device_bytes = member(file, "peak_device_bytes");
+    ret->step_ms = number_member(file, "step_ms");
+    ret->input_ms = number_member(file, "input_ms");
+    ret->forward_ms = number_member(file, "forward_ms");
+    ret->backward_ms = number_member(file, "backward_ms");
+    ret->optimizer_ms = number_member(file, "optimizer_ms");
+    ret->model_flops = number_member(file, "model_flops_per_sample");
+    ret->rss_bytes = number_member(file, "peak_rss_bytes");
+    ret->device_bytes = number_member(file, "peak_device_bytes");
     json_decref(file);
     return STATUS_OK;
 }

@@ -1,6 +1,6 @@
 /*
- * train_figures: what one job of `sparring bench train` left: a run directory of ours, a JSON file
- * of PyTorch's.
+ * train_figures: the figures of one job of `sparring bench train`, read from our run directory or
+ * from the JSON file of PyTorch.
  */
 #ifndef SPARRING_EXPERIMENTS_BENCH_TRAIN_FIGURES_H
 #define SPARRING_EXPERIMENTS_BENCH_TRAIN_FIGURES_H
@@ -27,8 +27,8 @@ struct train_figures train_figures_none(void);
 enum status train_figures_read_run(const char *run_dir, size_t steps, struct train_figures *ret,
                                    struct error *err);
 
-/* Of the file that torch_train.py wrote.  STATUS_UNSUPPORTED when it says why it did not measure:
- * then err holds its words. */
+/* Of the file that torch_train.py wrote.  STATUS_UNSUPPORTED when it holds a reason why it did not
+ * measure, which err then gets. */
 enum status train_figures_read_torch(const char *path, struct train_figures *ret,
                                      struct error *err);
 

@@ -1,6 +1,6 @@
 /*
- * The words of --model.  Only sizes of input and labels are read off a spec; whether it is a model
- * is for the worker to say.
+ * train_model: parses --model.  Only the sizes of input and labels are read from a spec; the worker
+ * validates the rest.
  */
 #include "experiments/bench/train_model.h"
 
@@ -15,7 +15,7 @@
 #define SAMPLES_MAX 4096
 #define DATA_VALUES (16u << 20) /* 64 MiB */
 
-/* What a sample is. */
+/* The shape of a sample. */
 struct sample {
     char shape[64];     /* features, as 784 or 3x32x32; "" for tokens */
     uint64_t features;  /* their number; tokens: positions */
@@ -101,7 +101,7 @@ static struct sample read_spec(const char *spec)
     return s;
 }
 
-/* As many samples as 64 MiB hold, in whole batches of all ranks and at least two of them. */
+/* As many samples as fit into 64 MiB, in whole batches of all ranks, at least two of them. */
 static enum status fit_data(struct train_model *m, int64_t ranks, struct error *err)
 {
     struct sample s = read_spec(m->spec);
@@ -123,7 +123,7 @@ static enum status fit_data(struct train_model *m, int64_t ranks, struct error *
     return STATUS_OK;
 }
 
-/* The next model's words, with an end put behind them; NULL: no more. */
+/* The next model's text, terminated in place; NULL: no more. */
 static char *next_words(char **rest)
 {
     char *words = *rest;

@@ -1,6 +1,6 @@
 /*
- * A row is one contender of one model.  Its figures are medians over the repeats, ratios medians of
- * the ratios within a repeat.
+ * train_table: a row is one contender of one model.  Its figures are medians over the repeats, its
+ * ratios medians of the ratios within a repeat.
  */
 #include "experiments/bench/train_table.h"
 
@@ -10,9 +10,9 @@
 
 #define REPEATS_MAX 100
 
-struct row {
+struct train_row {
     struct bench_summary step_ms;
-    struct bench_summary over_control; /* its own: PyTorch's rows that of PyTorch */
+    struct bench_summary over_control; /* over its own control: for PyTorch's rows PyTorch's */
     struct bench_summary sync_us;      /* step minus control */
     /* over PyTorch's rows: DistributedDataParallel, eager, torch.compile; no samples: none */
     struct bench_summary over_ddp, over_eager, over_compile;
@@ -38,8 +38,9 @@ static double sync_us(const struct train_figures *job, const struct train_figure
     return (job->step_ms - base->step_ms) * 1e3;
 }
 
-static struct bench_summary over_repeats(const struct train_contest *c, const struct contender *who,
-                                         const struct contender *base, figure *what)
+static struct bench_summary summarise_repeats(const struct train_jobs *c,
+                                              const struct contender *who,
+                                              const struct contender *base, figure *what)
 {
     double samples[REPEATS_MAX];
     size_t repeats = (size_t)c->options->repeats;
@@ -51,8 +52,8 @@ static struct bench_summary over_repeats(const struct train_contest *c, const st
     return bench_summarise(samples, repeats);
 }
 
-/* The median over the repeats of the figure that lies `offset` bytes into a job's. */
-static double median_at(const struct train_contest *c, const struct contender *who, size_t offset)
+/* The median over the repeats of the figure at `offset` in struct train_figures. */
+static double median_at(const struct train_jobs *c, const struct contender *who, size_t offset)
 {
     double samples[REPEATS_MAX];
     size_t repeats = (size_t)c->options->repeats;
@@ -67,7 +68,7 @@ static double median_at(const struct train_contest *c, const struct contender *w
 
 #define MEDIAN(field) median_at(c, who, offsetof(struct train_figures, field))
 
-static struct train_figures median_parts(const struct train_contest *c, const struct contender *who)
+static struct train_figures median_parts(const struct train_jobs *c, const struct contender *who)
 {
     return (struct train_figures){
         .step_ms = MEDIAN(step_ms),
@@ -83,17 +84,17 @@ static struct train_figures median_parts(const struct train_contest *c, const st
     };
 }
 
-static struct row make_row(const struct train_contest *c, const struct train_model *m,
-                           const struct contender *who)
+static struct train_row make_row(const struct train_jobs *c, const struct train_model *m,
+                                 const struct contender *who)
 {
     const struct contender *control = &c->contenders[who->control];
-    struct row row = {
-        .step_ms = over_repeats(c, who, who, step_ms),
-        .over_control = over_repeats(c, who, control, step_over),
-        .sync_us = over_repeats(c, who, control, sync_us),
-        .over_ddp = over_repeats(c, who, train_contest_find(c, "torch-ddp"), step_over),
-        .over_eager = over_repeats(c, who, train_contest_find(c, "torch-local"), step_over),
-        .over_compile = over_repeats(c, who, train_contest_find(c, "torch-compile"), step_over),
+    struct train_row row = {
+        .step_ms = summarise_repeats(c, who, who, step_ms),
+        .over_control = summarise_repeats(c, who, control, step_over),
+        .sync_us = summarise_repeats(c, who, control, sync_us),
+        .over_ddp = summarise_repeats(c, who, train_jobs_find(c, "torch-ddp"), step_over),
+        .over_eager = summarise_repeats(c, who, train_jobs_find(c, "torch-local"), step_over),
+        .over_compile = summarise_repeats(c, who, train_jobs_find(c, "torch-compile"), step_over),
         .parts = median_parts(c, who),
     };
 
@@ -101,7 +102,7 @@ static struct row make_row(const struct train_contest *c, const struct train_mod
     return row;
 }
 
-/* What of a step is none of its parts. */
+/* The rest of a step outside its parts. */
 static double other_ms(const struct train_figures *p)
 {
     double exposed = isfinite(p->exposed_ms) ? p->exposed_ms : 0;
@@ -111,7 +112,7 @@ static double other_ms(const struct train_figures *p)
 
 /* ---- print ---- */
 
-/* A column that has no value in every row. */
+/* A column whose value may be missing. */
 static void print_optional(int digits, double value)
 {
     if (isfinite(value))
@@ -120,27 +121,27 @@ static void print_optional(int digits, double value)
         (void)printf("%10s", "-");
 }
 
-static double ratio(struct bench_summary s)
+static double median_or_nan(struct bench_summary s)
 {
     return s.samples > 0 ? s.median : (double)NAN;
 }
 
-static double samples_per_s(const struct train_contest *c, const struct train_model *m,
-                            const struct row *row)
+static double samples_per_s(const struct train_jobs *c, const struct train_model *m,
+                            const struct train_row *row)
 {
     return (double)(m->batch_size * c->options->nproc) / row->step_ms.median * 1e3;
 }
 
-static void print_times(const struct train_contest *c, const struct train_model *m,
-                        const struct contender *who, const struct row *row)
+static void print_times(const struct train_jobs *c, const struct train_model *m,
+                        const struct contender *who, const struct train_row *row)
 {
     const struct train_figures *p = &row->parts;
 
     (void)printf("  %-13s %-8s %10.3f %10.3f %10.3f %14.0f", who->sync, who->backend,
                  row->step_ms.median, row->step_ms.min, row->step_ms.max, samples_per_s(c, m, row));
     print_optional(3, row->over_control.median);
-    print_optional(3, ratio(c->options->nproc > 1 ? row->over_ddp : row->over_eager));
-    print_optional(3, ratio(row->over_compile));
+    print_optional(3, median_or_nan(c->options->nproc > 1 ? row->over_ddp : row->over_eager));
+    print_optional(3, median_or_nan(row->over_compile));
     print_optional(1, row->sync_us.median);
     print_optional(3, p->comm_ms);
     print_optional(3, p->exposed_ms);
@@ -148,8 +149,8 @@ static void print_times(const struct train_contest *c, const struct train_model 
     (void)printf("\n");
 }
 
-static void print_parts(const struct train_contest *c, const struct contender *who,
-                        const struct row *row)
+static void print_parts(const struct train_jobs *c, const struct contender *who,
+                        const struct train_row *row)
 {
     const struct train_figures *p = &row->parts;
 
@@ -167,7 +168,7 @@ static void print_parts(const struct train_contest *c, const struct contender *w
     (void)printf("\n");
 }
 
-static void print_head(const struct train_contest *c, const struct train_model *m)
+static void print_head(const struct train_jobs *c, const struct train_model *m)
 {
     const struct train_options *o = c->options;
 
@@ -190,8 +191,8 @@ static void add_ratio(struct bench_report *out, const char *name, struct bench_s
         bench_row_summary(out, name, s);
 }
 
-static void add_parts(struct bench_report *out, const struct train_contest *c,
-                      const struct train_model *m, const struct row *row)
+static void add_parts(struct bench_report *out, const struct train_jobs *c,
+                      const struct train_model *m, const struct train_row *row)
 {
     const struct train_figures *p = &row->parts;
 
@@ -212,7 +213,7 @@ static void add_parts(struct bench_report *out, const struct train_contest *c,
     bench_row_double(out, "peak_device_bytes", p->device_bytes);
 }
 
-static void begin_row(struct bench_report *out, const struct train_contest *c,
+static void begin_row(struct bench_report *out, const struct train_jobs *c,
                       const struct train_model *m, const struct contender *who)
 {
     bench_row_begin(out);
@@ -229,8 +230,9 @@ static void begin_row(struct bench_report *out, const struct train_contest *c,
     bench_row_text(out, "optimizer", c->options->optimizer);
 }
 
-static void add_row(struct bench_report *out, const struct train_contest *c,
-                    const struct train_model *m, const struct contender *who, const struct row *row)
+static void add_row(struct bench_report *out, const struct train_jobs *c,
+                    const struct train_model *m, const struct contender *who,
+                    const struct train_row *row)
 {
     begin_row(out, c, m, who);
     bench_row_summary(out, "step_ms", row->step_ms);
@@ -244,18 +246,18 @@ static void add_row(struct bench_report *out, const struct train_contest *c,
     bench_row_end(out);
 }
 
-static void add_absent_row(struct bench_report *out, const struct train_contest *c,
-                           const struct train_model *m, const struct contender *who)
+static void add_not_measured_row(struct bench_report *out, const struct train_jobs *c,
+                                 const struct train_model *m, const struct contender *who)
 {
     begin_row(out, c, m, who);
-    bench_row_text(out, "not_measured", who->absent);
+    bench_row_text(out, "not_measured", who->not_measured);
     bench_row_end(out);
 }
 
-void train_table_report(const struct train_contest *c, const struct train_model *m,
+void train_table_report(const struct train_jobs *c, const struct train_model *m,
                         struct bench_report *out)
 {
-    struct row rows[CONTENDERS_MAX] = {0};
+    struct train_row rows[CONTENDERS_MAX] = {0};
 
     print_head(c, m);
     (void)printf("# %-13s %-8s %10s %10s %10s %14s%10s%10s%10s%10s%10s%10s%10s\n", "sync",
@@ -264,9 +266,10 @@ void train_table_report(const struct train_contest *c, const struct train_model 
     for (size_t i = 0; i < c->length; i++) {
         const struct contender *who = &c->contenders[i];
 
-        if (who->absent[0]) {
-            (void)printf("  %-13s %-8s not measured: %s\n", who->sync, who->backend, who->absent);
-            add_absent_row(out, c, m, who);
+        if (who->not_measured[0]) {
+            (void)printf("  %-13s %-8s not measured: %s\n", who->sync, who->backend,
+                         who->not_measured);
+            add_not_measured_row(out, c, m, who);
             continue;
         }
         rows[i] = make_row(c, m, who);
@@ -277,7 +280,7 @@ void train_table_report(const struct train_contest *c, const struct train_model 
                  "input", "forward", "backward", "exposed", "optimizer", "other", "GFLOP/s",
                  "of ceil.", "res. MiB", "dev. MiB");
     for (size_t i = 0; i < c->length; i++)
-        if (!c->contenders[i].absent[0])
+        if (!c->contenders[i].not_measured[0])
             print_parts(c, &c->contenders[i], &rows[i]);
     (void)fflush(stdout);
 }

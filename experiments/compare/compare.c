@@ -1,5 +1,6 @@
 /*
- * The subcommand: read the experiment, run the match, make the report, judge --fail-if.
+ * compare: the subcommand.  Reads the experiment, runs its blocks, makes the report, checks
+ * --fail-if.
  */
 #include "experiments/compare/compare.h"
 
@@ -8,8 +9,8 @@
 #include "common/base/stop.h"
 #include "common/option/program.h"
 #include "experiments/compare/experiment.h"
-#include "experiments/compare/find.h"
-#include "experiments/compare/match.h"
+#include "experiments/compare/experiment_run.h"
+#include "experiments/compare/find_experiment.h"
 #include "experiments/report/diff.h"
 #include "experiments/report/gate.h"
 #include "experiments/report/report.h"
@@ -156,7 +157,7 @@ static void default_out(const char *path, char *text, size_t size)
     (void)snprintf(text, size, "runs/%.*s-%s", (int)strcspn(name, "."), name, stamp);
 }
 
-static void announce(const struct experiment *e, const char *out)
+static void print_announcement(const struct experiment *e, const char *out)
 {
     struct strbuf text = STRBUF_INIT;
     struct strbuf line = STRBUF_INIT;
@@ -199,9 +200,9 @@ static enum status check_gate(const struct compare_options *options, const char 
     return status;
 }
 
-/* The report of everything in OUT/runs, and the gate; *ret_exit_code is compare's own. */
-static enum status conclude(const struct compare_options *options, const char *out,
-                            int *ret_exit_code, struct error *err)
+/* Make the report of OUT/runs and check the gate; *ret_exit_code is that of compare. */
+static enum status report_and_check_gate(const struct compare_options *options, const char *out,
+                                         int *ret_exit_code, struct error *err)
 {
     struct report report = {0};
     struct strbuf command = STRBUF_INIT;
@@ -230,13 +231,13 @@ static enum status conclude(const struct compare_options *options, const char *o
     return status;
 }
 
-/* The planned blocks, and more while they leave the verdict open. */
-static enum status run_until_decided(const struct match_request *request,
-                                     struct match_result *result, struct error *err)
+/* Run the planned blocks, and more while the verdict is undecided. */
+static enum status run_until_decided(const struct experiment_run_request *request,
+                                     struct experiment_run_result *result, struct error *err)
 {
     const struct design *design = &request->experiment->design;
     size_t blocks = design->blocks;
-    enum status status = match_run(request, 0, blocks, result, err);
+    enum status status = experiment_run_blocks(request, 0, blocks, result, err);
 
     while (status == STATUS_OK && blocks < design->most_blocks) {
         const size_t left = design->most_blocks - blocks, step = design_step(design);
@@ -251,17 +252,17 @@ static enum status run_until_decided(const struct match_request *request,
         if (status != STATUS_OK || is_decided)
             break;
         (void)fprintf(stderr, "undecided after %zu blocks: %zu more\n", blocks, more);
-        status = match_run(request, blocks, more, result, err);
+        status = experiment_run_blocks(request, blocks, more, result, err);
         blocks += more;
     }
     return status;
 }
 
-static enum status run_match(const struct compare_options *options, const char *programs,
-                             const char *path, int *ret_exit_code, struct error *err)
+static enum status run_experiment(const struct compare_options *options, const char *programs,
+                                  const char *path, int *ret_exit_code, struct error *err)
 {
     struct experiment *experiment = NULL;
-    struct match_result result = {0};
+    struct experiment_run_result result = {0};
     char out[OPTION_TEXT_MAX];
     enum status status = mem_calloc(1, sizeof(*experiment), "an experiment", &experiment, err);
 
@@ -271,13 +272,13 @@ static enum status run_match(const struct compare_options *options, const char *
     if (status == STATUS_OK)
         status = read_experiment(path, options, experiment, err);
     if (status == STATUS_OK) {
-        struct match_request request = {experiment, programs, out};
+        struct experiment_run_request request = {experiment, programs, out};
 
-        announce(experiment, out);
+        print_announcement(experiment, out);
         status = run_until_decided(&request, &result, err);
     }
     if (status == STATUS_OK)
-        status = conclude(options, out, ret_exit_code, err);
+        status = report_and_check_gate(options, out, ret_exit_code, err);
     if (status == STATUS_OK && result.failed == result.started)
         status =
             error_set(err, STATUS_IO, "all %zu runs failed, see '%s/runs'", result.failed, out);
@@ -285,7 +286,7 @@ static enum status run_match(const struct compare_options *options, const char *
     return status;
 }
 
-/* Everything that can be wrong with the command line is found before the first run. */
+/* Reject errors of the command line before the first run. */
 static enum status check_options(const struct compare_options *options, struct error *err)
 {
     struct gate gate;
@@ -298,8 +299,8 @@ static enum status check_options(const struct compare_options *options, struct e
     return STATUS_OK;
 }
 
-static enum status run(const void *parsed, const char *const *words, size_t count,
-                       int *ret_exit_code, struct error *err)
+static enum status run_compare(const void *parsed, const char *const *words, size_t count,
+                               int *ret_exit_code, struct error *err)
 {
     const struct compare_options *o = parsed;
     const char *name = count > 0 ? words[0] : DEFAULT_EXPERIMENT;
@@ -317,7 +318,7 @@ static enum status run(const void *parsed, const char *const *words, size_t coun
         status = subprocess_program_folder(programs, sizeof(programs), err);
     if (status == STATUS_OK)
         status = find_experiment(name, programs, path, sizeof(path), err);
-    return status == STATUS_OK ? run_match(o, programs, path, ret_exit_code, err) : status;
+    return status == STATUS_OK ? run_experiment(o, programs, path, ret_exit_code, err) : status;
 }
 
 int compare_main(int argc, char **argv)
@@ -325,7 +326,7 @@ int compare_main(int argc, char **argv)
     static const struct program program = {
         .set = &options_set,
         .options_size = sizeof(struct compare_options),
-        .run_words = run,
+        .run_words = run_compare,
     };
 
     return program_main(&program, argc, argv);

@@ -1,6 +1,6 @@
 /*
- * Experiment files.  The YAML reader gives dotted paths in file order; each path is split once and
- * must name something known: a key that nobody reads would silently change nothing.
+ * experiment: reads experiment files.  The YAML reader gives dotted paths in file order; each path
+ * is split once and must name a known key: an unknown key would have no effect without notice.
  */
 #include "experiments/compare/experiment.h"
 
@@ -32,33 +32,33 @@ static const char *const top_keys[] = {"title",   "nproc",  "repeats",        "d
                                        "options", "modes"};
 static const char *const mode_keys[] = {"name", "label", "nproc", "servers", "options"};
 
-/* Options of the worker that `compare` and `launch` set themselves. */
-static const char *const our_options[] = {"run-dir", "rank",       "world-size", "local-rank",
-                                          "servers", "standalone", "init-method"};
+/* Options of the worker that `compare` and `launch` set. */
+static const char *const reserved_options[] = {"run-dir", "rank",       "world-size", "local-rank",
+                                               "servers", "standalone", "init-method"};
 
-struct place {
+struct key_position {
     const char *file;
     const struct yaml_scalar *scalar;
 };
 
-static enum status refuse(const struct place *at, const char *text, struct error *err)
+static enum status refuse_key(const struct key_position *at, const char *text, struct error *err)
 {
     return error_set(err, STATUS_CONFIG, "%s:%u: '%s' %s", at->file, at->scalar->line,
                      at->scalar->path, text);
 }
 
-static enum status unknown_key(const struct place *at, const char *key, const char *const *known,
-                               size_t count, struct error *err)
+static enum status unknown_key(const struct key_position *at, const char *key,
+                               const char *const *known, size_t count, struct error *err)
 {
     const char *nearest = option_nearest(key, known, count);
 
     if (nearest)
         return error_set(err, STATUS_CONFIG, "%s:%u: unknown key '%s', did you mean '%s'?",
                          at->file, at->scalar->line, at->scalar->path, nearest);
-    return refuse(at, "is not a key of an experiment file", err);
+    return refuse_key(at, "is not a key of an experiment file", err);
 }
 
-static enum status read_int(const struct place *at, int64_t low, int64_t high, int64_t *ret,
+static enum status read_int(const struct key_position *at, int64_t low, int64_t high, int64_t *ret,
                             struct error *err)
 {
     int64_t value;
@@ -72,7 +72,8 @@ static enum status read_int(const struct place *at, int64_t low, int64_t high, i
     return STATUS_OK;
 }
 
-static enum status read_text(const struct place *at, char *ret, size_t size, struct error *err)
+static enum status read_text(const struct key_position *at, char *ret, size_t size,
+                             struct error *err)
 {
     if (strlen(at->scalar->value) >= size)
         return error_set(err, STATUS_CONFIG, "%s:%u: '%s' is longer than %zu bytes", at->file,
@@ -90,8 +91,10 @@ static const char *next_part(const char *p, char *part, size_t size)
     return p[length] == '.' ? p + length + 1 : NULL;
 }
 
-/* A value that begins with "./" or "../" is a path from the folder of the experiment's file. */
-static enum status read_value(const struct place *at, char *ret, size_t size, struct error *err)
+/* A value that begins with "./" or "../" is a path relative to the folder of the experiment file.
+ */
+static enum status read_value(const struct key_position *at, char *ret, size_t size,
+                              struct error *err)
 {
     const char *value = at->scalar->value;
     const char *slash = strrchr(at->file, '/');
@@ -107,37 +110,37 @@ static enum status read_value(const struct place *at, char *ret, size_t size, st
     return STATUS_OK;
 }
 
-static bool is_ours(const char *name)
+static bool is_set_by_compare(const char *name)
 {
-    for (size_t i = 0; i < COUNT_OF(our_options); i++)
-        if (strcmp(our_options[i], name) == 0)
+    for (size_t i = 0; i < COUNT_OF(reserved_options); i++)
+        if (strcmp(reserved_options[i], name) == 0)
             return true;
     return false;
 }
 
-static enum status add_option(const struct place *at, const char *rest,
+static enum status add_option(const struct key_position *at, const char *rest,
                               struct experiment_options *options, struct error *err)
 {
     struct experiment_option *option = &options->items[options->length];
     char name[sizeof(option->name)];
 
     if (!rest || strchr(rest, '.'))
-        return refuse(at, "must be a name with one value", err);
+        return refuse_key(at, "must be a name with one value", err);
     if (options->length == EXPERIMENT_OPTIONS_MAX)
-        return refuse(at, "is one option too many (64)", err);
+        return refuse_key(at, "is one option too many (64)", err);
     (void)snprintf(name, sizeof(name), "%s", rest);
     for (char *p = name; *p; p++)
         *p = *p == '_' ? '-' : *p;
     if (strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != strlen(rest) || name[0] == '-')
-        return refuse(at, "is not the name of an option", err);
-    if (is_ours(name))
-        return refuse(at, "is set by compare itself", err);
+        return refuse_key(at, "is not the name of an option", err);
+    if (is_set_by_compare(name))
+        return refuse_key(at, "is set by compare itself", err);
     (void)snprintf(option->name, sizeof(option->name), "%s", name);
     options->length++;
     return read_value(at, option->value, sizeof(option->value), err);
 }
 
-static enum status read_mode_name(const struct place *at, struct experiment_mode *mode,
+static enum status read_mode_name(const struct key_position *at, struct experiment_mode *mode,
                                   struct error *err)
 {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -148,11 +151,11 @@ static enum status read_mode_name(const struct place *at, struct experiment_mode
         return status;
     if (mode->name[0] == '\0' || mode->name[0] == '.' || mode->name[0] == '-' ||
         mode->name[strspn(mode->name, allowed)] != '\0')
-        return refuse(at, "must be made of letters, digits, '-', '_' and '.'", err);
+        return refuse_key(at, "must be made of letters, digits, '-', '_' and '.'", err);
     return STATUS_OK;
 }
 
-static enum status read_mode_key(const struct place *at, const char *path,
+static enum status read_mode_key(const struct key_position *at, const char *path,
                                  struct experiment_mode *mode, struct error *err)
 {
     char key[64];
@@ -173,7 +176,7 @@ static enum status read_mode_key(const struct place *at, const char *path,
     return unknown_key(at, key, mode_keys, COUNT_OF(mode_keys), err);
 }
 
-static enum status read_mode(const struct place *at, const char *path, struct experiment *e,
+static enum status read_mode(const struct key_position *at, const char *path, struct experiment *e,
                              struct error *err)
 {
     char number[32] = "";
@@ -181,9 +184,9 @@ static enum status read_mode(const struct place *at, const char *path, struct ex
     const char *rest = path ? next_part(path, number, sizeof(number)) : NULL;
 
     if (!rest || !parse_int64(number, &index) || index < 0)
-        return refuse(at, "must be a list of modes, each with a name", err);
+        return refuse_key(at, "must be a list of modes, each with a name", err);
     if (index >= EXPERIMENT_MODES_MAX)
-        return refuse(at, "is one mode too many (16)", err);
+        return refuse_key(at, "is one mode too many (16)", err);
     if ((size_t)index >= e->mode_count) {
         e->mode_count = (size_t)index + 1;
         e->modes[index].line = at->scalar->line;
@@ -191,7 +194,8 @@ static enum status read_mode(const struct place *at, const char *path, struct ex
     return read_mode_key(at, rest, &e->modes[index], err);
 }
 
-static enum status read_number(const struct place *at, double high, double *ret, struct error *err)
+static enum status read_number(const struct key_position *at, double high, double *ret,
+                               struct error *err)
 {
     double value;
 
@@ -204,7 +208,8 @@ static enum status read_number(const struct place *at, double high, double *ret,
 }
 
 /* Percent. */
-static enum status read_share(const struct place *at, double high, double *ret, struct error *err)
+static enum status read_share(const struct key_position *at, double high, double *ret,
+                              struct error *err)
 {
     enum status status = read_number(at, high, ret, err);
 
@@ -213,9 +218,10 @@ static enum status read_share(const struct place *at, double high, double *ret, 
     return status;
 }
 
-/* One name of a pair; the names may stand above the modes. */
-static enum status read_verdict(const struct place *at, const char *path, struct experiment *e,
-                                struct error *err)
+/* One name of a pair; pairs may precede the modes in the file, so check_pairs looks names up later.
+ */
+static enum status read_verdict(const struct key_position *at, const char *path,
+                                struct experiment *e, struct error *err)
 {
     char pair[32], side[32];
     const char *rest;
@@ -230,15 +236,15 @@ static enum status read_verdict(const struct place *at, const char *path, struct
     rest = path ? next_part(path, pair, sizeof(pair)) : NULL;
     if (!rest || next_part(rest, side, sizeof(side)) || !parse_int64(pair, &i) ||
         !parse_int64(side, &k) || k > 1)
-        return refuse(at, "must be none, all, or a list of pairs of modes", err);
+        return refuse_key(at, "must be none, all, or a list of pairs of modes", err);
     if (i >= DESIGN_PAIRS_MAX)
-        return refuse(at, "is one pair too many (120)", err);
+        return refuse_key(at, "is one pair too many (120)", err);
     if ((size_t)i >= e->design.pair_count)
         e->design.pair_count = (size_t)i + 1;
     return read_text(at, e->design.pairs[i].names[k], sizeof(e->design.pairs[i].names[k]), err);
 }
 
-static enum status read_key(const struct place *at, struct experiment *e, struct error *err)
+static enum status read_key(const struct key_position *at, struct experiment *e, struct error *err)
 {
     char key[64];
     const char *rest = next_part(at->scalar->path, key, sizeof(key));
@@ -323,7 +329,7 @@ static void add_pair(struct experiment *e, size_t a, size_t b)
     memcpy(pair->names[1], e->modes[b].name, sizeof(pair->names[1]));
 }
 
-static bool communicate(const struct experiment *e, size_t a, size_t b)
+static bool both_communicate(const struct experiment *e, size_t a, size_t b)
 {
     return strcmp(find_sync(e, &e->modes[a]), "local") != 0 &&
            strcmp(find_sync(e, &e->modes[b]), "local") != 0 &&
@@ -334,7 +340,7 @@ static void add_all_pairs(struct experiment *e)
 {
     for (size_t a = 0; a < e->mode_count; a++)
         for (size_t b = a + 1; b < e->mode_count; b++)
-            if (communicate(e, a, b))
+            if (both_communicate(e, a, b))
                 add_pair(e, a, b);
 }
 
@@ -346,7 +352,7 @@ static void add_default_pair(struct experiment *e)
         for (size_t b = a + 1; b < e->mode_count; b++) {
             const char *one = find_sync(e, &e->modes[a]), *other = find_sync(e, &e->modes[b]);
 
-            if (!communicate(e, a, b))
+            if (!both_communicate(e, a, b))
                 continue;
             if ((strcmp(one, "allreduce") == 0 && strcmp(other, "ps") == 0) ||
                 (strcmp(one, "ps") == 0 && strcmp(other, "allreduce") == 0)) {
@@ -403,7 +409,7 @@ enum status experiment_parse(const struct yaml_file *file, struct experiment *re
         .design = design_default(), .nproc = 2, .repeats = 10, .deadline_seconds = 600, .seed = 1};
     (void)snprintf(ret->name, sizeof(ret->name), "%s", file->name);
     for (size_t i = 0; i < file->length; i++) {
-        struct place at = {file->name, &file->scalars[i]};
+        struct key_position at = {file->name, &file->scalars[i]};
 
         status = read_key(&at, ret, err);
         if (status != STATUS_OK)
@@ -444,23 +450,23 @@ enum status experiment_set_verdict(struct experiment *e, const char *text, struc
     return check_pairs(e, err);
 }
 
-struct named_mode {
+struct experiment_mode_ref {
     const struct experiment *experiment;
     const struct experiment_mode *mode;
 };
 
 static const char *option_of_mode(const void *mode, const char *name)
 {
-    const struct named_mode *m = mode;
+    const struct experiment_mode_ref *m = mode;
 
     return find_option(m->experiment, m->mode, name);
 }
 
-/* Without a target such a verdict would be refused after all runs. */
+/* Without a target the report would give no verdict on such a pair: refuse it before the runs. */
 static enum status check_target(const struct experiment *e, const char *name, struct error *err)
 {
     for (size_t i = 0; i < e->mode_count; i++) {
-        const struct named_mode mode = {e, &e->modes[i]};
+        const struct experiment_mode_ref mode = {e, &e->modes[i]};
 
         if (strcmp(e->modes[i].name, name) == 0 && design_trades_accuracy(option_of_mode, &mode))
             return error_set(err, STATUS_CONFIG,

@@ -1,14 +1,14 @@
 /*
- * experiment: what an experiment file says.
+ * experiment: the contents of an experiment file.
  *
  *   title: Built-in digits, ring against parameter server     # of the report
  *   nproc: 2            # ranks of each run
- *   repeats: 10         # blocks, each of one run of every mode, in an order drawn anew
+ *   repeats: 10         # blocks, each of one run of every mode, in a random order
  *   deadline: 120       # seconds a run may take
  *   verdict: [[ring, ps-1]]  # pairs of modes; all; none; by default the first all-reduce mode and
  *                       # the first parameter-server mode, else the first two that communicate
  *   margin: 2           # percent up to which two modes count as equivalent
- *   steady_seconds: 3   # that a run should have behind its first steps
+ *   steady_seconds: 3   # time that a run should have after its warm-up steps
  *   target_accuracy: 95 # percent; the time to it decides between modes whose steps differ in worth
  *   options:            # of sparring-worker, for all modes; seed is that of the first repeat
  *     model: mlp:784-128-10
@@ -54,28 +54,28 @@ struct experiment_mode {
 
 struct experiment {
     char name[256];       /* of the file, for messages */
-    struct design design; /* title, margin, pairs; blocks are the repeats in the end */
-    bool has_verdict;     /* the pairs are the file's own ... */
-    bool all_pairs;       /* ... and are all of those that communicate */
+    struct design design; /* title, margin, pairs; blocks is set by experiment_check_design */
+    bool has_verdict;     /* the file has the key "verdict" ... */
+    bool all_pairs;       /* ... with the value "all": every pair of modes that communicate */
     int64_t nproc, repeats, deadline_seconds, seed;
     struct experiment_options options; /* without seed */
     struct experiment_mode modes[EXPERIMENT_MODES_MAX];
     size_t mode_count;
 };
 
-/* From a YAML file that was read; every failure is STATUS_CONFIG and names file and line.  The
+/* Parse a YAML file that was read; every failure is STATUS_CONFIG and names file and line.  The
  * struct is large: allocate it. */
 enum status experiment_parse(const struct yaml_file *file, struct experiment *ret,
                              struct error *err);
 
-/* The pairs that get a verdict: "none", "all", or "A:B,..." of modes' names. */
+/* Set the pairs that get a verdict: "none", "all", or "A:B,..." of modes' names. */
 enum status experiment_set_verdict(struct experiment *e, const char *text, struct error *err);
 
-/* Can so few repeats decide that many pairs?  Fills in the design's blocks.  STATUS_CONFIG. */
+/* STATUS_CONFIG when the repeats are too few to decide the pairs.  Sets the design's blocks. */
 enum status experiment_check_design(struct experiment *e, struct error *err);
 
-/* The modes of a repeat in the order in which they run: a permutation, drawn from the experiment's
- * seed and the repeat, so that it can be had again. */
+/* The modes of a repeat in the order in which they run: a permutation drawn from the experiment's
+ * seed and the repeat, so that it is reproducible. */
 void experiment_order(const struct experiment *e, size_t repeat,
                       size_t ret_modes[EXPERIMENT_MODES_MAX]);
 

@@ -1,3 +1,8 @@
+/*
+ * diagnosis: derives from the evidence how the run ended, which rank caused a failure and in which
+ * operation, the first operation in which ranks differ, and who waited for whom.  The culprit comes
+ * from a vote over the flight recorders.  Limit: the newest MATCHED_MAX operations of a rank.
+ */
 #include "experiments/inspect/diagnosis.h"
 
 #include "common/base/memory.h"
@@ -28,9 +33,9 @@ static bool same_view(const struct evidence_rank *a, const struct evidence_rank 
     return a->flight.fault == b->flight.fault && a->flight.culprit == b->flight.culprit;
 }
 
-/* How much a rank's view counts: most of all how many share it; then one about somebody else, which
- * says more than one's own failure. */
-static size_t weight_of(const struct evidence *e, const struct evidence_rank *r)
+/* The weight of a rank's view: first the number of ranks that share it; then a view that blames
+ * another rank counts more than one that blames the rank itself. */
+static size_t view_weight(const struct evidence *e, const struct evidence_rank *r)
 {
     size_t votes = 0;
 
@@ -45,7 +50,7 @@ static const struct evidence_rank *find_view(const struct evidence *e)
 
     for (size_t i = 0; i < e->rank_count; i++)
         if (names_culprit(&e->ranks[i]) &&
-            (!best || weight_of(e, &e->ranks[i]) > weight_of(e, best)))
+            (!best || view_weight(e, &e->ranks[i]) > view_weight(e, best)))
             best = &e->ranks[i];
     return best;
 }
@@ -60,12 +65,12 @@ static bool ended_well(const struct evidence_rank *r)
 static enum run_ending find_ending(const struct evidence *e)
 {
     size_t good = 0;
-    size_t told = 0;
+    size_t cancelled = 0;
     bool shrunk = false;
 
     for (size_t i = 0; i < e->rank_count; i++) {
         good += ended_well(&e->ranks[i]);
-        told += strcmp(e->ranks[i].status, "CANCELLED") == 0;
+        cancelled += strcmp(e->ranks[i].status, "CANCELLED") == 0;
         shrunk = shrunk || json_array_size(e->ranks[i].recoveries) > 0;
     }
     if (e->rank_count > 0 && good == e->rank_count)
@@ -74,26 +79,26 @@ static enum run_ending find_ending(const struct evidence *e)
         return ENDING_RUNNING;
     if (good > 0 && shrunk)
         return ENDING_SHRUNK;
-    /* Others may have been told to stop because one failed. */
-    return told > 0 && told + good == e->rank_count && !find_view(e) ? ENDING_CANCELLED
-                                                                     : ENDING_FAILED;
+    /* The other ranks may have been stopped because one failed. */
+    return cancelled > 0 && cancelled + good == e->rank_count && !find_view(e) ? ENDING_CANCELLED
+                                                                               : ENDING_FAILED;
 }
 
-/* Without a recorder that names one: the only rank that is gone without an end record. */
-static int find_silent(const struct evidence *e)
+/* The culprit when no recorder names one: the only rank that is gone without an end record. */
+static int find_rank_without_end(const struct evidence *e)
 {
-    int silent = -1;
+    int candidate = -1;
 
     for (size_t i = 0; i < e->rank_count; i++) {
         const struct evidence_rank *r = &e->ranks[i];
 
         if (r->status[0] != '\0' || r->process == PROCESS_RUNS || r->process == PROCESS_STOPPED)
             continue;
-        if (silent >= 0)
+        if (candidate >= 0)
             return -1;
-        silent = (int)i;
+        candidate = (int)i;
     }
-    return silent;
+    return candidate;
 }
 
 static void find_culprit(const struct evidence *e, struct diagnosis *d)
@@ -118,15 +123,15 @@ static void find_culprit(const struct evidence *e, struct diagnosis *d)
             d->reason_rank = (int)i;
         }
     if (d->culprit < 0 && d->ending == ENDING_FAILED)
-        d->culprit = find_silent(e);
+        d->culprit = find_rank_without_end(e);
     if (d->culprit >= (int)e->rank_count)
         d->culprit = -1;
 }
 
 /* ---- where ---- */
 
-/* The newest operation that did not come to its end, else the newest. */
-static const struct flight_entry *place_of(const struct flight_log *log)
+/* The first running operation, else the newest one. */
+static const struct flight_entry *current_operation(const struct flight_log *log)
 {
     for (size_t i = 0; i < log->length; i++)
         if (log->entries[i].state == FLIGHT_RUNNING)
@@ -134,7 +139,7 @@ static const struct flight_entry *place_of(const struct flight_log *log)
     return log->length > 0 ? &log->entries[log->length - 1] : NULL;
 }
 
-static void find_place(const struct evidence *e, struct diagnosis *d)
+static void find_operations(const struct evidence *e, struct diagnosis *d)
 {
     for (size_t i = 0; i < e->rank_count; i++) {
         const struct flight_log *log = &e->ranks[i].flight;
@@ -142,7 +147,7 @@ static void find_place(const struct evidence *e, struct diagnosis *d)
         if (!e->ranks[i].has_flight)
             continue;
         if ((int)i == d->culprit)
-            d->culprit_at = place_of(log);
+            d->culprit_at = current_operation(log);
         for (size_t k = 0; k < log->length; k++) {
             const struct flight_entry *entry = &log->entries[k];
             double seconds = (double)(entry->ended_ns - entry->started_ns) * 1e-9;
@@ -153,7 +158,7 @@ static void find_place(const struct evidence *e, struct diagnosis *d)
                 d->failed_at = d->failed_at ? d->failed_at : entry;
                 d->waited_seconds = seconds > d->waited_seconds ? seconds : d->waited_seconds;
             }
-            break; /* those behind it failed with it */
+            break; /* the operations queued after it failed with it */
         }
     }
 }
@@ -171,10 +176,10 @@ static size_t first_matched(const struct flight_log *log)
     return log->length > MATCHED_MAX ? log->length - MATCHED_MAX : 0;
 }
 
-/* The entry of the same group, generation and sequence.  Logs are in order, so the search begins
- * where the last one ended: *from. */
-static const struct flight_entry *match(const struct flight_log *log,
-                                        const struct flight_entry *wanted, size_t *from)
+/* The entry with the same group, generation and sequence.  Logs are in order, so the search begins
+ * after the previous hit: *from. */
+static const struct flight_entry *find_entry_like(const struct flight_log *log,
+                                                  const struct flight_entry *wanted, size_t *from)
 {
     const struct signature *s = &wanted->signature;
     size_t first = first_matched(log);
@@ -193,7 +198,7 @@ static const struct flight_entry *match(const struct flight_log *log,
     return NULL;
 }
 
-static bool differs(const struct flight_entry *a, const struct flight_entry *b)
+static bool signatures_differ(const struct flight_entry *a, const struct flight_entry *b)
 {
     return !signature_equal(&a->signature, &b->signature);
 }
@@ -217,8 +222,8 @@ static void find_difference(const struct evidence_rank *base, const struct evide
 
         if (!is_collective(mine) || (ret->found && mine->index >= ret->entries[0].index))
             continue;
-        theirs = match(&other->flight, mine, &from);
-        if (theirs && differs(mine, theirs)) {
+        theirs = find_entry_like(&other->flight, mine, &from);
+        if (theirs && signatures_differ(mine, theirs)) {
             *ret = (struct difference){true, {base->rank, other->rank}, {*mine, *theirs}};
             return;
         }
@@ -234,9 +239,9 @@ static void find_differences(const struct evidence *e, struct diagnosis *d)
             find_difference(base, &e->ranks[i], &d->difference);
 }
 
-/* One operation of the base rank on all ranks that have a recorder. */
-static void weigh_operation(const struct evidence *e, const struct flight_entry *mine,
-                            size_t *froms, double *starts, struct diagnosis *d)
+/* Add the waits of one operation of the base rank on all ranks that have a recorder. */
+static void add_operation_waits(const struct evidence *e, const struct flight_entry *mine,
+                                size_t *froms, double *starts, struct diagnosis *d)
 {
     size_t last = 0;
     size_t count = 0;
@@ -249,7 +254,7 @@ static void weigh_operation(const struct evidence *e, const struct flight_entry 
         starts[i] = -1;
         if (!e->ranks[i].has_flight || e->ranks[i].lost)
             continue;
-        entry = log->length > 0 ? match(log, mine, &froms[i]) : NULL;
+        entry = log->length > 0 ? find_entry_like(log, mine, &froms[i]) : NULL;
         if (!entry || entry->state != FLIGHT_DONE || entry->started_ns == 0)
             return;
         starts[i] = evidence_seconds(e, log, entry->started_ns);
@@ -270,7 +275,7 @@ static void weigh_operation(const struct evidence *e, const struct flight_entry 
     }
 }
 
-static enum status weigh_waiting(const struct evidence *e, struct diagnosis *d, struct error *err)
+static enum status compute_waiting(const struct evidence *e, struct diagnosis *d, struct error *err)
 {
     const struct evidence_rank *base = first_recorder(e);
     size_t *froms = NULL;
@@ -285,7 +290,7 @@ static enum status weigh_waiting(const struct evidence *e, struct diagnosis *d, 
     for (size_t k = base ? first_matched(&base->flight) : 0;
          status == STATUS_OK && base && k < base->flight.length; k++)
         if (is_collective(&base->flight.entries[k]))
-            weigh_operation(e, &base->flight.entries[k], froms, starts, d);
+            add_operation_waits(e, &base->flight.entries[k], froms, starts, d);
     free(froms);
     free(starts);
     return status;
@@ -297,9 +302,9 @@ enum status diagnosis_make(const struct evidence *e, struct diagnosis *ret, stru
     enum status status;
 
     find_culprit(e, &d);
-    find_place(e, &d);
+    find_operations(e, &d);
     find_differences(e, &d);
-    status = weigh_waiting(e, &d, err);
+    status = compute_waiting(e, &d, err);
     if (status != STATUS_OK) {
         diagnosis_release(&d);
         return status;
@@ -332,8 +337,8 @@ static void bytes_text(uint64_t done, uint64_t total, char *text, size_t size)
                    (double)total / unit, units[index]);
 }
 
-/* "all_reduce #812 (bucket 2 of 5, 1.2 of 26.2 MB)", without what is not known. */
-static void diagnosis_operation(const struct flight_entry *entry, char *text, size_t size)
+/* "all_reduce #812 (bucket 2 of 5, 1.2 of 26.2 MB)", without unknown parts. */
+static void operation_text(const struct flight_entry *entry, char *text, size_t size)
 {
     char bucket[48] = "";
     char bytes[64] = "";
@@ -368,7 +373,7 @@ static const char *fault_verb(enum fault fault)
 }
 
 /* " in all_reduce #812 (...)", " before all_reduce #812 (...)" or "". */
-static void place_text(const struct diagnosis *d, char *text, size_t size)
+static void culprit_operation_text(const struct diagnosis *d, char *text, size_t size)
 {
     const struct flight_entry *at = d->culprit_at;
     const char *where = "in";
@@ -389,19 +394,19 @@ static void place_text(const struct diagnosis *d, char *text, size_t size)
     }
     if (!at)
         return;
-    diagnosis_operation(at, operation, sizeof(operation));
+    operation_text(at, operation, sizeof(operation));
     (void)snprintf(text, size, " %s %s", where, operation);
 }
 
 void diagnosis_sentence(const struct diagnosis *d, char *text, size_t size)
 {
-    char place[256];
+    char operation[256];
 
-    place_text(d, place, sizeof(place));
+    culprit_operation_text(d, operation, sizeof(operation));
     if (d->culprit >= 0)
-        (void)snprintf(text, size, "rank %d %s%s", d->culprit, fault_verb(d->fault), place);
+        (void)snprintf(text, size, "rank %d %s%s", d->culprit, fault_verb(d->fault), operation);
     else if (d->fault != FAULT_NONE)
-        (void)snprintf(text, size, "a rank %s%s", fault_verb(d->fault), place);
+        (void)snprintf(text, size, "a rank %s%s", fault_verb(d->fault), operation);
     else
         (void)snprintf(text, size, "no recorder names a rank");
 }

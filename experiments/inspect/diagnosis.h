@@ -1,11 +1,14 @@
 /*
- * diagnosis: what the evidence says.  Pure: no input, no output.
+ * diagnosis: computed from the evidence alone.  Pure: no input, no output.
  *
- * Verdict.  A failed run's recorders name a fault and a culprit; the survivors agree, so the most
- * frequent pair is taken, and what others say is kept.  Where the culprit was is read from its own
- * recorder: in an operation that it had begun, or before the one that the others failed in.
+ * Culprit.  A failed run's recorders name a fault and a culprit; the survivors normally agree, so
+ * the most frequent pair is taken, and the number of recorders that differ is kept.  The culprit's
+ * own recorder gives its position: in an operation that it had begun, or before the one in which
+ * the others failed.
+ *
  * Desync.  Operations of one group and generation are matched by sequence number; the first that
- * two ranks describe differently is the one to look at.
+ * two ranks recorded differently is reported.
+ *
  * Waiting.  In an operation that all ranks ended, each waited from its own start to the last one's.
  */
 #ifndef SPARRING_EXPERIMENTS_INSPECT_DIAGNOSIS_H
@@ -16,21 +19,21 @@
 enum run_ending {
     ENDING_OK,        /* all ranks ended well */
     ENDING_SHRUNK,    /* ranks were lost, the others ended well */
-    ENDING_RUNNING,   /* not over */
-    ENDING_FAILED,    /* some rank said why, or is gone without a word */
-    ENDING_CANCELLED, /* told to stop */
+    ENDING_RUNNING,   /* not ended */
+    ENDING_FAILED,    /* a rank recorded an error, or is gone without an end record */
+    ENDING_CANCELLED, /* stopped by a signal */
 };
 
 struct waiting {
-    double waited_ms;  /* of this rank, for the last to start; all matched operations */
-    double caused_ms;  /* summed over the other ranks, where this one started last */
+    double waited_ms; /* wait of this rank for the last one to start, over all matched operations */
+    double caused_ms; /* wait of the other ranks, over operations that this one started last */
     size_t last_count; /* operations in which it started last */
 };
 
 struct difference { /* the first operation in which ranks differ */
     bool found;
     unsigned ranks[2];
-    struct flight_entry entries[2]; /* as each describes it */
+    struct flight_entry entries[2]; /* as each rank recorded it */
 };
 
 struct diagnosis {
@@ -40,8 +43,8 @@ struct diagnosis {
     const struct flight_entry *failed_at;  /* the survivors' operation; NULL: none */
     const struct flight_entry *culprit_at; /* the culprit's newest operation; NULL: no record */
     double waited_seconds;                 /* the longest that a survivor waited in it */
-    const char *reason;                    /* in a rank's own words; borrowed, "" none */
-    int reason_rank;                       /* whose words; -1: none */
+    const char *reason;                    /* error text of a rank; borrowed; "": none */
+    int reason_rank;                       /* that rank; -1: none */
     unsigned disagreeing;                  /* recorders that name another fault or culprit */
     struct difference difference;
     struct waiting *waiting; /* owned; by rank */

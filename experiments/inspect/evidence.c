@@ -1,6 +1,6 @@
 /*
- * Reads a run directory: manifest.json, summary.json, then per rank its records and its flight
- * recorder, then whether its process is there.  Nothing here judges.
+ * evidence: reads a run directory: manifest.json, summary.json, then per rank its records and its
+ * flight recorder, then whether its process exists.  Draws no conclusions: see diagnosis.c.
  */
 #include "experiments/inspect/evidence.h"
 
@@ -32,7 +32,7 @@ static const char *text_of(const json_t *object, const char *name)
     return text ? text : "";
 }
 
-static void copy(char *to, size_t size, const char *text)
+static void copy_text(char *to, size_t size, const char *text)
 {
     (void)snprintf(to, size, "%s", text);
 }
@@ -42,7 +42,7 @@ static double ms_of(const json_t *object, const char *name)
     return json_number_value(json_object_get(object, name)) * 1e-6;
 }
 
-static void take_step(struct evidence_rank *r, const json_t *object)
+static void add_step_record(struct evidence_rank *r, const json_t *object)
 {
     r->steps++;
     r->last_step = (uint64_t)json_integer_value(json_object_get(object, "step"));
@@ -59,9 +59,9 @@ static void add_to_timeline(json_t *timeline, json_t *object)
     (void)json_array_append(timeline, object);
 }
 
-typedef void take_record_fn(void *user, json_t *object);
+typedef void record_fn(void *user, json_t *object);
 
-static void take_round(void *user, json_t *object)
+static void add_round_record(void *user, json_t *object)
 {
     const struct evidence_server *s = user;
 
@@ -69,21 +69,22 @@ static void take_round(void *user, json_t *object)
         add_to_timeline(s->timeline, object);
 }
 
-static void take_record(void *user, json_t *object)
+static void add_rank_record(void *user, json_t *object)
 {
     struct evidence_rank *r = user;
     const char *kind = text_of(object, "kind");
 
     if (strcmp(kind, "step") == 0) {
-        take_step(r, object);
+        add_step_record(r, object);
         add_to_timeline(r->timeline, object);
     } else if (strcmp(kind, "start") == 0) {
         r->pid = json_integer_value(json_object_get(object, "pid"));
-        copy(r->host, sizeof(r->host), text_of(object, "host"));
+        copy_text(r->host, sizeof(r->host), text_of(object, "host"));
     } else if (strcmp(kind, "end") == 0) {
-        copy(r->status, sizeof(r->status), text_of(object, "status"));
-        copy(r->error, sizeof(r->error), text_of(object, "error"));
-        copy(r->parameters_hash, sizeof(r->parameters_hash), text_of(object, "parameters_hash"));
+        copy_text(r->status, sizeof(r->status), text_of(object, "status"));
+        copy_text(r->error, sizeof(r->error), text_of(object, "error"));
+        copy_text(r->parameters_hash, sizeof(r->parameters_hash),
+                  text_of(object, "parameters_hash"));
     } else if (strcmp(kind, "recovery") == 0) {
         (void)json_array_append(r->recoveries, object);
     } else if (strcmp(kind, "bucket") == 0) {
@@ -98,11 +99,11 @@ static void take_record(void *user, json_t *object)
     }
 }
 
-/* Up to the first line that makes no sense; a last line without its end is still being written. */
-static void take_lines(struct evidence *e, const char *path, const char *text, size_t size,
-                       take_record_fn *take, void *user)
+/* Parse up to the first malformed line; a last line without newline is still being written. */
+static void parse_lines(struct evidence *e, const char *path, const char *text, size_t size,
+                        record_fn *add_record, void *user)
 {
-    struct json_place place = {.path = path};
+    struct json_position position = {.path = path};
     const char *end = text + size;
 
     while (text < end) {
@@ -110,21 +111,21 @@ static void take_lines(struct evidence *e, const char *path, const char *text, s
         json_t *object = NULL;
         struct error why = {0};
 
-        place.line++;
+        position.line++;
         if (!newline)
             break;
-        if (json_line_read(text, (size_t)(newline - text), &place, &object, &why) != STATUS_OK) {
+        if (json_line_read(text, (size_t)(newline - text), &position, &object, &why) != STATUS_OK) {
             text_list_addf(&e->problems, "%s; the lines after it are left out", why.text);
             break;
         }
-        take(user, object);
+        add_record(user, object);
         json_decref(object);
         text = newline + 1;
     }
 }
 
-/* False: it could not be read, and why is a problem. */
-static bool read_lines(struct evidence *e, const char *path, take_record_fn *take, void *user)
+/* False when the file could not be read; the reason is added to the problems. */
+static bool read_lines(struct evidence *e, const char *path, record_fn *add_record, void *user)
 {
     char *text = NULL;
     size_t size = 0;
@@ -134,7 +135,7 @@ static bool read_lines(struct evidence *e, const char *path, take_record_fn *tak
         text_list_addf(&e->problems, "%s", why.text);
         return false;
     }
-    take_lines(e, path, text, size, take, user);
+    parse_lines(e, path, text, size, add_record, user);
     free(text);
     return true;
 }
@@ -148,7 +149,7 @@ static void read_records(struct evidence *e, struct evidence_rank *r)
         text_list_addf(&e->problems, "rank %u left no records (no rank%u.jsonl)", r->rank, r->rank);
         return;
     }
-    r->has_records = read_lines(e, path, take_record, r);
+    r->has_records = read_lines(e, path, add_rank_record, r);
     if (r->steps > 0) {
         r->step_ms /= (double)r->steps;
         r->compute_ms /= (double)r->steps;
@@ -156,7 +157,7 @@ static void read_records(struct evidence *e, struct evidence_rank *r)
     }
 }
 
-/* server0.jsonl and on, up to the first that is not there. */
+/* Read server0.jsonl, server1.jsonl, ... up to the first that does not exist. */
 static enum status read_servers(struct evidence *e, struct error *err)
 {
     char path[4200];
@@ -172,7 +173,7 @@ static enum status read_servers(struct evidence *e, struct error *err)
             return error_set(err, STATUS_NO_MEMORY, "no memory for the records of server %u", k);
         e->servers = more;
         more[e->server_count] = (struct evidence_server){.index = k, .timeline = json_array()};
-        (void)read_lines(e, path, take_round, &more[e->server_count++]);
+        (void)read_lines(e, path, add_round_record, &more[e->server_count++]);
     }
     return STATUS_OK;
 }
@@ -193,7 +194,7 @@ static void read_flight(struct evidence *e, struct evidence_rank *r)
         if (r->flight.rank != r->rank)
             text_list_addf(&e->problems, "%s says that it is rank %u's", path, r->flight.rank);
         break;
-    case STATUS_NOT_FOUND: /* said once, for all ranks */
+    case STATUS_NOT_FOUND: /* reported by read_ranks for all ranks */
         break;
     default:
         text_list_addf(&e->problems, "%s", why.text);
@@ -203,7 +204,7 @@ static void read_flight(struct evidence *e, struct evidence_rank *r)
 
 /* ---- processes ---- */
 
-/* The state letter in /proc/<pid>/stat stands behind the last parenthesis of the command's name. */
+/* The state letter in /proc/<pid>/stat follows the last parenthesis of the command's name. */
 static enum process_state process_state(int64_t pid)
 {
     char path[64];
@@ -221,7 +222,7 @@ static enum process_state process_state(int64_t pid)
     text[size] = '\0';
     name_end = strrchr(text, ')');
     if (!name_end || !strstr(text, "(sparring-worker") || name_end[1] != ' ')
-        return PROCESS_GONE; /* the number is another process's by now */
+        return PROCESS_GONE; /* another process has the pid now */
     switch (name_end[2]) {
     case 'T':
     case 't':
@@ -281,13 +282,13 @@ static unsigned ranks_by_name(const char *name)
 static enum status count_ranks(struct evidence *e, struct error *err)
 {
     DIR *folder = opendir(e->path);
-    json_int_t told = json_integer_value(json_object_get(e->manifest, "world_size"));
+    json_int_t recorded_size = json_integer_value(json_object_get(e->manifest, "world_size"));
     const struct dirent *entry;
 
     if (!folder)
         return error_set_errno(err, errno, "cannot open the run directory '%s'", e->path);
-    if (told > 0 && told <= RANKS_MAX)
-        e->world_size = (unsigned)told;
+    if (recorded_size > 0 && recorded_size <= RANKS_MAX)
+        e->world_size = (unsigned)recorded_size;
     e->rank_count = e->world_size;
     while ((entry = readdir(folder)) != NULL) {
         unsigned count = ranks_by_name(entry->d_name);
@@ -390,7 +391,7 @@ enum status evidence_read(const char *path, struct evidence *ret, struct error *
     enum status status;
 
     *ret = (struct evidence){0};
-    copy(ret->path, sizeof(ret->path), path);
+    copy_text(ret->path, sizeof(ret->path), path);
     ret->manifest = read_object(ret, "manifest.json");
     if (!ret->manifest)
         text_list_addf(&ret->problems, "no readable manifest.json: what was run is not known");

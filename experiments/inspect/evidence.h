@@ -1,7 +1,7 @@
 /*
- * evidence: everything that a run has left in its directory so far, of all ranks, also of those
- * that were killed and while it still runs.  What is missing or damaged is a line in `problems`,
- * and the rest is read all the same.
+ * evidence: everything that a run has written into its directory so far, of all ranks, including
+ * killed ranks and running jobs.  Each missing or damaged file is a line in `problems`; the rest is
+ * read all the same.
  */
 #ifndef SPARRING_EXPERIMENTS_INSPECT_EVIDENCE_H
 #define SPARRING_EXPERIMENTS_INSPECT_EVIDENCE_H
@@ -15,7 +15,7 @@
 #define EVIDENCE_TIMELINE 1024
 
 enum process_state {
-    PROCESS_UNKNOWN, /* on another host, or nobody wrote its number */
+    PROCESS_UNKNOWN, /* on another host, or its pid was not recorded */
     PROCESS_GONE,
     PROCESS_RUNS,
     PROCESS_STOPPED, /* SIGSTOP, a debugger */
@@ -39,10 +39,10 @@ struct evidence_rank {
     struct flight_log flight;
     enum process_state process;
     char parameters_hash[20]; /* at the end; "" not known */
-    bool lost;                /* the others say so in a recovery record */
+    bool lost;                /* listed in a recovery record of another rank */
 };
 
-/* What a server has written; it is no rank. */
+/* The records of one server. */
 struct evidence_server {
     unsigned index;
     json_t *timeline; /* owned array: the newest EVIDENCE_TIMELINE round records */
@@ -50,25 +50,25 @@ struct evidence_server {
 
 struct evidence {
     char path[4096];
-    json_t *manifest, *summary; /* owned; NULL: not there */
-    unsigned world_size;        /* 0: nothing tells */
+    json_t *manifest, *summary; /* owned; NULL: missing */
+    unsigned world_size;        /* 0: not known */
     struct evidence_rank *ranks;
     struct evidence_server *servers; /* owned; those that have left records */
     size_t server_count;
-    size_t rank_count;         /* at least world_size: by rank, also those that left nothing */
+    size_t rank_count;         /* at least world_size; includes ranks without any file */
     struct text_list problems; /* what is missing or damaged */
     bool one_clock;            /* all recorders are of one host: their clock is the same */
     int64_t first_ns;          /* when the first recorder opened, by that clock ... */
     double first_wall;         /* ... and in seconds since 1970 */
-    bool is_live;              /* some rank's process is there, and it has not ended */
+    bool is_live;              /* the process of some rank exists and has no end record */
 };
 
 /* STATUS_NOT_FOUND when `path` is no folder, or holds nothing of a run. */
 enum status evidence_read(const char *path, struct evidence *ret, struct error *err);
 void evidence_release(struct evidence *e);
 
-/* A moment of a recorder in seconds since the first one opened.  Between hosts it is as good as
- * their clocks agree. */
+/* A moment of a recorder in seconds since the first one opened.  Between hosts its error is the
+ * difference of their clocks. */
 double evidence_seconds(const struct evidence *e, const struct flight_log *log, int64_t moment_ns);
 
 /* The value of a worker's option in the manifest as text; "" when it is not known. */

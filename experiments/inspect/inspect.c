@@ -1,3 +1,7 @@
+/*
+ * inspect: the subcommand: reads the evidence, makes the diagnosis, writes the trace, prints text
+ * or JSON.
+ */
 #include "experiments/inspect/inspect.h"
 
 #include "common/base/file.h"
@@ -65,7 +69,7 @@ static enum status write_trace(const struct evidence *e, const char *path, struc
     return status;
 }
 
-static enum status print(const struct inspect_view *view, bool json, struct error *err)
+static enum status print_view(const struct inspect_view *view, bool json, struct error *err)
 {
     struct strbuf out = STRBUF_INIT;
     enum status status = STATUS_OK;
@@ -82,7 +86,7 @@ static enum status print(const struct inspect_view *view, bool json, struct erro
     return status;
 }
 
-static enum status inspect(const char *path, const struct inspect_options *o, struct error *err)
+static enum status inspect_run(const char *path, const struct inspect_options *o, struct error *err)
 {
     struct evidence evidence;
     struct diagnosis diagnosis = {0};
@@ -102,17 +106,17 @@ static enum status inspect(const char *path, const struct inspect_options *o, st
     if (status == STATUS_OK && o->trace[0] != '\0')
         status = write_trace(&evidence, o->trace, err);
     if (status == STATUS_OK)
-        status = print(&view, o->json, err);
+        status = print_view(&view, o->json, err);
     diagnosis_release(&diagnosis);
     evidence_release(&evidence);
     return status;
 }
 
-static enum status run(const void *options, const char *const *words, size_t count,
-                       int *ret_exit_code, struct error *err)
+static enum status run_inspect(const void *options, const char *const *words, size_t count,
+                               int *ret_exit_code, struct error *err)
 {
     (void)ret_exit_code;
-    return count == 1 ? inspect(words[0], options, err)
+    return count == 1 ? inspect_run(words[0], options, err)
                       : error_set(err, STATUS_INVALID,
                                   "give one run directory; 'sparring inspect --help' explains");
 }
@@ -122,7 +126,7 @@ int inspect_main(int argc, char **argv)
     static const struct program program = {
         .set = &options_set,
         .options_size = sizeof(struct inspect_options),
-        .run_words = run,
+        .run_words = run_inspect,
     };
 
     return program_main(&program, argc, argv);

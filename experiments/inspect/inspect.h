@@ -1,6 +1,8 @@
 /*
- * inspect: `sparring inspect RUN` reads what a run has left, also a failed, killed or running one,
- * and says what it was, how it ended, who is to blame and what the ranks did last.
+ * inspect: `sparring inspect RUN` reads the directory of a run (ended, failed, killed or running)
+ * and prints what it was, how it ended, which rank caused a failure and the last operations of the
+ * ranks.  Promises: reads files and /proc only; damaged files are reported, not fatal.  Needs:
+ * report (JSON and text helpers), collective (flight recorder), option.  Called by main.c.
  */
 #ifndef SPARRING_EXPERIMENTS_INSPECT_INSPECT_H
 #define SPARRING_EXPERIMENTS_INSPECT_INSPECT_H

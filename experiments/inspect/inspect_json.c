@@ -1,5 +1,5 @@
 /*
- * The JSON of `sparring inspect`: the evidence and the diagnosis, member for member.
+ * inspect_json: the JSON of `sparring inspect`: the evidence and the diagnosis, member by member.
  */
 #include "experiments/inspect/inspect.h"
 
@@ -41,7 +41,7 @@ static void set_number(json_t *object, const char *name, double value)
     (void)json_object_set_new(object, name, number ? number : json_null()); /* not finite */
 }
 
-static json_t *operation(const struct flight_log *log, const struct flight_entry *entry)
+static json_t *operation_json(const struct flight_log *log, const struct flight_entry *entry)
 {
     const struct signature *s = &entry->signature;
     json_t *o = json_object();
@@ -72,7 +72,7 @@ static json_t *operation(const struct flight_log *log, const struct flight_entry
     return o;
 }
 
-static json_t *flight(const struct inspect_view *view, const struct evidence_rank *r)
+static json_t *flight_json(const struct inspect_view *view, const struct evidence_rank *r)
 {
     const struct flight_log *log = &r->flight;
     json_t *o = json_object();
@@ -85,12 +85,12 @@ static json_t *flight(const struct inspect_view *view, const struct evidence_ran
         set_integer(o, "culprit", (uint64_t)log->culprit);
     set_text(o, "reason", log->reason);
     for (size_t i = first; i < log->length; i++)
-        (void)json_array_append_new(operations, operation(log, &log->entries[i]));
+        (void)json_array_append_new(operations, operation_json(log, &log->entries[i]));
     (void)json_object_set_new(o, "operations", operations);
     return o;
 }
 
-static json_t *rank(const struct inspect_view *view, size_t index)
+static json_t *rank_json(const struct inspect_view *view, size_t index)
 {
     static const char *const processes[] = {"unknown", "gone", "runs", "stopped"};
     const struct evidence_rank *r = &view->evidence->ranks[index];
@@ -116,16 +116,16 @@ static json_t *rank(const struct inspect_view *view, size_t index)
     (void)json_object_set(o, "buckets", r->buckets);
     set_text(o, "parameters_hash", r->parameters_hash);
     if (r->has_flight)
-        (void)json_object_set_new(o, "flight", flight(view, r));
+        (void)json_object_set_new(o, "flight", flight_json(view, r));
     return o;
 }
 
-static json_t *difference(const struct evidence *e, const struct difference *d)
+static json_t *difference_json(const struct evidence *e, const struct difference *d)
 {
     json_t *list = json_array();
 
     for (unsigned i = 0; i < 2; i++) {
-        json_t *o = operation(&e->ranks[d->ranks[i]].flight, &d->entries[i]);
+        json_t *o = operation_json(&e->ranks[d->ranks[i]].flight, &d->entries[i]);
 
         set_integer(o, "rank", d->ranks[i]);
         (void)json_array_append_new(list, o);
@@ -133,7 +133,7 @@ static json_t *difference(const struct evidence *e, const struct difference *d)
     return list;
 }
 
-static json_t *verdict(const struct evidence *e, const struct diagnosis *d)
+static json_t *diagnosis_json(const struct evidence *e, const struct diagnosis *d)
 {
     json_t *o = json_object();
     char text[512];
@@ -150,7 +150,7 @@ static json_t *verdict(const struct evidence *e, const struct diagnosis *d)
     set_integer(o, "disagreeing", d->disagreeing);
     set_integer(o, "matched_operations", d->matched);
     if (d->difference.found)
-        (void)json_object_set_new(o, "difference", difference(e, &d->difference));
+        (void)json_object_set_new(o, "difference", difference_json(e, &d->difference));
     return o;
 }
 
@@ -165,10 +165,10 @@ void inspect_json(const struct inspect_view *view, struct strbuf *out)
     set_integer(root, "schema", 1);
     set_text(root, "path", e->path);
     set_integer(root, "world_size", e->world_size);
-    (void)json_object_set_new(root, "verdict", verdict(e, view->diagnosis));
+    (void)json_object_set_new(root, "verdict", diagnosis_json(e, view->diagnosis));
     for (size_t i = 0; i < e->rank_count; i++)
         if (view->rank < 0 || view->rank == (int64_t)i)
-            (void)json_array_append_new(ranks, rank(view, i));
+            (void)json_array_append_new(ranks, rank_json(view, i));
     (void)json_object_set_new(root, "ranks", ranks);
     for (size_t i = 0; i < e->problems.length; i++)
         (void)json_array_append_new(problems, json_string(e->problems.texts[i]));

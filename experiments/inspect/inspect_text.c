@@ -1,6 +1,7 @@
 /*
- * The text of `sparring inspect`, in the order of the questions that one has: what was it, how did
- * it end, what differs, who was there, what was recovered, where did the time go, what came last.
+ * inspect_text: the text of `sparring inspect`, in this order: configuration, ending, divergence,
+ * first differing operation, ranks, recoveries, buckets, other records, waiting, last operations,
+ * problems.
  */
 #include "experiments/inspect/inspect.h"
 
@@ -59,7 +60,7 @@ static void add_heading(const struct evidence *e, struct strbuf *out)
 
 /* ---- how did it end ---- */
 
-/* "0, 1 and 3" of the ranks for which `is` holds. */
+/* "0, 1 and 3": the ranks for which `is` holds; returns how many they are. */
 static size_t list_ranks(const struct evidence *e, const struct diagnosis *d,
                          bool (*is)(const struct evidence_rank *, const struct diagnosis *),
                          char *text, size_t size)
@@ -159,7 +160,7 @@ static void add_ending(const struct evidence *e, const struct diagnosis *d, stru
     }
 }
 
-/* Ranks of one all-reduce end with the same bits. */
+/* After all-reduce, all ranks must end with bitwise equal parameters. */
 static void add_divergence(const struct evidence *e, struct strbuf *out)
 {
     const struct evidence_rank *first = NULL;
@@ -227,9 +228,9 @@ static void add_ranks(const struct evidence *e, struct strbuf *out)
     }
 }
 
-/* ---- recoveries, buckets and whatever else the ranks recorded ---- */
+/* ---- recoveries, buckets and other records ---- */
 
-static const struct evidence_rank *teller(const struct evidence *e)
+static const struct evidence_rank *rank_with_most_recoveries(const struct evidence *e)
 {
     const struct evidence_rank *best = NULL;
 
@@ -241,7 +242,7 @@ static const struct evidence_rank *teller(const struct evidence *e)
 
 static void add_recoveries(const struct evidence *e, struct strbuf *out)
 {
-    const json_t *list = teller(e)->recoveries;
+    const json_t *list = rank_with_most_recoveries(e)->recoveries;
     size_t index;
     json_t *record;
 
@@ -271,8 +272,8 @@ static double ms_at(const json_t *record, const char *name)
     return json_number_value(json_object_get(record, name)) * 1e-6;
 }
 
-/* How much of each bucket's reduction lay before the end of backward, on the first rank that tells.
- */
+/* The part of each bucket's reduction before the end of backward, on the first rank with bucket
+ * records. */
 static void add_buckets(const struct evidence *e, struct strbuf *out)
 {
     const struct evidence_rank *r = NULL;
@@ -316,14 +317,14 @@ static void add_other(const char *kind, const json_t *record, struct strbuf *out
     struct strbuf line = STRBUF_INIT;
     const char *name;
     const json_t *value;
-    void *at;
+    void *iterator;
 
-    for (at = json_object_iter((json_t *)(uintptr_t)record); at;
-         at = json_object_iter_next((json_t *)(uintptr_t)record, at)) {
+    for (iterator = json_object_iter((json_t *)(uintptr_t)record); iterator;
+         iterator = json_object_iter_next((json_t *)(uintptr_t)record, iterator)) {
         char text[128];
 
-        name = json_object_iter_key(at);
-        value = json_object_iter_value(at);
+        name = json_object_iter_key(iterator);
+        value = json_object_iter_value(iterator);
         if (strcmp(name, "kind") != 0 && json_scalar_text(value, text, sizeof(text)))
             strbuf_addf(&line, "%s%s %s", line.length > 0 ? ", " : "", name, text);
     }
@@ -341,7 +342,7 @@ static void add_others(const struct evidence *e, struct strbuf *out)
         if (json_object_size(e->ranks[i].others) == 0)
             continue;
         json_object_foreach(e->ranks[i].others, kind, record) add_other(kind, record, out);
-        return; /* they are the same on all ranks, but for times */
+        return; /* except for times they are the same on all ranks */
     }
 }
 

@@ -1,6 +1,6 @@
 /*
- * The Chrome trace of `sparring inspect --trace`: operations of all-reduce as the flight recorders
- * have them, steps and a server's rounds as the records have them.  Recorders of one host share a
+ * inspect_trace: the Chrome trace of `sparring inspect --trace`: operations of all-reduce from the
+ * flight recorders, steps and a server's rounds from the records.  Recorders of one host share a
  * clock; records have the time of day.
  */
 #include "experiments/inspect/inspect.h"
@@ -9,8 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-#define STEPS_THREAD     100   /* behind those of groups */
-#define SERVER_PROCESSES 10000 /* behind those of ranks */
+#define STEPS_THREAD     100   /* above the thread numbers of groups */
+#define SERVER_PROCESSES 10000 /* above the process numbers of ranks */
 
 /* Groups of one rank in the order in which they appear; the position is the thread's number. */
 struct threads {
@@ -109,7 +109,7 @@ static double find_origin(const struct evidence *e)
     return origin;
 }
 
-/* Steps or rounds: `number` and `duration` are the members that have them; all go into the args. */
+/* Steps or rounds: `number` and `duration` name their members; all members go into the args. */
 static void trace_records(const json_t *timeline, double origin, unsigned process, unsigned thread,
                           const char *number, const char *duration, struct strbuf *out)
 {

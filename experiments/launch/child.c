@@ -1,8 +1,8 @@
 /*
- * child: fork, a few calls, exec.  The launcher has one thread, so the child may do after fork what
- * it needs; a pipe that closes on exec carries the reason of a failure back.
- * This process is a subreaper (see crew.c): what a dead rank leaves behind becomes our child, so
- * waiting for a whole group is waiting for our own children.
+ * child: fork, a few calls, exec.  The launcher has one thread, so the child may call any function
+ * after fork; a close-on-exec pipe carries the errno of a failed start back.
+ * This process is a subreaper (see child_set.c): orphans of a dead rank become our children, so
+ * waitpid on our own children covers the whole process group.
  */
 #include "experiments/launch/child.h"
 
@@ -49,7 +49,7 @@ static enum status open_pipes(struct pipes *p, bool streams, struct error *err)
     return STATUS_OK;
 }
 
-/* In the child: stdin from nowhere, stdout and stderr into the pipes. */
+/* In the child: stdin from /dev/null, stdout and stderr into the pipes. */
 static bool connect_stdio(const struct pipes *p)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -60,16 +60,16 @@ static bool connect_stdio(const struct pipes *p)
                                     dup2(p->streams[1][1], STDERR_FILENO) >= 0);
 }
 
-static _Noreturn void become(const struct child_request *request, const struct pipes *p,
-                             pid_t parent)
+static _Noreturn void exec_child(const struct child_request *request, const struct pipes *p,
+                                 pid_t parent)
 {
     int failure;
 
     (void)setsid();
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) /* it died before prctl */
+    if (getppid() != parent) /* the launcher died before prctl */
         _exit(127);
-    keeper_add(request->keeper, getpid());
+    orphan_reaper_add(request->orphan_reaper, getpid());
     for (char *const *variable = request->variables; *variable; variable++)
         (void)putenv(*variable);
     if (connect_stdio(p)) {
@@ -81,7 +81,7 @@ static _Noreturn void become(const struct child_request *request, const struct p
     _exit(127);
 }
 
-/* The errno of a failed start, 0 when the program is loaded. */
+/* Returns the errno of a failed start, 0 when the program is loaded. */
 static int wait_for_exec(int fd)
 {
     int failure = 0;
@@ -116,7 +116,7 @@ enum status child_start(struct child *c, const struct child_request *request, st
     c->index = request->index;
     c->pid = fork();
     if (c->pid == 0)
-        become(request, &pipes, parent);
+        exec_child(request, &pipes, parent);
     if (c->pid < 0) {
         status = error_set_errno(err, errno, "cannot start %s %u: fork", c->kind, c->index);
         goto out;
@@ -132,7 +132,7 @@ enum status child_start(struct child *c, const struct child_request *request, st
                      : error_set_errno(err, errno, "cannot watch %s %u", c->kind, c->index);
         (void)kill(-c->pid, SIGKILL);
         (void)waitpid(c->pid, NULL, 0);
-        keeper_forget(request->keeper, c->pid);
+        orphan_reaper_forget(request->orphan_reaper, c->pid);
         goto out;
     }
     c->state = CHILD_RUNNING;
@@ -147,8 +147,8 @@ void child_signal(const struct child *c, int number)
 {
     if (!child_is_active(c))
         return;
-    /* The wake-up first, for one that is stopped: a SIGCONT that comes later finds the child in the
-     * middle of its end, where it undoes the stops by which a leak checker or debugger attaches. */
+    /* SIGCONT first, for a stopped child: a SIGCONT after the signal would arrive while the child
+     * exits and undo the stops by which a leak checker or debugger attaches. */
     (void)kill(-c->pid, SIGCONT);
     (void)kill(-c->pid, number);
 }
@@ -162,7 +162,7 @@ void child_reap(struct child *c)
     c->signaled = info.si_code != CLD_EXITED;
     c->code = info.si_status;
     close_fd(&c->pidfd);
-    c->state = CHILD_LINGERING;
+    c->state = CHILD_LEADER_ENDED;
 }
 
 bool child_group_is_empty(const struct child *c)
@@ -174,7 +174,7 @@ bool child_group_is_empty(const struct child *c)
 
 bool child_is_active(const struct child *c)
 {
-    return c->state == CHILD_RUNNING || c->state == CHILD_LINGERING;
+    return c->state == CHILD_RUNNING || c->state == CHILD_LEADER_ENDED;
 }
 
 bool child_failed(const struct child *c)

@@ -1,12 +1,12 @@
 /*
- * child: one rank or server: a process in a session and process group of its own, so that a signal
- * reaches all that it starts.  It gets SIGKILL when this process dies.
+ * child: one rank or server: a process in its own session and process group, so that a signal
+ * reaches every process that it starts.  It gets SIGKILL when this process dies.
  */
 #ifndef SPARRING_EXPERIMENTS_LAUNCH_CHILD_H
 #define SPARRING_EXPERIMENTS_LAUNCH_CHILD_H
 
 #include "common/base/error.h"
-#include "experiments/launch/keeper.h"
+#include "experiments/launch/orphan_reaper.h"
 #include "experiments/launch/output.h"
 
 #include <signal.h>
@@ -14,22 +14,22 @@
 #include <stdint.h>
 
 enum child_state {
-    CHILD_NEW,       /* not started */
-    CHILD_RUNNING,   /* its pidfd tells its end */
-    CHILD_LINGERING, /* it has ended, processes that it started have not */
-    CHILD_GONE,      /* nothing of its group is left */
+    CHILD_NEW,          /* not started */
+    CHILD_RUNNING,      /* its pidfd becomes readable when it ends */
+    CHILD_LEADER_ENDED, /* it has ended, processes that it started have not */
+    CHILD_GONE,         /* no process of its group is left */
 };
 
 struct child {
     const char *kind; /* "rank" or "server"; constant text */
     unsigned index;
     enum child_state state;
-    pid_t pid; /* and the number of its group */
+    pid_t pid; /* also the number of its group */
     int pidfd; /* -1 unless RUNNING */
-    int code;  /* exit code, or the signal that killed it; from LINGERING on */
+    int code;  /* exit code, or the signal that killed it; from LEADER_ENDED on */
     bool signaled;
-    int64_t kill_at_ns; /* SIGKILL to the group then; INT64_MAX: no */
-    bool killed;        /* that was done */
+    int64_t kill_at_ns; /* when the group gets SIGKILL; INT64_MAX: never */
+    bool killed;        /* SIGKILL was sent */
     unsigned restarts;  /* times that it was started again */
     bool to_restart;    /* once it is GONE */
     struct output outputs[2];
@@ -41,23 +41,23 @@ struct child_request {
     const char *file;       /* what to execute; looked up in PATH unless it has a '/' */
     char *const *argv;      /* NULL-terminated */
     char *const *variables; /* "NAME=value" to set, "NAME" to unset; NULL-terminated; borrowed */
-    const char *prefix;     /* before each line of its output; NULL: it writes straight to ours */
-    const sigset_t *mask;   /* signals that it has blocked */
-    const struct keeper *keeper;
+    const char *prefix;   /* before each line of its output; NULL: it inherits our stdout, stderr */
+    const sigset_t *mask; /* its signal mask */
+    const struct orphan_reaper *orphan_reaper;
 };
 
-/* Fork and exec; returns once the program has been loaded, or STATUS_INVALID with the reason why it
- * could not be.  Its standard input is empty. */
+/* Fork and exec; returns once the program is loaded, or STATUS_INVALID with the reason of the
+ * failure.  The child's standard input is empty. */
 enum status child_start(struct child *c, const struct child_request *request, struct error *err);
 
-/* To the whole group, and SIGCONT behind it: what is stopped could not react. */
+/* Send SIGCONT, so that stopped processes can react, then `number`, to the whole group. */
 void child_signal(const struct child *c, int number);
 
-/* Take the end of a RUNNING child: it is LINGERING then. */
+/* Reap a RUNNING child that has ended; its state becomes LEADER_ENDED. */
 void child_reap(struct child *c);
 
-/* LINGERING: reap what came to us of its group; true when nothing is left (the caller makes it
- * GONE). */
+/* In state LEADER_ENDED: reap orphans of its group; true when no process is left (the caller sets
+ * the state GONE). */
 bool child_group_is_empty(const struct child *c);
 
 bool child_is_active(const struct child *c); /* RUNNING or LINGERING */

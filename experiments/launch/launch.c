@@ -1,17 +1,16 @@
 /*
- * launch: servers first, then the ranks, then the end of the servers.
+ * launch: starts the servers, then the ranks, waits for the ranks, then stops the servers.
  *
  * The job's port: with --standalone a free one is chosen here.  The socket that chose it stays
- * bound (never listening, with SO_REUSEADDR) until the job ends, so the kernel hands the port to
- * nobody else meanwhile, and rank 0, whose listener sets SO_REUSEADDR as listeners do, can still
- * take it.
+ * bound (never listening, with SO_REUSEADDR) until the job ends, so the kernel gives the port to no
+ * other process, and rank 0, whose listener sets SO_REUSEADDR as listeners do, can still bind it.
  */
 #include "experiments/launch/launch.h"
 
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "experiments/launch/crew.h"
+#include "experiments/launch/child_set.h"
 #include "experiments/launch/placement.h"
 #include "experiments/launch/plan.h"
 #include "experiments/launch/servers.h"
@@ -30,17 +29,17 @@
 
 struct job {
     struct plan *plan;
-    struct crew crew;
+    struct child_set child_set;
     uint16_t port;
     int port_fd;
     struct strbuf addresses, replicas, weights; /* of the servers */
     char server_folder[SERVERS_FOLDER_SIZE];    /* of their Unix sockets; "" when there is none */
     char own_folder[4096];                      /* of this executable */
-    char **argv; /* the program's words, owned; a spare place for --local-rank */
+    char **argv; /* the program's words, owned; with a spare entry for --local-rank */
     size_t argc;
 };
 
-/* What a rank gets; texts of one rank. */
+/* The environment variables of one rank. */
 struct variables {
     char texts[VARIABLES_MAX][OPTION_TEXT_MAX + 64];
     char *list[VARIABLES_MAX + 1]; /* into texts; NULL-terminated */
@@ -61,7 +60,8 @@ static enum status find_own_folder(struct job *j, struct error *err)
     return STATUS_OK;
 }
 
-/* Our own programs come from beside this one, so that one build runs; others from PATH. */
+/* Our own programs come from the folder of this one, so that all are of one build; others from
+ * PATH. */
 static void find_program(const struct job *j, const char *name, char *path, size_t size)
 {
     (void)snprintf(path, size, "%.4000s/%.200s", j->own_folder, name);
@@ -89,58 +89,58 @@ static enum status choose_port(struct job *j, struct error *err)
 
 /* ---- one rank */
 
-static void add_text(struct variables *v, const char *name, const char *value)
+static void add_variable(struct variables *v, const char *name, const char *value)
 {
     (void)snprintf(v->texts[v->count], sizeof(v->texts[v->count]), "%s=%s", name, value);
     v->list[v->count] = v->texts[v->count];
     v->count++;
 }
 
-static void add_number(struct variables *v, const char *name, unsigned value)
+static void add_number_variable(struct variables *v, const char *name, unsigned value)
 {
     char text[16];
 
     (void)snprintf(text, sizeof(text), "%u", value);
-    add_text(v, name, text);
+    add_variable(v, name, text);
 }
 
-static void unset(struct variables *v, const char *name)
+static void add_unset(struct variables *v, const char *name)
 {
     (void)snprintf(v->texts[v->count], sizeof(v->texts[v->count]), "%s", name);
     v->list[v->count] = v->texts[v->count];
     v->count++;
 }
 
-static void fill_own_variables(const struct plan *p, unsigned local_rank, struct variables *v)
+static void add_rank_variables(const struct plan *p, unsigned local_rank, struct variables *v)
 {
-    add_number(v, "RANK", p->node_rank * p->ranks + local_rank);
-    add_number(v, "WORLD_SIZE", p->nodes * p->ranks);
-    add_number(v, "LOCAL_RANK", local_rank);
-    add_number(v, "LOCAL_WORLD_SIZE", p->ranks);
-    add_number(v, "GROUP_RANK", p->node_rank);
-    add_number(v, "GROUP_WORLD_SIZE", p->nodes);
+    add_number_variable(v, "RANK", p->node_rank * p->ranks + local_rank);
+    add_number_variable(v, "WORLD_SIZE", p->nodes * p->ranks);
+    add_number_variable(v, "LOCAL_RANK", local_rank);
+    add_number_variable(v, "LOCAL_WORLD_SIZE", p->ranks);
+    add_number_variable(v, "GROUP_RANK", p->node_rank);
+    add_number_variable(v, "GROUP_WORLD_SIZE", p->nodes);
 }
 
-/* mpirun says who is who, and nobody else may. */
-static void unset_own_variables(struct variables *v)
+/* Under mpirun the ranks take these from mpirun alone. */
+static void add_unset_rank_variables(struct variables *v)
 {
     static const char *const names[] = {"RANK",       "WORLD_SIZE",       "LOCAL_RANK",
                                         "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        unset(v, names[i]);
+        add_unset(v, names[i]);
 }
 
-static void fill_servers(const struct job *j, struct variables *v)
+static void add_server_variables(const struct job *j, struct variables *v)
 {
     if (j->addresses.length == 0)
         return;
-    add_text(v, "SPARRING_SERVERS", j->addresses.text);
+    add_variable(v, "SPARRING_SERVERS", j->addresses.text);
     if (j->replicas.length > 0)
-        add_text(v, "SPARRING_REPLICAS", j->replicas.text);
-    add_text(v, "SPARRING_SERVER_PLACEMENT", j->plan->options.server_placement);
+        add_variable(v, "SPARRING_REPLICAS", j->replicas.text);
+    add_variable(v, "SPARRING_SERVER_PLACEMENT", j->plan->options.server_placement);
     if (j->weights.length > 0)
-        add_text(v, "SPARRING_SERVER_WEIGHTS", j->weights.text);
+        add_variable(v, "SPARRING_SERVER_WEIGHTS", j->weights.text);
 }
 
 static void fill_variables(const struct job *j, unsigned local_rank, unsigned restarts,
@@ -150,24 +150,24 @@ static void fill_variables(const struct job *j, unsigned local_rank, unsigned re
 
     v->count = 0;
     if (p->with_mpirun)
-        unset_own_variables(v);
+        add_unset_rank_variables(v);
     else
-        fill_own_variables(p, local_rank, v);
+        add_rank_variables(p, local_rank, v);
     if (p->options.backend[0] != '\0')
-        add_text(v, "SPARRING_BACKEND", p->options.backend);
-    add_text(v, "MASTER_ADDR", p->master_addr);
-    add_number(v, "MASTER_PORT", j->port);
-    unset(v, "TORCHELASTIC_USE_AGENT_STORE"); /* of a launcher around this one */
-    fill_servers(j, v);
+        add_variable(v, "SPARRING_BACKEND", p->options.backend);
+    add_variable(v, "MASTER_ADDR", p->master_addr);
+    add_number_variable(v, "MASTER_PORT", j->port);
+    add_unset(v, "TORCHELASTIC_USE_AGENT_STORE"); /* of a launcher around this one */
+    add_server_variables(j, v);
     if (p->options.run_dir[0] != '\0')
-        add_text(v, "SPARRING_RUN_DIR", p->options.run_dir);
+        add_variable(v, "SPARRING_RUN_DIR", p->options.run_dir);
     if (p->shrinks)
-        add_text(v, "SPARRING_ON_RANK_LOSS", "shrink");
+        add_variable(v, "SPARRING_ON_RANK_LOSS", "shrink");
     if (strcmp(p->options.on_worker_loss, "fail") != 0)
-        add_text(v, "SPARRING_ON_WORKER_LOSS", p->options.on_worker_loss);
-    add_number(v, "SPARRING_RESTARTS", restarts);
+        add_variable(v, "SPARRING_ON_WORKER_LOSS", p->options.on_worker_loss);
+    add_number_variable(v, "SPARRING_RESTARTS", restarts);
     if (p->ranks > 1 && !getenv("OMP_NUM_THREADS"))
-        add_text(v, "OMP_NUM_THREADS", "1");
+        add_variable(v, "OMP_NUM_THREADS", "1");
     v->list[v->count] = NULL;
 }
 
@@ -184,18 +184,18 @@ static enum status start_rank(struct job *j, unsigned local_rank, struct error *
                                     .variables = variables.list,
                                     .prefix = j->plan->options.tee ? prefix : NULL};
 
-    fill_variables(j, local_rank, j->crew.children[j->crew.servers + local_rank].restarts,
+    fill_variables(j, local_rank, j->child_set.children[j->child_set.servers + local_rank].restarts,
                    &variables);
     find_program(j, j->argv[0], path, sizeof(path));
     (void)snprintf(prefix, sizeof(prefix), "[rank %u] ", request.index);
     (void)snprintf(flag, sizeof(flag), "--local-rank=%u", local_rank);
     if (j->plan->options.pass_local_rank)
         j->argv[j->argc] = flag;
-    return crew_start(&j->crew, j->crew.servers + local_rank, &request, err);
+    return child_set_start(&j->child_set, j->child_set.servers + local_rank, &request, err);
 }
 
-/* One child, which starts all ranks.  They are not bound to cores: without mpirun nobody binds
- * them, and a rank has more than one thread. */
+/* One child, which starts all ranks.  They are not bound to cores: without mpirun they are not
+ * either, and a rank has more than one thread. */
 static enum status start_mpirun(struct job *j, struct error *err)
 {
     char program[4400];
@@ -221,16 +221,16 @@ static enum status start_mpirun(struct job *j, struct error *err)
     argv[count++] = program;
     memcpy(argv + count, j->argv + 1, (j->argc - 1) * sizeof(*argv));
     request.argv = argv;
-    status = crew_start(&j->crew, j->crew.servers, &request, err);
+    status = child_set_start(&j->child_set, j->child_set.servers, &request, err);
     if (status == STATUS_OK)
-        j->crew.mpirun.pid = j->crew.children[j->crew.servers].pid;
+        j->child_set.mpirun.pid = j->child_set.children[j->child_set.servers].pid;
     free(argv);
     return status;
 }
 
 /* ---- the job */
 
-static enum status prepare(struct job *j, struct error *err)
+static enum status prepare_job(struct job *j, struct error *err)
 {
     const struct plan *p = j->plan;
     enum status status;
@@ -249,7 +249,8 @@ static enum status prepare(struct job *j, struct error *err)
     if (status == STATUS_OK)
         status = choose_port(j, err);
     if (status == STATUS_OK)
-        status = crew_open(&j->crew, placement_own_count(p), p->with_mpirun ? 1 : p->ranks,
+        status =
+            child_set_open(&j->child_set, placement_own_count(p), p->with_mpirun ? 1 : p->ranks,
                            p->options.grace_ms, p->options.timeout_ms, err);
     return status;
 }
@@ -259,16 +260,16 @@ static void server_program(const struct job *j, char *path, size_t size)
     (void)snprintf(path, size, "%.4000s/sparring-server", j->own_folder);
 }
 
-/* In the place of a child that was lost. */
-static enum status restart(void *user, size_t place, struct error *err)
+/* The restart callback of the child set. */
+static enum status restart_child(void *user, size_t index, struct error *err)
 {
     struct job *j = user;
     char path[4400];
 
-    if (place >= j->crew.servers)
-        return start_rank(j, (unsigned)(place - j->crew.servers), err);
+    if (index >= j->child_set.servers)
+        return start_rank(j, (unsigned)(index - j->child_set.servers), err);
     server_program(j, path, sizeof(path));
-    return servers_restart(&j->crew, j->plan, path, j->addresses.text, j->server_folder, place,
+    return servers_restart(&j->child_set, j->plan, path, j->addresses.text, j->server_folder, index,
                            err);
 }
 
@@ -277,9 +278,9 @@ static enum status start_servers(struct job *j, struct error *err)
     char path[4400];
     enum status status = STATUS_OK;
 
-    if (j->crew.servers > 0) {
+    if (j->child_set.servers > 0) {
         server_program(j, path, sizeof(path));
-        status = servers_start(&j->crew, j->plan, path, &j->addresses, &j->replicas,
+        status = servers_start(&j->child_set, j->plan, path, &j->addresses, &j->replicas,
                                j->server_folder, err);
     }
     if (status == STATUS_OK)
@@ -297,49 +298,51 @@ static enum status start_servers(struct job *j, struct error *err)
     return STATUS_OK;
 }
 
-static enum status run(struct job *j, struct error *err)
+static enum status run_job(struct job *j, struct error *err)
 {
-    struct crew *crew = &j->crew;
-    enum status status = prepare(j, err);
+    struct child_set *child_set = &j->child_set;
+    enum status status = prepare_job(j, err);
 
     if (status == STATUS_OK)
         status = start_servers(j, err);
-    crew->tolerant = (j->plan->shrinks || j->plan->elastic) && !j->plan->with_mpirun;
-    crew->pairs = j->plan->placement.replicas;
-    crew->durable = j->plan->options.state_dir[0] != '\0';
-    if (j->plan->elastic || crew->durable)
-        crew->restarts_left = (unsigned)j->plan->options.max_restarts;
-    crew->restart = restart;
-    crew->user = j;
-    if (status == STATUS_OK && j->plan->with_mpirun && !crew->stopping)
+    child_set->tolerates_rank_loss =
+        (j->plan->shrinks || j->plan->elastic) && !j->plan->with_mpirun;
+    child_set->replica_pairs = j->plan->placement.replicas;
+    child_set->durable = j->plan->options.state_dir[0] != '\0';
+    if (j->plan->elastic || child_set->durable)
+        child_set->restarts_left = (unsigned)j->plan->options.max_restarts;
+    child_set->restart = restart_child;
+    child_set->user = j;
+    if (status == STATUS_OK && j->plan->with_mpirun && !child_set->stopping)
         status = start_mpirun(j, err);
     for (unsigned r = 0;
-         !j->plan->with_mpirun && r < j->plan->ranks && status == STATUS_OK && !crew->stopping; r++)
+         !j->plan->with_mpirun && r < j->plan->ranks && status == STATUS_OK && !child_set->stopping;
+         r++)
         status = start_rank(j, r, err);
     if (status == STATUS_OK)
-        status = crew_wait(crew, crew->servers, crew->count, err);
+        status = child_set_wait(child_set, child_set->servers, child_set->count, err);
     if (status != STATUS_OK)
         return status;
-    crew->servers_may_end = true;
-    crew_stop(crew, 0, crew->servers, SIGTERM);
-    return crew_wait(crew, 0, crew->servers, err);
+    child_set->servers_may_end = true;
+    child_set_stop(child_set, 0, child_set->servers, SIGTERM);
+    return child_set_wait(child_set, 0, child_set->servers, err);
 }
 
 /* The first failure's code; a server that ends with 0 while it is needed has failed too. */
-static int exit_code(const struct crew *crew)
+static int exit_code(const struct child_set *child_set)
 {
-    if (crew->timed_out)
+    if (child_set->timed_out)
         return status_exit_code(STATUS_TIMEOUT);
-    if (crew->first_failed) {
-        int code = child_exit_code(crew->first_failed);
+    if (child_set->first_failed) {
+        int code = child_exit_code(child_set->first_failed);
 
         return code != 0 ? code : 1;
     }
-    if (crew->lost > 0) /* all were lost: as the first of them */
-        return crew->ended_well > 0 ? EXIT_RANKS_LOST : child_exit_code(crew->first_lost);
-    for (size_t i = 0; i < crew->count; i++) /* stopped by a signal before it was started */
-        if (crew->children[i].state == CHILD_NEW)
-            return crew->stop_signal != 0 ? 128 + crew->stop_signal : 1;
+    if (child_set->lost > 0) /* all were lost: as the first of them */
+        return child_set->ended_well > 0 ? EXIT_RANKS_LOST : child_exit_code(child_set->first_lost);
+    for (size_t i = 0; i < child_set->count; i++) /* stopped by a signal before it was started */
+        if (child_set->children[i].state == CHILD_NEW)
+            return child_set->stop_signal != 0 ? 128 + child_set->stop_signal : 1;
     return 0;
 }
 
@@ -361,9 +364,9 @@ int launch_main(int argc, char **argv)
         return log_failure(&err);
     if (plan.exit_now)
         return 0;
-    status = run(&job, &err);
-    code = status == STATUS_OK ? exit_code(&job.crew) : log_failure(&err);
-    crew_close(&job.crew);
+    status = run_job(&job, &err);
+    code = status == STATUS_OK ? exit_code(&job.child_set) : log_failure(&err);
+    child_set_close(&job.child_set);
     servers_remove_folder(&plan, job.server_folder);
     if (job.port_fd >= 0)
         (void)close(job.port_fd);

@@ -18,18 +18,18 @@ struct output {
     size_t length;
 };
 
-/* What may interrupt a wait for a reader of our output that does not read. */
-struct output_patience {
+/* What ends a wait for a reader that does not read our output. */
+struct output_wait_limit {
     int stop_fd; /* readable: a signal asks us to stop */
     int64_t deadline_ns;
 };
 
-/* Copy what is there, without waiting for more; longer lines are cut into pieces.  False at the end
+/* Copy the available bytes, without waiting for more; longer lines are cut.  False at the end
  * of the stream, when the rest of the last line has been written too.  Lines are dropped when the
- * target is broken, or when it takes nothing until patience ends. */
-bool output_copy(struct output *o, const struct output_patience *patience);
+ * target is broken, or when it takes nothing until the limit. */
+bool output_copy(struct output *o, const struct output_wait_limit *limit);
 
-/* Copy what is left and close. */
-void output_close(struct output *o, const struct output_patience *patience);
+/* Copy the rest and close. */
+void output_close(struct output *o, const struct output_wait_limit *limit);
 
 #endif

@@ -1,3 +1,7 @@
+/*
+ * placement: computes how many servers a job has and which of them this node starts, checks the
+ * options against each other, and derives the addresses and shares.  Pure functions, no state.
+ */
 #include "experiments/launch/placement.h"
 
 #include "common/base/memory.h"

@@ -6,9 +6,9 @@
  *              own, or K says how many
  *   mixed      both, with the shares of shard_map_mixed_weights
  *
- * The job counts its servers through, those beside ranks first; server i listens on the port
- * --server-port + i where ports are given, so every node knows all addresses from its own command
- * line.  Pure.
+ * The job numbers its servers, those beside ranks first; server i listens on the port
+ * --server-port + i where ports are given, so every node derives all addresses from its own command
+ * line.  Pure functions.
  */
 #ifndef SPARRING_EXPERIMENTS_LAUNCH_PLACEMENT_H
 #define SPARRING_EXPERIMENTS_LAUNCH_PLACEMENT_H
@@ -19,14 +19,15 @@
 /* Fill plan->placement from the options and the number of nodes and ranks. */
 enum status placement_read(struct plan *p, struct error *err);
 
-/* How many servers this node starts, and which of the job's the local one is. */
+/* How many servers this node starts, and the job-wide index of the `local`-th of them. */
 unsigned placement_own_count(const struct plan *p);
 unsigned placement_own(const struct plan *p, unsigned local);
 
-/* The address of a server that is started on a port that is known: with several nodes all are. */
+/* Append the address of a server with a known port: with several nodes all ports are known. */
 void placement_address(const struct plan *p, unsigned index, struct strbuf *addresses);
 
-/* "6,6,14": what the workers are told of the shares; nothing where they are equal. */
+/* Append the shares for the workers' SPARRING_SERVER_WEIGHTS, "6,6,14"; nothing where they are
+ * equal. */
 enum status placement_weights(const struct plan *p, struct strbuf *weights, struct error *err);
 
 #endif

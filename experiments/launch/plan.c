@@ -1,8 +1,8 @@
 /*
- * plan: torchrun's flags with torchrun's defaults.  What torchrun reads from PET_<FLAG> (Kubeflow's
- * trainer sets these) is read here too.  Left out: MIN:MAX nodes and rendezvous back ends; a job
+ * plan: torchrun's flags with torchrun's defaults, also from the variables PET_<FLAG> that torchrun
+ * reads (Kubeflow's trainer sets these).  Left out: MIN:MAX nodes and rendezvous back ends; a job
  * that loses a rank ends, or goes on with the others (--on-rank-loss, --on-worker-loss).  Unlike
- * torchrun's, a restart is one of a single process, which takes its place in the job that runs.
+ * torchrun, a restart starts a single process again, which rejoins the running job.
  */
 #include "experiments/launch/plan.h"
 
@@ -241,7 +241,7 @@ static const struct option_set set = {
     .tables = {{specs, 0}},
 };
 
-/* Of the GPUs that CUDA would show, those in /dev. */
+/* The length of CUDA_VISIBLE_DEVICES where it is set, else the number of /dev/nvidia<n>. */
 static unsigned count_gpus(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -334,7 +334,7 @@ static enum status read_master(struct plan *p, const struct option_result *r, st
     return STATUS_OK;
 }
 
-/* What mpirun is asked to do must be what was asked for. */
+/* Refuse options that mpirun cannot honour. */
 static enum status check_backend(struct plan *p, struct error *err)
 {
     p->with_mpirun = strcmp(p->options.backend, "mpi") == 0;
@@ -372,8 +372,8 @@ static enum status print_config(const struct plan *p, const struct option_result
     return status;
 }
 
-/* Whether the workers are given this option with this value. */
-static bool words_say(char *const *words, const char *option, const char *value)
+/* True when the program's words hold this option with this value. */
+static bool words_have_option(char *const *words, const char *option, const char *value)
 {
     size_t length = strlen(option);
 
@@ -388,13 +388,14 @@ static bool words_say(char *const *words, const char *option, const char *value)
     return false;
 }
 
-static bool is_wanted(char *const *words, const char *option, const char *own, const char *value)
+static bool is_option_set(char *const *words, const char *option, const char *own,
+                          const char *value)
 {
-    return strcmp(own, value) == 0 || words_say(words, option, value);
+    return strcmp(own, value) == 0 || words_have_option(words, option, value);
 }
 
-static enum status resolve(struct plan *p, const struct option_result *r, int argc, char **argv,
-                           struct error *err)
+static enum status resolve_plan(struct plan *p, const struct option_result *r, int argc,
+                                char **argv, struct error *err)
 {
     enum status status = read_ranks(p, option_origin_text(&set, r, "nproc-per-node"), err);
 
@@ -416,9 +417,10 @@ static enum status resolve(struct plan *p, const struct option_result *r, int ar
         return error_set(err, STATUS_INVALID,
                          "no program to start; 'sparring launch [OPTION]... -- PROGRAM [ARG]...'");
     p->program = argv + r->first_positional;
-    p->shrinks = is_wanted(p->program, "--on-rank-loss", p->options.on_rank_loss, "shrink");
-    p->elastic = is_wanted(p->program, "--on-worker-loss", p->options.on_worker_loss, "shrink") ||
-                 is_wanted(p->program, "--on-worker-loss", p->options.on_worker_loss, "wait");
+    p->shrinks = is_option_set(p->program, "--on-rank-loss", p->options.on_rank_loss, "shrink");
+    p->elastic =
+        is_option_set(p->program, "--on-worker-loss", p->options.on_worker_loss, "shrink") ||
+        is_option_set(p->program, "--on-worker-loss", p->options.on_worker_loss, "wait");
     return STATUS_OK;
 }
 
@@ -432,7 +434,7 @@ enum status plan_read(struct plan *p, int argc, char **argv, struct error *err)
     if (status == STATUS_OK && result.exit_now)
         p->exit_now = true;
     else if (status == STATUS_OK)
-        status = resolve(p, &result, argc, argv, err);
+        status = resolve_plan(p, &result, argc, argv, err);
     option_result_release(&result);
     return status;
 }

@@ -42,9 +42,9 @@ struct plan_options {
 struct placement {
     unsigned colocated; /* started beside ranks */
     unsigned dedicated; /* started on node 0 */
-    unsigned given;     /* run already */
+    unsigned given;     /* running already (--server-addresses) */
     unsigned hosts;     /* mixed: hosts of workers */
-    unsigned replicas;  /* of those that are started, one each; behind all of them */
+    unsigned replicas;  /* one for each server started here, numbered after all of them */
 };
 
 struct plan {
@@ -52,17 +52,17 @@ struct plan {
     unsigned nodes;
     unsigned node_rank;
     unsigned ranks; /* of this node */
-    bool shrinks;   /* of allreduce: a lost rank is no reason to stop the others */
-    bool elastic;   /* of ps: nor here, and another process may take its place */
+    bool shrinks;   /* all-reduce: the others go on after a rank loss */
+    bool elastic;   /* parameter server: likewise, and the rank may be restarted */
     struct placement placement;
-    bool with_mpirun;        /* which then starts the ranks */
+    bool with_mpirun;        /* mpirun starts the ranks */
     const char *master_addr; /* borrowed from options, or constant */
     uint16_t master_port;    /* 0: any free one */
     char **program;          /* borrowed from argv, NULL-terminated */
-    bool exit_now;           /* --help, --version or --print-config was answered */
+    bool exit_now;           /* --help, --version or --print-config was printed */
 };
 
-/* Blocks nowhere; prints --help and the like on stdout. */
+/* Does not block; prints --help and the like on stdout. */
 enum status plan_read(struct plan *p, int argc, char **argv, struct error *err);
 
 #endif

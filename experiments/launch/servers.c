@@ -1,7 +1,7 @@
 /*
- * servers: each server gets a port file in a private folder, which inotify watches; a file counts
- * once its line is whole.  The folder is gone again before the ranks start, unless Unix sockets are
- * in it; then it goes when the servers have.
+ * servers: each server writes a port file into a private folder, which inotify watches; a file is
+ * read once its line is complete.  The folder is removed before the ranks start, unless it holds
+ * Unix sockets; then it is removed after the servers end.
  */
 #include "experiments/launch/servers.h"
 
@@ -20,18 +20,18 @@
 
 #define PATH_SIZE SERVERS_FOLDER_SIZE
 
-struct start {
-    struct crew *crew;
+struct server_start {
+    struct child_set *child_set;
     const struct plan *plan;
     char folder[PATH_SIZE];
     size_t length; /* servers of this node */
     int inotify_fd;
     bool with_unix;
-    bool listens[256];   /* has written its port file */
-    uint16_t ports[256]; /* then */
+    bool listens[256];   /* it has written its port file */
+    uint16_t ports[256]; /* valid once it listens; 0 for Unix sockets */
 };
 
-static void port_file(const struct start *s, size_t index, char *path, size_t size)
+static void port_file(const struct server_start *s, size_t index, char *path, size_t size)
 {
     (void)snprintf(path, size, "%.480s/port-%zu", s->folder, index);
 }
@@ -41,7 +41,7 @@ static void socket_path(const char *folder, size_t index, char *path, size_t siz
     (void)snprintf(path, size, "%.480s/%zu", folder, index);
 }
 
-static enum status make_folder(struct start *s, struct error *err)
+static enum status make_folder(struct server_start *s, struct error *err)
 {
     const char *base = getenv("TMPDIR");
 
@@ -57,15 +57,15 @@ static enum status make_folder(struct start *s, struct error *err)
     if (s->inotify_fd < 0 ||
         inotify_add_watch(s->inotify_fd, s->folder, IN_CLOSE_WRITE | IN_MOVED_TO) < 0)
         return error_set_errno(err, errno, "cannot watch '%s'", s->folder);
-    return crew_watch(s->crew, s->inotify_fd, err);
+    return child_set_watch_fd(s->child_set, s->inotify_fd, err);
 }
 
-/* Only what is no longer needed: Unix sockets stay. */
-static void remove_folder(struct start *s)
+/* Remove the port files, and the folder unless it holds Unix sockets. */
+static void remove_folder(struct server_start *s)
 {
     if (s->inotify_fd >= 0)
         (void)close(s->inotify_fd);
-    s->crew->wake_fd = -1;
+    s->child_set->wake_fd = -1;
     for (size_t i = 0; i < placement_own_count(s->plan) && s->folder[0] != '\0'; i++) {
         char path[PATH_SIZE];
 
@@ -91,8 +91,8 @@ void servers_remove_folder(const struct plan *plan, const char *folder)
         (void)rmdir(folder);
 }
 
-/* What a server is told to listen on. */
-static void listen_text(const struct start *s, size_t index, char *text, size_t size)
+/* The value of a server's --listen. */
+static void listen_text(const struct server_start *s, size_t index, char *text, size_t size)
 {
     int64_t port = s->plan->options.server_port;
     char path[PATH_SIZE];
@@ -112,7 +112,8 @@ static bool is_replica(const struct plan *p, size_t index)
     return p->placement.replicas > 0 && index >= p->placement.replicas;
 }
 
-static enum status start_one(struct start *s, size_t index, const char *program, struct error *err)
+static enum status start_server(struct server_start *s, size_t index, const char *program,
+                                struct error *err)
 {
     char state[OPTION_TEXT_MAX + 64];
     char *variables[] = {state, NULL};
@@ -141,7 +142,7 @@ static enum status start_one(struct start *s, size_t index, const char *program,
     port_file(s, index, file, sizeof(file));
     (void)snprintf(prefix, sizeof(prefix), "[%s %u] ", request.kind, request.index);
     (void)snprintf(dir, sizeof(dir), "%s", s->plan->options.run_dir);
-    if (s->inotify_fd >= 0) { /* somebody looks for it */
+    if (s->inotify_fd >= 0) { /* absent at a restart: the port is known */
         argv[words++] = file_word;
         argv[words++] = file;
     }
@@ -149,17 +150,17 @@ static enum status start_one(struct start *s, size_t index, const char *program,
         argv[words++] = dir_word;
         argv[words++] = dir;
     }
-    if (s->plan->options.state_dir[0] == '\0') /* nor from our own environment */
+    if (s->plan->options.state_dir[0] == '\0') /* unset: do not inherit ours */
         (void)snprintf(state, sizeof(state), "SPARRING_STATE_DIR");
     else
         (void)snprintf(state, sizeof(state), "SPARRING_STATE_DIR=%s/server-%u",
                        s->plan->options.state_dir, placement_own(s->plan, (unsigned)index));
-    return crew_start(s->crew, index, &request, err);
+    return child_set_start(s->child_set, index, &request, err);
 }
 
 /* "4711\n", "127.0.0.1:4711\n" or "unix:/path\n"; nothing changes while the file is not there or
  * not whole. */
-static enum status read_port(struct start *s, size_t index, struct error *err)
+static enum status read_port(struct server_start *s, size_t index, struct error *err)
 {
     char path[PATH_SIZE];
     char *text;
@@ -191,7 +192,7 @@ static enum status read_port(struct start *s, size_t index, struct error *err)
     return status;
 }
 
-static enum status read_ports(struct start *s, size_t *ret_missing, struct error *err)
+static enum status read_ports(struct server_start *s, size_t *ret_missing, struct error *err)
 {
     *ret_missing = s->length;
     for (size_t i = s->length; i-- > 0;) {
@@ -205,12 +206,12 @@ static enum status read_ports(struct start *s, size_t *ret_missing, struct error
     return STATUS_OK;
 }
 
-static enum status wait_for_ports(struct start *s, struct error *err)
+static enum status wait_for_ports(struct server_start *s, struct error *err)
 {
     int64_t deadline_ns = clock_deadline_ns(s->plan->options.start_timeout_ms);
     enum status status = STATUS_OK;
 
-    while (status == STATUS_OK && !s->crew->first_failed && !s->crew->stopping) {
+    while (status == STATUS_OK && !s->child_set->first_failed && !s->child_set->stopping) {
         size_t missing;
 
         status = read_ports(s, &missing, err);
@@ -220,12 +221,13 @@ static enum status wait_for_ports(struct start *s, struct error *err)
             return error_set(err, STATUS_TIMEOUT,
                              "server %zu does not listen after %jd ms (--start-timeout-ms)",
                              missing, (intmax_t)s->plan->options.start_timeout_ms);
-        status = crew_step(s->crew, deadline_ns, err);
+        status = child_set_step(s->child_set, deadline_ns, err);
     }
     return status;
 }
 
-static void add_started(const struct start *s, size_t index, struct strbuf *addresses)
+static void add_started_address(const struct server_start *s, size_t index,
+                                struct strbuf *addresses)
 {
     char text[PATH_SIZE + 8];
 
@@ -235,53 +237,53 @@ static void add_started(const struct start *s, size_t index, struct strbuf *addr
     strbuf_addf(addresses, "%s%s", addresses->length > 0 ? "," : "", text);
 }
 
-enum status servers_start(struct crew *crew, const struct plan *plan, const char *program,
+enum status servers_start(struct child_set *child_set, const struct plan *plan, const char *program,
                           struct strbuf *addresses, struct strbuf *replicas, char *folder,
                           struct error *err)
 {
-    struct start start = {.crew = crew,
-                          .plan = plan,
-                          .length = placement_own_count(plan),
-                          .inotify_fd = -1,
-                          .with_unix = strcmp(plan->options.server_transport, "unix") == 0};
+    struct server_start start = {.child_set = child_set,
+                                 .plan = plan,
+                                 .length = placement_own_count(plan),
+                                 .inotify_fd = -1,
+                                 .with_unix = strcmp(plan->options.server_transport, "unix") == 0};
     enum status status = make_folder(&start, err);
 
     (void)snprintf(folder, SERVERS_FOLDER_SIZE, "%s", start.with_unix ? start.folder : "");
     for (size_t i = 0; i < start.length && status == STATUS_OK; i++)
-        status = start_one(&start, i, program, err);
+        status = start_server(&start, i, program, err);
     if (status == STATUS_OK)
         status = wait_for_ports(&start, err);
     for (size_t i = 0; i < start.length && plan->nodes == 1; i++)
-        add_started(&start, i, is_replica(plan, i) ? replicas : addresses);
+        add_started_address(&start, i, is_replica(plan, i) ? replicas : addresses);
     remove_folder(&start);
     return status;
 }
 
-/* The port of entry `place` of "127.0.0.1:4711,127.0.0.1:4712". */
-static uint16_t started_port(const char *addresses, size_t place)
+/* The port of entry `index` of "127.0.0.1:4711,127.0.0.1:4712". */
+static uint16_t started_port(const char *addresses, size_t index)
 {
     struct endpoint endpoint = {.port = 0};
     char entry[320];
 
-    for (; place > 0; place--)
+    for (; index > 0; index--)
         addresses += strcspn(addresses, ",") + 1;
     (void)snprintf(entry, sizeof(entry), "%.*s", (int)strcspn(addresses, ","), addresses);
     return endpoint_parse(entry, "servers", &endpoint, NULL) == STATUS_OK ? endpoint.port : 0;
 }
 
-enum status servers_restart(struct crew *crew, const struct plan *plan, const char *program,
-                            const char *addresses, const char *folder, size_t place,
-                            struct error *err)
+enum status servers_restart(struct child_set *child_set, const struct plan *plan,
+                            const char *program, const char *addresses, const char *folder,
+                            size_t index, struct error *err)
 {
-    struct start start = {.crew = crew,
-                          .plan = plan,
-                          .inotify_fd = -1,
-                          .with_unix = strcmp(plan->options.server_transport, "unix") == 0};
+    struct server_start start = {.child_set = child_set,
+                                 .plan = plan,
+                                 .inotify_fd = -1,
+                                 .with_unix = strcmp(plan->options.server_transport, "unix") == 0};
 
     (void)snprintf(start.folder, sizeof(start.folder), "%s", folder);
     if (plan->nodes == 1 && !start.with_unix)
-        start.ports[place] = started_port(addresses, place);
-    return start_one(&start, place, program, err);
+        start.ports[index] = started_port(addresses, index);
+    return start_server(&start, index, program, err);
 }
 
 void servers_addresses(const struct plan *plan, struct strbuf *addresses)

@@ -14,7 +14,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-# A model with what it wants: input_shape of one sample (gpt: (T,), int64 token ids below vocabulary), classes of each
+# A model and its data: input_shape of one sample (gpt: (T,), int64 token ids below vocabulary), classes of each
 # of its `positions` logits per sample (1: logits are (batch, classes), else (batch, positions, classes)).
 Made = collections.namedtuple("Made", "model input_shape classes positions vocabulary")
 

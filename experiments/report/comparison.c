@@ -1,5 +1,6 @@
 /*
- * The order of the steps, and what writers ask of the result.
+ * comparison: runs the steps of comparison_make in order, and computes the relative figures and
+ * costs that the writers show.
  */
 #include "experiments/report/comparison.h"
 

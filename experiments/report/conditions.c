@@ -1,6 +1,6 @@
 /*
- * What stands around the figures: the conditions of the runs, warnings about what weakens a figure,
- * and notes on how far the figures carry.
+ * conditions: the conditions of the runs, warnings about causes that weaken a figure, and notes on
+ * the limits of the figures.
  */
 #include "experiments/report/comparison.h"
 
@@ -21,9 +21,9 @@
 #define DRIFT_SHARE         0.05  /* throughput of a run's second half against the first */
 #define ACCURACY_DIFFERENCE 0.02
 
-static void add(struct comparison *c, const char *name, const char *format, ...)
+static void add_condition(struct comparison *c, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-static void add(struct comparison *c, const char *name, const char *format, ...)
+static void add_condition(struct comparison *c, const char *name, const char *format, ...)
 {
     struct condition *condition = &c->conditions[c->condition_count];
     va_list args;
@@ -38,8 +38,8 @@ static void add(struct comparison *c, const char *name, const char *format, ...)
         c->condition_count++;
 }
 
-/* The value that all modes share, or what stands in its place. */
-static const char *shared(const struct comparison *c, const char *name)
+/* The value that all modes share, or a text that says why there is none. */
+static const char *shared_fact(const struct comparison *c, const char *name)
 {
     for (size_t i = 0; i < c->fact_count; i++) {
         const char *value = NULL;
@@ -60,7 +60,7 @@ static const char *shared(const struct comparison *c, const char *name)
     return RUN_NOT_RECORDED;
 }
 
-static const struct mode *any_mode(const struct comparison *c)
+static const struct mode *representative_mode(const struct comparison *c)
 {
     for (size_t i = 0; i < c->mode_count; i++)
         if (c->modes[i].first && c->modes[i].role != MODE_SINGLE)
@@ -76,37 +76,38 @@ static void add_job(struct comparison *c, const struct run *run)
     char parameters[FORMAT_MAX];
     char bytes[FORMAT_MAX];
 
-    add(c, "ranks", "%s", shared(c, "world_size"));
+    add_condition(c, "ranks", "%s", shared_fact(c, "world_size"));
     format_number(run->manifest.parameters, 0, parameters);
     format_number(run->manifest.parameter_bytes, 0, bytes);
-    add(c, "model", "%s (%s parameters, %s bytes)", shared(c, "model"), parameters, bytes);
-    add(c, "data", "%s", shared(c, "data"));
-    add(c, "batch size per rank", "%s", shared(c, "batch_size"));
-    add(c, "optimizer", "%s", shared(c, "optimizer"));
-    add(c, "learning rate", "%s", shared(c, "lr"));
-    add(c, "steps per run", "%s", shared(c, "steps"));
-    add(c, "seeds", "%s", shared(c, "seed"));
-    add(c, "device", "%s", shared(c, "device"));
+    add_condition(c, "model", "%s (%s parameters, %s bytes)", shared_fact(c, "model"), parameters,
+                  bytes);
+    add_condition(c, "data", "%s", shared_fact(c, "data"));
+    add_condition(c, "batch size per rank", "%s", shared_fact(c, "batch_size"));
+    add_condition(c, "optimizer", "%s", shared_fact(c, "optimizer"));
+    add_condition(c, "learning rate", "%s", shared_fact(c, "lr"));
+    add_condition(c, "steps per run", "%s", shared_fact(c, "steps"));
+    add_condition(c, "seeds", "%s", shared_fact(c, "seed"));
+    add_condition(c, "device", "%s", shared_fact(c, "device"));
 }
 
-static void add_place(struct comparison *c, const struct run *run)
+static void add_host(struct comparison *c, const struct run *run)
 {
-    add(c, "where", "%s", c->place);
-    add(c, "host", "%s", shared(c, "host"));
-    add(c, "processor", "%s", shared(c, "processor"));
-    add(c, "cores", "%s", shared(c, "cores"));
-    add(c, "processor quota", "%s", shared(c, "processor_quota"));
-    add(c, "memory limit", "%s", shared(c, "memory_limit"));
-    add(c, "governor", "%s", shared(c, "governor"));
-    add(c, "congestion control", "%s", shared(c, "congestion_control"));
-    add(c, "environment", "%s", shared(c, "environment"));
-    add(c, "kernel", "%s", shared(c, "kernel"));
-    add(c, "program", "%s", shared(c, "program"));
-    add(c, "commit", "%s", shared(c, "commit"));
-    add(c, "started", "%s", run->manifest.start);
+    add_condition(c, "where", "%s", c->location);
+    add_condition(c, "host", "%s", shared_fact(c, "host"));
+    add_condition(c, "processor", "%s", shared_fact(c, "processor"));
+    add_condition(c, "cores", "%s", shared_fact(c, "cores"));
+    add_condition(c, "processor quota", "%s", shared_fact(c, "processor_quota"));
+    add_condition(c, "memory limit", "%s", shared_fact(c, "memory_limit"));
+    add_condition(c, "governor", "%s", shared_fact(c, "governor"));
+    add_condition(c, "congestion control", "%s", shared_fact(c, "congestion_control"));
+    add_condition(c, "environment", "%s", shared_fact(c, "environment"));
+    add_condition(c, "kernel", "%s", shared_fact(c, "kernel"));
+    add_condition(c, "program", "%s", shared_fact(c, "program"));
+    add_condition(c, "commit", "%s", shared_fact(c, "commit"));
+    add_condition(c, "started", "%s", run->manifest.start);
 }
 
-/* Averages of one minute, which count the run before as well. */
+/* One-minute load averages at the start of a run; they include the run before. */
 static void add_load(struct comparison *c)
 {
     double low = (double)INFINITY, high = -(double)INFINITY;
@@ -118,9 +119,9 @@ static void add_load(struct comparison *c)
         high = load > high ? load : high;
     }
     if (low <= high)
-        add(c, "load", "%.2f to %.2f when a run began", low, high);
+        add_condition(c, "load", "%.2f to %.2f when a run began", low, high);
     else
-        add(c, "load", RUN_NOT_RECORDED);
+        add_condition(c, "load", RUN_NOT_RECORDED);
 }
 
 static void add_runs(struct comparison *c)
@@ -132,8 +133,8 @@ static void add_runs(struct comparison *c)
         failed += c->list->runs[i].state == RUN_FAILED;
         interleaved = interleaved && c->list->runs[i].has_attempt;
     }
-    add(c, "runs", "%zu, %zu of them failed%s", c->list->length, failed,
-        interleaved ? "; the modes ran in blocks" : "");
+    add_condition(c, "runs", "%zu, %zu of them failed%s", c->list->length, failed,
+                  interleaved ? "; the modes ran in blocks" : "");
 }
 
 static void warn_about_speed(struct comparison *c, const struct mode *m)
@@ -228,7 +229,8 @@ static void warn_about_outliers(struct comparison *c)
     strbuf_release(&names);
 }
 
-/* With the same seeds, contenders must learn alike; staleness or an error shows here. */
+/* With the same seeds, contenders must reach the same accuracy; staleness or a defect shows here.
+ */
 static void warn_about_learning(struct comparison *c)
 {
     for (size_t i = 0; i < c->ratio_count; i++) {
@@ -246,7 +248,7 @@ static void warn_about_learning(struct comparison *c)
     }
 }
 
-/* The pair of the verdict may differ in more than its architecture. */
+/* The modes of the verdict may differ in transport as well as in architecture. */
 static void note_transports(struct comparison *c)
 {
     const struct mode *a;
@@ -254,10 +256,10 @@ static void note_transports(struct comparison *c)
     const char *over_a;
     const char *over_b;
 
-    if (c->match == SIZE_MAX)
+    if (c->main_ratio == SIZE_MAX)
         return;
-    a = &c->modes[c->ratios[c->match].a];
-    b = &c->modes[c->ratios[c->match].b];
+    a = &c->modes[c->ratios[c->main_ratio].a];
+    b = &c->modes[c->ratios[c->main_ratio].b];
     over_a = comparison_carrier(a);
     over_b = comparison_carrier(b);
     if (over_a && over_b && strcmp(over_a, over_b) != 0)
@@ -270,7 +272,7 @@ static void note_transports(struct comparison *c)
             a->label, over_a, b->label, over_b);
 }
 
-/* Some bytes go over TCP while all ranks are on one host. */
+/* True when a mode sends bytes over TCP while all ranks are on one host. */
 static bool uses_loopback(const struct comparison *c)
 {
     bool uses = false;
@@ -280,7 +282,7 @@ static bool uses_loopback(const struct comparison *c)
 
         uses = uses || (carrier && strstr(carrier, "TCP"));
     }
-    return uses && strncmp(c->place, "On this host", strlen("On this host")) == 0;
+    return uses && strncmp(c->location, "On this host", strlen("On this host")) == 0;
 }
 
 static void add_notes(struct comparison *c, const struct mode *mode)
@@ -324,13 +326,13 @@ static void add_notes(struct comparison *c, const struct mode *mode)
 
 void comparison_add_conditions(struct comparison *c)
 {
-    const struct mode *mode = any_mode(c);
+    const struct mode *mode = representative_mode(c);
 
     for (size_t i = 0; i < c->list->length && c->title[0] == '\0'; i++)
         (void)snprintf(c->title, sizeof(c->title), "%s", c->list->runs[i].attempt.title);
     if (mode) {
         add_job(c, mode->first);
-        add_place(c, mode->first);
+        add_host(c, mode->first);
     }
     add_load(c);
     add_runs(c);

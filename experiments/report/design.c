@@ -1,5 +1,6 @@
 /*
- * design.json: read strictly, because a verdict rests on it, and written before the first run.
+ * design: reads and writes design.json.  It is read strictly, because verdicts depend on it, and
+ * written before the first run.
  */
 #include "experiments/report/design.h"
 
@@ -60,7 +61,7 @@ enum status design_read(const char *folder, struct design *ret, bool *ret_found,
 {
     struct design design = design_default();
     char path[4096];
-    struct json_place place = {path, 1};
+    struct json_position position = {path, 1};
     json_t *object = NULL;
     enum status status = file_join(path, sizeof(path), folder, DESIGN_FILE, err);
 
@@ -72,7 +73,7 @@ enum status design_read(const char *folder, struct design *ret, bool *ret_found,
         return STATUS_OK;
     }
     if (status == STATUS_OK)
-        status = json_fields_read(object, &place, fields, sizeof(fields) / sizeof(fields[0]),
+        status = json_fields_read(object, &position, fields, sizeof(fields) / sizeof(fields[0]),
                                   &design, err);
     if (status == STATUS_OK)
         status = read_pairs(path, json_object_get(object, "pairs"), &design, err);

@@ -1,6 +1,7 @@
 /*
- * Two reports as JSON, whether they were read or made just now: modes are found by name, conditions
- * are the settings that report.json has of each mode, and figures are those of its runs.
+ * diff: compares two reports in their JSON form, read from a file or made from runs: modes are
+ * matched by name, conditions are each mode's "facts" in report.json, and figures are those of its
+ * runs.
  */
 #include "experiments/report/diff.h"
 
@@ -101,7 +102,7 @@ static const json_t *find_mode(const json_t *report, const char *name)
     return NULL;
 }
 
-/* An empty fact says no more than one that is missing. */
+/* An empty fact counts as missing. */
 static const char *fact_of(const json_t *mode, const char *name)
 {
     const char *value = json_string_value(json_object_get(json_object_get(mode, "facts"), name));
@@ -109,18 +110,18 @@ static const char *fact_of(const json_t *mode, const char *name)
     return value && value[0] != '\0' ? value : RUN_NOT_RECORDED;
 }
 
-/* The program is what is judged, and other seeds are other draws of the same. */
+/* The program is the subject of the comparison, and other seeds are other samples of the same. */
 static bool may_differ(const struct diff_request *r, const char *name)
 {
     return parse_list_has("program,commit,seed", name) || parse_list_has(r->ignore, name);
 }
 
-static bool differs(const json_t *before, const json_t *now, const char *name)
+static bool fact_differs(const json_t *before, const json_t *now, const char *name)
 {
     return strcmp(fact_of(before, name), fact_of(now, name)) != 0;
 }
 
-/* Has an earlier mode, which both reports have, the same difference? */
+/* True when an earlier mode that both reports have shows the same difference. */
 static bool was_listed(const struct diff_request *r, size_t index, const char *name)
 {
     const json_t *modes = json_object_get(r->now, "modes");
@@ -146,7 +147,7 @@ static size_t list_difference(const struct diff_request *r, size_t index, const 
     const bool may = may_differ(r, name);
     struct strbuf line = STRBUF_INIT;
 
-    if (!differs(before, now, name) || was_listed(r, index, name))
+    if (!fact_differs(before, now, name) || was_listed(r, index, name))
         return 0;
     strbuf_addf(&line, "%s: %s (%s) was '%s' and is '%s'", may ? "differs" : "NOT COMPARABLE", name,
                 json_string_value(json_object_get(now, "name")), fact_of(before, name),
@@ -157,7 +158,7 @@ static size_t list_difference(const struct diff_request *r, size_t index, const 
     return !may;
 }
 
-/* Every setting that either has; returns those that may not differ and do. */
+/* List every setting that differs; returns the number of those that must not differ. */
 static size_t list_differences(const struct diff_request *r, struct strbuf *out)
 {
     size_t count = 0, i;
@@ -198,8 +199,8 @@ static void list_unmatched_modes(const json_t *report, const json_t *other, cons
 
 /* ---- figures ---- */
 
-/* One mode in both: before, now. */
-struct pair {
+/* One mode in both reports: [0] before, [1] now. */
+struct mode_pair {
     const char *name;  /* borrowed */
     double *values[2]; /* owned */
     struct sample samples[2];
@@ -207,10 +208,10 @@ struct pair {
     struct unpaired unpaired;
 };
 
-/* Logarithms of the figure of its good runs, in the order of their blocks, as reports list them;
- * `values` has room for all runs of the report. */
-static size_t collect(const json_t *report, const char *mode, enum metric_index metric,
-                      double *values)
+/* Logarithms of the figure of the mode's good runs, in the order of the report, which is that of
+ * the blocks; `values` has room for all runs of the report. */
+static size_t collect_log_values(const json_t *report, const char *mode, enum metric_index metric,
+                                 double *values)
 {
     size_t n = 0, i;
     const json_t *run;
@@ -228,7 +229,7 @@ static size_t collect(const json_t *report, const char *mode, enum metric_index 
 }
 
 static enum status read_pair(const struct diff_request *r, enum metric_index metric,
-                             struct pair *pair, struct error *err)
+                             struct mode_pair *pair, struct error *err)
 {
     const json_t *const reports[2] = {r->before, r->now};
     enum status status = STATUS_OK;
@@ -239,19 +240,19 @@ static enum status read_pair(const struct diff_request *r, enum metric_index met
         if (status != STATUS_OK)
             break;
         pair->samples[k] = (struct sample){
-            pair->values[k], collect(reports[k], pair->name, metric, pair->values[k])};
+            pair->values[k], collect_log_values(reports[k], pair->name, metric, pair->values[k])};
         status = statistics_spread(pair->values[k], pair->samples[k].n, &pair->spreads[k], err);
     }
     return status;
 }
 
-static bool has_both(const struct pair *pair)
+static bool has_both(const struct mode_pair *pair)
 {
     return pair->samples[0].n > 0 && pair->samples[1].n > 0;
 }
 
 /* Fill pairs[].unpaired.  One correlation for all modes: they share the machine. */
-static enum status compare_pairs(struct pair *pairs, size_t count, struct error *err)
+static enum status compare_pairs(struct mode_pair *pairs, size_t count, struct error *err)
 {
     struct sample *all = NULL;
     double correlation;
@@ -272,12 +273,12 @@ static enum status compare_pairs(struct pair *pairs, size_t count, struct error 
     return STATUS_OK;
 }
 
-static bool has_too_few(const struct pair *pair)
+static bool has_too_few(const struct mode_pair *pair)
 {
     return isnan(pair->unpaired.interval.low);
 }
 
-static const char *state_of(const struct pair *pair, int better)
+static const char *state_of(const struct mode_pair *pair, int better)
 {
     const struct unpaired *u = &pair->unpaired;
 
@@ -290,7 +291,7 @@ static const char *state_of(const struct pair *pair, int better)
     return better == 0 ? "differs" : (u->difference > 0) == (better > 0) ? "better" : "worse";
 }
 
-static void add_pair(const struct pair *pair, enum metric_index metric, struct strbuf *out)
+static void add_pair(const struct mode_pair *pair, enum metric_index metric, struct strbuf *out)
 {
     const struct interval interval = {exp(pair->unpaired.interval.low),
                                       exp(pair->unpaired.interval.high)};
@@ -303,7 +304,7 @@ static void add_pair(const struct pair *pair, enum metric_index metric, struct s
                 pair->unpaired.p_difference, state_of(pair, metric_specs[metric].better));
 }
 
-static enum status check_gate(const struct gate *gate, const struct pair *pairs, size_t count,
+static enum status check_gate(const struct gate *gate, const struct mode_pair *pairs, size_t count,
                               bool *ret_failed, struct strbuf *out, struct error *err)
 {
     for (size_t i = 0; i < count; i++) {
@@ -327,16 +328,16 @@ static enum status check_gate(const struct gate *gate, const struct pair *pairs,
     return STATUS_OK;
 }
 
-static void release_pair(struct pair *pair)
+static void release_pair(struct mode_pair *pair)
 {
     free(pair->values[0]);
     free(pair->values[1]);
 }
 
-/* Every mode that both have, with good runs of either; *ret_count of them into `pairs`, which has
+/* Read every mode that has good runs in both reports: *ret_count of them into `pairs`, which has
  * room for all modes. */
 static enum status read_pairs(const struct diff_request *r, enum metric_index metric,
-                              struct pair *pairs, size_t *ret_count, struct strbuf *out,
+                              struct mode_pair *pairs, size_t *ret_count, struct strbuf *out,
                               struct error *err)
 {
     enum status status = STATUS_OK;
@@ -345,7 +346,7 @@ static enum status read_pairs(const struct diff_request *r, enum metric_index me
 
     json_array_foreach(json_object_get(r->now, "modes"), i, mode)
     {
-        struct pair pair = {.name = json_string_value(json_object_get(mode, "name"))};
+        struct mode_pair pair = {.name = json_string_value(json_object_get(mode, "name"))};
 
         if (!find_mode(r->before, pair.name) || status != STATUS_OK)
             continue;
@@ -370,7 +371,7 @@ static enum status write_figures(const struct diff_request *r, bool *ret_failed,
                                  struct error *err)
 {
     const enum metric_index metric = r->gate ? r->gate->metric : METRIC_samples_per_second;
-    struct pair *pairs = NULL;
+    struct mode_pair *pairs = NULL;
     size_t count = 0;
     enum status status = mem_calloc(json_array_size(json_object_get(r->now, "modes")),
                                     sizeof(*pairs), "modes", &pairs, err);

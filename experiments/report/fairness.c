@@ -1,8 +1,9 @@
 /*
- * Is the comparison fair?  Every setting that a run records becomes a fact: the configuration, the
- * manifest, and each option that does not itself describe synchronisation.  A fact must have one
- * value inside a mode and the same value in all modes; seeds may vary inside a mode but the set of
- * them must be the same.  Each breach is a reason that names the fact, the modes and the values.
+ * fairness: checks that modes are comparable.  Every setting that a run records becomes a fact: the
+ * configuration, the manifest, and each option.  A fact must have one value inside a mode, and,
+ * unless it describes synchronisation, the same value in all modes; seeds may vary inside a mode
+ * but the sets of seeds must be equal.  Each violation is a reason that names the fact, the modes
+ * and the values.
  */
 #include "experiments/report/comparison.h"
 
@@ -21,42 +22,42 @@
 #define SERVER_SETTINGS "server_settings"
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* What a comparison is about: these may differ between modes. */
-static const char *const compared[] = {"sync",
-                                       "backend",
-                                       "servers",
-                                       "replicas",
-                                       "server_placement",
-                                       "server_weights",
-                                       "reduce",
-                                       "ps_update",
-                                       "bucket_cap_mb",
-                                       "consistency",
-                                       "staleness",
-                                       "backup_workers",
-                                       "asp_lr",
-                                       "delay_compensation",
-                                       "partition_bytes",
-                                       "transport",
-                                       "comm_hook",
-                                       "ps_transport",
-                                       "connections",
-                                       "priority",
-                                       "compression",
-                                       "compression_down",
-                                       "top_k",
-                                       "overlap_forward",
-                                       "powersgd_rank",
-                                       "powersgd_start_iter",
-                                       "powersgd_min_rate",
-                                       "broadcast_buffers",
-                                       "static_graph",
-                                       "join_divide",
-                                       "comm_cpu",
-                                       "devices"};
+/* The subject of a comparison: these may differ between modes. */
+static const char *const compared_settings[] = {"sync",
+                                                "backend",
+                                                "servers",
+                                                "replicas",
+                                                "server_placement",
+                                                "server_weights",
+                                                "reduce",
+                                                "ps_update",
+                                                "bucket_cap_mb",
+                                                "consistency",
+                                                "staleness",
+                                                "backup_workers",
+                                                "asp_lr",
+                                                "delay_compensation",
+                                                "partition_bytes",
+                                                "transport",
+                                                "comm_hook",
+                                                "ps_transport",
+                                                "connections",
+                                                "priority",
+                                                "compression",
+                                                "compression_down",
+                                                "top_k",
+                                                "overlap_forward",
+                                                "powersgd_rank",
+                                                "powersgd_start_iter",
+                                                "powersgd_min_rate",
+                                                "broadcast_buffers",
+                                                "static_graph",
+                                                "join_divide",
+                                                "comm_cpu",
+                                                "devices"};
 
-/* What differs from run to run, or from process to process, without touching results. */
-static const char *const ignored[] = {
+/* Settings that differ between runs or processes without effect on results. */
+static const char *const ignored_settings[] = {
     "rank",           "world_size",     "local_rank",       "standalone",
     "init_method",    "group",          "run_dir",          "save",
     "log_level",      "seed",           "on_rank_loss",     "reconnect_ms",
@@ -96,7 +97,7 @@ static void add_fact(struct run_facts *f, const char *name, const char *value)
     f->count++;
 }
 
-/* Checkpoints take steady time: how often one is made counts, and that none is. */
+/* Checkpoints take steady time, so their interval is a fact, and their absence too. */
 static void add_checkpoints(struct run_facts *f, const json_t *options)
 {
     const json_t *folder = json_object_get(json_object_get(options, "checkpoint-dir"), "value");
@@ -117,13 +118,13 @@ static void add_number(struct run_facts *f, const char *name, uint64_t value)
     add_fact(f, name, text);
 }
 
-/* A fact of the host or the program; "" is one that the manifest lacks. */
+/* A fact of the host or the program; "": not in the manifest. */
 static void add_known(struct run_facts *f, const char *name, const char *value)
 {
     add_fact(f, name, value[0] != '\0' ? value : RUN_NOT_RECORDED);
 }
 
-/* NaN is no limit where the manifest's version records limits. */
+/* NaN means no limit if the manifest's version records limits, else not recorded. */
 static void add_limit(struct run_facts *f, const char *name, double value, bool records_limits)
 {
     char text[32] = "";
@@ -135,7 +136,7 @@ static void add_limit(struct run_facts *f, const char *name, double value, bool 
     add_known(f, name, text);
 }
 
-static void add_place(struct run_facts *f, const struct run_manifest *manifest)
+static void add_host_facts(struct run_facts *f, const struct run_manifest *manifest)
 {
     add_known(f, "host", manifest->host);
     add_known(f, "processor", manifest->cpu);
@@ -153,7 +154,7 @@ static void add_place(struct run_facts *f, const struct run_manifest *manifest)
     add_known(f, "commit", manifest->git);
 }
 
-/* "threads=2 tls=0", of servers that differ one behind the other. */
+/* "threads=2 tls=0"; the different settings of several servers are joined by "; ". */
 static void add_servers(struct run_facts *f, const struct run *run)
 {
     char text[VALUE_MAX] = "";
@@ -167,7 +168,7 @@ static void add_servers(struct run_facts *f, const struct run *run)
         add_fact(f, SERVER_SETTINGS, text);
 }
 
-/* Options of the manifest that nothing above has covered; '-' in names becomes '_'. */
+/* Options of the manifest that are no facts yet; '-' in names becomes '_'. */
 static void add_options(struct run_facts *f, json_t *options)
 {
     const char *key;
@@ -182,15 +183,15 @@ static void add_options(struct run_facts *f, json_t *options)
         (void)snprintf(name, sizeof(name), "%s", key);
         for (char *p = name; *p; p++)
             *p = *p == '-' ? '_' : *p;
-        if (is_configuration(name) || is_listed(name, ignored, COUNT_OF(ignored)))
+        if (is_configuration(name) || is_listed(name, ignored_settings, COUNT_OF(ignored_settings)))
             continue;
         if (value && json_scalar_text(value, text, sizeof(text)))
             add_fact(f, name, text);
     }
 }
 
-/* Devices that divide a process's batch (--sync dataparallel): each does what a rank does in the
- * other modes, so what counts is their number and their part of the batch. */
+/* The number of devices that share a process's batch (--sync dataparallel): each corresponds to a
+ * rank of the other modes, so world size and batch size are compared per device. */
 static uint64_t devices_of(const struct run *run)
 {
     const json_t *devices = json_object_get(json_object_get(run->options, "devices"), "value");
@@ -215,8 +216,8 @@ static void add_configured(struct run_facts *f, const char *name, const char *va
         add_fact(f, name, value);
 }
 
-/* A failed run says nothing but its seed: it was meant to be part of the set. */
-static void gather(const struct run *run, struct run_facts *f)
+/* A failed run contributes only its seed, which belongs to the set of its mode. */
+static void collect_run_facts(const struct run *run, struct run_facts *f)
 {
     uint64_t devices = devices_of(run);
 
@@ -234,7 +235,7 @@ static void gather(const struct run *run, struct run_facts *f)
     add_number(f, "world_size", run->manifest.world_size * devices);
     add_number(f, "steps", run->summary.steps);
     add_checkpoints(f, run->options);
-    add_place(f, &run->manifest);
+    add_host_facts(f, &run->manifest);
     add_servers(f, run);
     add_options(f, run->options);
 }
@@ -255,8 +256,8 @@ static struct fact *find_fact(struct comparison *c, const char *name)
     return NULL;
 }
 
-/* Add a fact with a value for each mode that is there; room was made for FACTS_PER_RUN. */
-static enum status add_name(struct comparison *c, const char *name, struct error *err)
+/* Add a fact with room for a value of each mode; c->facts has room for FACTS_PER_RUN. */
+static enum status add_fact_name(struct comparison *c, const char *name, struct error *err)
 {
     struct fact *fact = &c->facts[c->fact_count];
     enum status status;
@@ -267,7 +268,7 @@ static enum status add_name(struct comparison *c, const char *name, struct error
     if (status != STATUS_OK)
         return status;
     (void)snprintf(fact->name, sizeof(fact->name), "%s", name);
-    fact->is_compared = is_listed(name, compared, COUNT_OF(compared));
+    fact->is_compared = is_listed(name, compared_settings, COUNT_OF(compared_settings));
     c->fact_count++;
     return STATUS_OK;
 }
@@ -277,8 +278,7 @@ static int compare_texts(const void *a, const void *b)
     return strverscmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The set of one fact's values over the runs of a mode that tell it: "1, 2, 3", and how many they
- * are. */
+/* The set of one fact's values over the runs of a mode that have it: "1, 2, 3", and its size. */
 static enum status join_values(const struct comparison *c, const struct run_facts *facts,
                                size_t mode, const char *name, char **ret, size_t *ret_count,
                                struct error *err)
@@ -330,8 +330,8 @@ static enum status fill_fact(struct comparison *c, const struct run_facts *facts
     return STATUS_OK;
 }
 
-/* One process alone has another world size, and so another number of steps, by design; `sparring
- * launch` sets OMP_NUM_THREADS for several. */
+/* The single-process mode differs by design in world size and number of steps; `sparring launch`
+ * sets OMP_NUM_THREADS only for several ranks. */
 static bool must_match(const struct comparison *c, const struct fact *fact, size_t mode)
 {
     static const char *const of_several[] = {"world_size", "steps", "environment"};
@@ -341,7 +341,7 @@ static bool must_match(const struct comparison *c, const struct fact *fact, size
             !is_listed(fact->name, of_several, COUNT_OF(of_several)));
 }
 
-static bool differs(const struct comparison *c, const struct fact *fact, size_t a, size_t b)
+static bool modes_differ(const struct comparison *c, const struct fact *fact, size_t a, size_t b)
 {
     return must_match(c, fact, a) && must_match(c, fact, b) &&
            strcmp(fact->values[a], fact->values[b]) != 0;
@@ -350,13 +350,13 @@ static bool differs(const struct comparison *c, const struct fact *fact, size_t 
 bool comparison_is_fair(const struct comparison *c, size_t a, size_t b)
 {
     for (size_t i = 0; i < c->fact_count; i++)
-        if (differs(c, &c->facts[i], a, b))
+        if (modes_differ(c, &c->facts[i], a, b))
             return false;
     return true;
 }
 
 /* "batch_size differs: 64 (ring), 32 (ps-1, ps-2)". */
-static void explain(struct comparison *c, const struct fact *fact)
+static void add_reason(struct comparison *c, const struct fact *fact)
 {
     struct strbuf text = STRBUF_INIT;
 
@@ -364,14 +364,14 @@ static void explain(struct comparison *c, const struct fact *fact)
         bool is_first = true;
 
         for (size_t earlier = 0; earlier < m; earlier++)
-            if (must_match(c, fact, earlier) && !differs(c, fact, earlier, m))
+            if (must_match(c, fact, earlier) && !modes_differ(c, fact, earlier, m))
                 is_first = false;
         if (!must_match(c, fact, m) || !is_first)
             continue;
         strbuf_addf(&text, "%s%s (%s", text.length > 0 ? ", " : "",
                     fact->values[m][0] ? fact->values[m] : "none", c->modes[m].name);
         for (size_t later = m + 1; later < c->mode_count; later++)
-            if (must_match(c, fact, later) && !differs(c, fact, m, later))
+            if (must_match(c, fact, later) && !modes_differ(c, fact, m, later))
                 strbuf_addf(&text, ", %s", c->modes[later].name);
         strbuf_add(&text, ")");
     }
@@ -386,9 +386,9 @@ static void compare_modes(struct comparison *c)
 
         for (size_t a = 0; a < c->mode_count; a++)
             for (size_t b = a + 1; b < c->mode_count; b++)
-                unequal = unequal || differs(c, &c->facts[i], a, b);
+                unequal = unequal || modes_differ(c, &c->facts[i], a, b);
         if (unequal)
-            explain(c, &c->facts[i]);
+            add_reason(c, &c->facts[i]);
     }
 }
 
@@ -401,9 +401,9 @@ enum status comparison_check_fairness(struct comparison *c, struct error *err)
     if (status == STATUS_OK)
         status = mem_calloc(FACTS_PER_RUN, sizeof(*c->facts), "facts", &c->facts, err);
     for (size_t i = 0; i < c->list->length && status == STATUS_OK; i++) {
-        gather(&c->list->runs[i], &facts[i]);
+        collect_run_facts(&c->list->runs[i], &facts[i]);
         for (size_t k = 0; k < facts[i].count && status == STATUS_OK; k++)
-            status = add_name(c, facts[i].facts[k].name, err);
+            status = add_fact_name(c, facts[i].facts[k].name, err);
     }
     for (size_t i = 0; i < c->fact_count && status == STATUS_OK; i++)
         status = fill_fact(c, facts, &c->facts[i], err);

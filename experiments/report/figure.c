@@ -1,5 +1,5 @@
 /*
- * The set of figures: made in the order of the page, drawn by gnuplot one after the other.
+ * figure: the set of figures, made in the order of the page and drawn by gnuplot one by one.
  */
 #include "experiments/report/figure.h"
 
@@ -35,8 +35,8 @@ void figure_set_release(struct figure_set *set)
     set->count = 0;
 }
 
-/* Without gnuplot, or when it fails, the page keeps the table and says why. */
-static enum status draw(struct figure_set *set, struct figure *f, struct error *err)
+/* Without gnuplot, or when it fails, the page shows the table and the reason. */
+static enum status draw_figure(struct figure_set *set, struct figure *f, struct error *err)
 {
     struct gnuplot_picture picture = {.name = f->name,
                                       .title = f->title,
@@ -89,7 +89,7 @@ enum status figure_set_make(const struct comparison *c, struct figure_set *ret, 
         ret->count++;
         status = makers[i](c, f, err);
         if (status == STATUS_OK && f->cells.length > 0)
-            status = draw(ret, f, err);
+            status = draw_figure(ret, f, err);
         if (status == STATUS_OK && !is_whole(f))
             status = error_set(err, STATUS_NO_MEMORY, "no memory for the figure '%s'", f->name);
         if (status == STATUS_OK && f->cells.length == 0) {

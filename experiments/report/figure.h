@@ -20,7 +20,7 @@ struct legend_entry {
 struct figure {
     const char *name;          /* "throughput"; an identifier in the page */
     const char *title;         /* what it shows */
-    struct strbuf description; /* for who cannot see it */
+    struct strbuf description; /* for screen readers */
     struct strbuf script;      /* of gnuplot, without terminal and output */
     struct strbuf svg;         /* "" without gnuplot */
     struct strbuf caption;     /* how to read it */
@@ -28,7 +28,7 @@ struct figure {
     struct text_list texts, tool_tips; /* see gnuplot.h */
     struct legend_entry legend[24];
     size_t legend_count;
-    /* The table: `columns` headings, then cells row by row. */
+    /* The table: headings.length columns, then cells row by row. */
     struct text_list headings, cells;
 };
 
@@ -38,8 +38,8 @@ struct figure_set {
     char problem[512]; /* why there are no pictures, or not all; "" */
 };
 
-/* Make every figure that the runs allow and draw it.  A missing gnuplot is no failure: `problem`
- * says so and the tables stay. */
+/* Make and draw every figure for which the runs have data.  A missing gnuplot is no failure: it is
+ * noted in `problem`, and the tables remain. */
 enum status figure_set_make(const struct comparison *c, struct figure_set *ret, struct error *err);
 void figure_set_release(struct figure_set *set);
 
@@ -49,7 +49,7 @@ const char *figure_mode_color(const struct comparison *c, size_t mode);
 /* The dash type of gnuplot for a line of a mode: contenders are solid, controls are dashed. */
 int figure_mode_dash(const struct comparison *c, size_t mode);
 
-/* ---- the pieces, by file ---- */
+/* ---- shared by figure*.c ---- */
 
 enum status figure_throughput(const struct comparison *c, struct figure *f, struct error *err);
 enum status figure_split(const struct comparison *c, struct figure *f, struct error *err);

@@ -1,6 +1,7 @@
 /*
- * Figures with one row per mode: throughput, the parts of a step, bytes against the formula.  Rows
- * go down the page in the order of the modes; y counts upwards, so row 0 stands at y = rows - 1.
+ * figure_bars: figures with one row per mode: throughput, the parts of a step, bytes against the
+ * formula.  Rows run down the page in the order of the modes; y points up, so row 0 is at y = rows
+ * - 1.
  */
 #include "experiments/report/figure.h"
 #include "experiments/report/format.h"

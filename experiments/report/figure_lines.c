@@ -1,6 +1,6 @@
 /*
- * Figures with one line per run or mode: loss against time and against steps, and the distribution
- * of step times.  Long runs are averaged down to LOSS_POINTS points before they are drawn.
+ * figure_lines: figures with one line per run or mode: loss against time and against steps, and the
+ * distribution of step times.  Long runs are averaged down to LOSS_POINTS points before drawing.
  */
 #include "experiments/report/figure.h"
 #include "experiments/report/format.h"
@@ -32,7 +32,7 @@ static double mean_loss(const struct run *run, size_t s)
     return sum / (double)run->rank_count;
 }
 
-static size_t shortest(const struct run *run)
+static size_t shortest_rank_steps(const struct run *run)
 {
     size_t steps = run->ranks[0].length;
 
@@ -46,7 +46,7 @@ static size_t shortest(const struct run *run)
 static void add_loss_block(struct figure *f, const struct run *run, size_t block,
                            struct loss_range *range)
 {
-    size_t steps = shortest(run);
+    size_t steps = shortest_rank_steps(run);
     size_t bin = (steps + LOSS_POINTS - 1) / LOSS_POINTS;
     double seconds = 0;
 
@@ -69,10 +69,11 @@ static void add_loss_block(struct figure *f, const struct run *run, size_t block
     strbuf_add(&f->script, "END\n");
 }
 
-/* Loss of a run after a share of its steps: mean over the twentieth of them around it. */
+/* Loss of a run at TABLE_POINTS equidistant steps: each a mean over a window of a twentieth of all.
+ */
 static void add_loss_cells(struct figure *f, const struct mode *mode, const struct run *run)
 {
-    size_t steps = shortest(run);
+    size_t steps = shortest_rank_steps(run);
     size_t window = steps / 20 > 0 ? steps / 20 : 1;
     double seconds = 0;
 

@@ -1,6 +1,6 @@
 /*
- * What every figure is made of: frame, legend, labels, colours.  The colours are those of Okabe and
- * Ito, told apart with the common kinds of colour blindness.
+ * figure_parts: elements of every figure: frame, legend, labels, colours.  The colours are those of
+ * Okabe and Ito, distinguishable with the common kinds of colour blindness.
  */
 #include "experiments/report/figure.h"
 

@@ -1,3 +1,6 @@
+/*
+ * format: implements format.h with snprintf into the caller's buffers; no locale, no state.
+ */
 #include "experiments/report/format.h"
 
 #include "experiments/report/statistics.h"
@@ -25,9 +28,9 @@ void format_number(double value, int decimals, char text[FORMAT_MAX])
     length = strlen(plain);
     digits = strcspn(plain, ".") - sign;
     for (size_t i = 0; i < length && out + 2 < FORMAT_MAX; i++) {
-        size_t place = i - sign;
+        size_t position = i - sign;
 
-        if (i > sign && place < digits && (digits - place) % 3 == 0)
+        if (i > sign && position < digits && (digits - position) % 3 == 0)
             text[out++] = ',';
         text[out++] = plain[i];
     }

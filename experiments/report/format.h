@@ -1,5 +1,5 @@
 /*
- * format: numbers as people read them.  Unknown values (NaN) are a dash.
+ * format: numbers as text for reports.  Unknown values (NaN) are a dash.
  */
 #ifndef SPARRING_EXPERIMENTS_REPORT_FORMAT_H
 #define SPARRING_EXPERIMENTS_REPORT_FORMAT_H

@@ -1,5 +1,6 @@
 /*
- * A change that fails must be past the limit and more than chance: the test of the blocks decides.
+ * gate: a change fails only when it is past the limit and significant by the sign-flip test over
+ * the blocks.
  */
 #include "experiments/report/gate.h"
 
@@ -58,12 +59,12 @@ enum status gate_check(const struct gate *gate, const struct comparison *c, bool
     bool is_past;
 
     *ret_failed = false;
-    if (c->match == SIZE_MAX)
+    if (c->main_ratio == SIZE_MAX)
         return error_set(err, STATUS_CONFIG, "--fail-if %s: there are no two modes to compare",
                          gate->text);
-    first = c->modes[c->ratios[c->match].a].name;
-    second = c->modes[c->ratios[c->match].b].name;
-    status = comparison_pair_by(c, &c->ratios[c->match], gate->metric, &p, err);
+    first = c->modes[c->ratios[c->main_ratio].a].name;
+    second = c->modes[c->ratios[c->main_ratio].b].name;
+    status = comparison_pair_by(c, &c->ratios[c->main_ratio], gate->metric, &p, err);
     if (status != STATUS_OK)
         return status;
     ratio = exp(p.mean);

@@ -23,13 +23,14 @@ struct gate {
  * samples_per_second) and a change that is not 0. */
 enum status gate_parse(const char *text, struct gate *ret, struct error *err);
 
-/* Is a figure that is `ratio` times the other one past the change? */
+/* True when a figure that is `ratio` times the other one is past the change. */
 bool gate_is_past(const struct gate *gate, double ratio);
 
 /*
- * The first mode of the match held against the second, block by block: *ret_failed when the ratio
- * is past the change and the sign-flip test finds a difference at the design's level.  One line in
- * `lines`.  STATUS_CONFIG when there is no match, or too few blocks to find any difference.
+ * Compare the first mode of the main ratio with the second, block by block: *ret_failed when the
+ * ratio is past the change and the sign-flip test finds a difference at the design's level. Appends
+ * one line to `lines`.  STATUS_CONFIG when there is no main ratio, or too few blocks for
+ * significance.
  */
 enum status gate_check(const struct gate *gate, const struct comparison *c, bool *ret_failed,
                        struct strbuf *lines, struct error *err);

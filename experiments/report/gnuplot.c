@@ -1,8 +1,8 @@
 /*
- * A temporary folder holds the script and the SVG; both are gone when gnuplot_draw returns.  The
- * SVG is taken from its canvas group on: the head is ours (role, title, description), identifiers
- * get the picture's prefix so that several pictures share a page, gnuplot's plot titles become tool
- * tips, and "@k@" becomes the k-th text.
+ * gnuplot: a temporary folder holds the script and the SVG and is removed before gnuplot_draw
+ * returns.  The SVG is copied from its canvas group on: the head is written here (role, title,
+ * description), identifiers get the picture's prefix so that a page can hold several pictures,
+ * gnuplot's plot titles become tool tips, and "@k@" becomes the k-th text.
  */
 #include "experiments/report/gnuplot.h"
 
@@ -45,7 +45,7 @@ static void close_folder(const struct work_folder *f)
     (void)rmdir(f->path);
 }
 
-/* A single-quoted gnuplot string: nothing is special inside but the quote, which is doubled. */
+/* A single-quoted gnuplot string: only the quote is special inside, and it is doubled. */
 static void add_quoted(struct strbuf *out, const char *text)
 {
     strbuf_add(out, "'");
@@ -75,7 +75,7 @@ static enum status write_script(const struct gnuplot_picture *picture, const str
     return status;
 }
 
-/* gnuplot's first line of complaint that says something. */
+/* Report the first line of gnuplot's error output with a message. */
 static enum status explain_failure(const struct gnuplot_picture *picture, const char *how,
                                    const char *log_path, struct error *err)
 {

@@ -1,7 +1,7 @@
 /*
- * gnuplot: runs the gnuplot program of the host on a script and makes its SVG fit to stand inside
- * an HTML page.  Only numbers and names of ours reach the script; texts of users come in
- * afterwards, escaped, so no name can be taken for a command.
+ * gnuplot: runs the host's gnuplot program on a script and converts its SVG for an HTML page.  Only
+ * numbers and our own names reach the script; texts of users are inserted afterwards, escaped, so
+ * no text can act as a gnuplot command.
  */
 #ifndef SPARRING_EXPERIMENTS_REPORT_GNUPLOT_H
 #define SPARRING_EXPERIMENTS_REPORT_GNUPLOT_H
@@ -21,7 +21,7 @@ struct gnuplot_picture {
     const char *title, *description;
     unsigned height;
     const struct strbuf *script;    /* after `set terminal` and `set output` */
-    const struct text_list *texts;  /* the k-th stands for "@k@" in the picture */
+    const struct text_list *texts;  /* the k-th replaces "@k@" in the picture */
     const struct text_list *titles; /* tool tip of the k-th plot element */
 };
 
@@ -30,7 +30,7 @@ struct gnuplot_picture {
 enum status gnuplot_draw(const struct gnuplot_picture *picture, struct strbuf *out,
                          struct error *err);
 
-/* The second half alone: gnuplot's SVG in `text` to an element for HTML. */
+/* The conversion alone: append gnuplot's SVG in `text` as an element for HTML. */
 enum status gnuplot_embed(const struct gnuplot_picture *picture, const char *text,
                           struct strbuf *out, struct error *err);
 

@@ -1,7 +1,8 @@
 /*
- * Runs into modes.  A run that `sparring compare` started carries its mode's name and place; any
- * other run is named after what its configuration says about synchronisation.  Modes keep the order
- * of the experiment file, else: all-reduce, parameter server, control, single process.
+ * group: groups runs into modes.  A run that `sparring compare` started has its mode's name and
+ * index in attempt.json; the mode of any other run is named after the synchronisation settings of
+ * its configuration.  Modes keep the order of the experiment file, else: all-reduce, parameter
+ * server, control, single process.
  */
 #include "experiments/report/comparison.h"
 
@@ -91,17 +92,17 @@ static void find_key(const struct run *run, bool with_ranks, struct mode_key *ke
                    run->attempt.label[0] ? run->attempt.label : run->attempt.mode);
 }
 
-/* Insert the key unless its name is there; ordered by `order`, equal ones by appearance. */
+/* Insert the key unless its name exists; sorted by `order`, equal ones by appearance. */
 static void insert_key(struct mode_key *keys, size_t *count, const struct mode_key *key)
 {
-    size_t place = *count;
+    size_t position = *count;
 
     for (size_t i = 0; i < *count; i++)
         if (strcmp(keys[i].name, key->name) == 0)
             return;
-    for (; place > 0 && keys[place - 1].order > key->order; place--)
-        keys[place] = keys[place - 1];
-    keys[place] = *key;
+    for (; position > 0 && keys[position - 1].order > key->order; position--)
+        keys[position] = keys[position - 1];
+    keys[position] = *key;
     (*count)++;
 }
 
@@ -148,8 +149,8 @@ static void assign_runs(struct comparison *c, const struct mode_key *keys, bool 
 }
 
 /* A figure's known values over the good runs of a mode, and their spread. */
-static enum status collect(struct comparison *c, size_t mode_index, enum metric_index metric,
-                           struct error *err)
+static enum status collect_metric(struct comparison *c, size_t mode_index, enum metric_index metric,
+                                  struct error *err)
 {
     struct mode *mode = &c->modes[mode_index];
     size_t n = 0;
@@ -195,7 +196,7 @@ static enum status compute_figures(struct comparison *c, struct error *err)
                 metric_compute(&c->list->runs[i], c->design->target_accuracy, &c->metrics[i], err);
     for (size_t m = 0; m < c->mode_count; m++)
         for (int k = 0; k < METRIC_COUNT && status == STATUS_OK; k++)
-            status = collect(c, m, (enum metric_index)k, err);
+            status = collect_metric(c, m, (enum metric_index)k, err);
     return status == STATUS_OK ? score_outliers(c, err) : status;
 }
 

@@ -1,6 +1,6 @@
 /*
- * The checks of json_fields.h over jansson, which parses and limits depth (2048) itself.  Duplicate
- * members are refused.  Nothing is kept between calls.
+ * json_fields: the checks of json_fields.h over jansson, which parses and limits depth (2048).
+ * Duplicate members are refused.  No state between calls.
  */
 #include "experiments/report/json_fields.h"
 
@@ -15,11 +15,11 @@
 
 #define FILE_BYTES_MAX ((size_t)16 << 20)
 
-static enum status bad_member(const struct json_place *place, const char *name, const char *wanted,
-                              struct error *err)
+static enum status bad_member(const struct json_position *position, const char *name,
+                              const char *wanted, struct error *err)
 {
-    return error_set(err, STATUS_DATA, "%s:%zu: '%s' is not %s", place->path, place->line, name,
-                     wanted);
+    return error_set(err, STATUS_DATA, "%s:%zu: '%s' is not %s", position->path, position->line,
+                     name, wanted);
 }
 
 /* FNV-1a (RFC 9923), 32 bits. */
@@ -65,14 +65,14 @@ int json_scalar_text(const json_t *value, char *text, size_t size)
     }
 }
 
-static enum status read_field(const json_t *value, const struct json_place *place,
+static enum status read_field(const json_t *value, const struct json_position *position,
                               const struct json_field *field, char *target, struct error *err)
 {
     switch (field->kind) {
     case FIELD_COUNT:
     case FIELD_NANOSECONDS:
         if (!json_is_integer(value) || json_integer_value(value) < 0)
-            return bad_member(place, field->name, "an integer of at least 0", err);
+            return bad_member(position, field->name, "an integer of at least 0", err);
         if (field->kind == FIELD_COUNT)
             *(uint64_t *)(void *)(target + field->offset) = (uint64_t)json_integer_value(value);
         else
@@ -80,19 +80,19 @@ static enum status read_field(const json_t *value, const struct json_place *plac
         return STATUS_OK;
     case FIELD_NUMBER:
         if (!json_is_number(value) && !json_is_null(value))
-            return bad_member(place, field->name, "a number", err);
+            return bad_member(position, field->name, "a number", err);
         *(double *)(void *)(target + field->offset) =
             json_is_null(value) ? (double)NAN : json_number_value(value);
         return STATUS_OK;
     case FIELD_TEXT:
         if (!json_scalar_text(value, target + field->offset, field->size))
-            return bad_member(place, field->name, "a text", err);
+            return bad_member(position, field->name, "a text", err);
         return STATUS_OK;
     }
     return STATUS_OK;
 }
 
-enum status json_fields_read(const json_t *object, const struct json_place *place,
+enum status json_fields_read(const json_t *object, const struct json_position *position,
                              const struct json_field *fields, size_t count, void *target,
                              struct error *err)
 {
@@ -101,28 +101,29 @@ enum status json_fields_read(const json_t *object, const struct json_place *plac
         enum status status = STATUS_OK;
 
         if (value)
-            status = read_field(value, place, &fields[i], target, err);
+            status = read_field(value, position, &fields[i], target, err);
         else if (fields[i].is_needed)
-            status = error_set(err, STATUS_DATA, "%s:%zu: '%s' is missing", place->path,
-                               place->line, fields[i].name);
+            status = error_set(err, STATUS_DATA, "%s:%zu: '%s' is missing", position->path,
+                               position->line, fields[i].name);
         if (status != STATUS_OK)
             return status;
     }
     return STATUS_OK;
 }
 
-enum status json_line_read(const char *text, size_t size, const struct json_place *place,
+enum status json_line_read(const char *text, size_t size, const struct json_position *position,
                            json_t **ret, struct error *err)
 {
     json_error_t reason;
     json_t *object = json_loadb(text, size, JSON_REJECT_DUPLICATES, &reason);
 
     if (!object)
-        return error_set(err, STATUS_DATA, "%s:%zu: not JSON: %s", place->path, place->line,
+        return error_set(err, STATUS_DATA, "%s:%zu: not JSON: %s", position->path, position->line,
                          reason.text);
     if (!json_is_object(object)) {
         json_decref(object);
-        return error_set(err, STATUS_DATA, "%s:%zu: not a JSON object", place->path, place->line);
+        return error_set(err, STATUS_DATA, "%s:%zu: not a JSON object", position->path,
+                         position->line);
     }
     *ret = object;
     return STATUS_OK;

@@ -1,6 +1,6 @@
 /*
- * From records to figures.  Steady steps are all but the first metric_warm_up(steps).  Times are
- * pooled over the ranks of a run; nothing here pools over runs.
+ * metric: computes the figures of one run from its records.  Steady steps are all but the first
+ * metric_warm_up(steps).  Times are pooled over the ranks of a run, never over runs.
  */
 #include "experiments/report/metric.h"
 
@@ -98,8 +98,9 @@ enum status metric_step_times(const struct run *run, double **ret, size_t *ret_c
     return STATUS_OK;
 }
 
-/* Sum over ranks of the rank's samples over its time, and of the median of that of its steps. */
-static enum status throughput(const struct run *run, struct run_metrics *m, struct error *err)
+/* Sums over the ranks: samples of a rank over its time, and the median rate of its steps. */
+static enum status compute_throughput(const struct run *run, struct run_metrics *m,
+                                      struct error *err)
 {
     for (size_t i = 0; i < run->rank_count; i++) {
         const struct records *rank = &run->ranks[i];
@@ -147,7 +148,8 @@ static double half_throughput(const struct run *run, unsigned half)
     return sum;
 }
 
-static enum status percentiles(const struct run *run, struct run_metrics *m, struct error *err)
+static enum status compute_percentiles(const struct run *run, struct run_metrics *m,
+                                       struct error *err)
 {
     double *times = NULL;
     size_t count = 0;
@@ -165,7 +167,7 @@ static enum status percentiles(const struct run *run, struct run_metrics *m, str
 }
 
 /* Means over the steady steps of all ranks: the parts of a step, and its bytes. */
-static void split(const struct run *run, struct run_metrics *m)
+static void compute_step_parts(const struct run *run, struct run_metrics *m)
 {
     double compute = 0, comm = 0, input = 0, optimizer = 0, tx = 0, rx = 0;
     double count = 0;
@@ -195,8 +197,8 @@ static void split(const struct run *run, struct run_metrics *m)
     m->rx_payload_bytes = rx / count;
 }
 
-/* What the ranks say about themselves at their end. */
-static void ends(const struct run *run, struct run_metrics *m)
+/* Figures from the end records of ranks and servers. */
+static void compute_end_figures(const struct run *run, struct run_metrics *m)
 {
     double ranks = (double)run->rank_count;
     double expected_tx = 0, expected_rx = 0, wire = 0, cpu = 0, peak = 0, total = 0, samples = 0;
@@ -208,7 +210,7 @@ static void ends(const struct run *run, struct run_metrics *m)
         expected_rx += end->expected_rx_payload_bytes;
         wire += end->tx_wire_bytes / (double)run->ranks[i].length;
         cpu += end->cpu_seconds;
-        if (!(end->peak_rss_bytes <= peak) && !isnan(peak)) /* one unknown: not known */
+        if (!(end->peak_rss_bytes <= peak) && !isnan(peak)) /* NaN when one of them is NaN */
             peak = end->peak_rss_bytes;
         total += end->peak_rss_bytes;
         for (size_t s = 0; s < run->ranks[i].length; s++)
@@ -229,7 +231,7 @@ static void ends(const struct run *run, struct run_metrics *m)
     m->total_rss_bytes = total;
 }
 
-/* Different names in the start records; NaN: a process wrote none. */
+/* The number of different host names in the start records; NaN: a process wrote none. */
 static double count_hosts(const struct run *run)
 {
     const size_t total = run->rank_count + run->server_count;
@@ -249,7 +251,7 @@ static double count_hosts(const struct run *run)
     return count;
 }
 
-static void server_bytes(const struct run *run, struct run_metrics *m)
+static void compute_server_bytes(const struct run *run, struct run_metrics *m)
 {
     double tx = 0, rx = 0;
     double rounds = (double)run->ranks[0].length * (double)run->server_count;
@@ -262,8 +264,9 @@ static void server_bytes(const struct run *run, struct run_metrics *m)
     m->server_rx_payload_bytes = rx / rounds;
 }
 
-/* How far the ranks drifted apart, and what became of their pushes. */
-static void drift(const struct run *run, struct run_metrics *m)
+/* Staleness and late pushes from the servers, skipped steps, and the spread of the ranks' speeds.
+ */
+static void compute_rank_spread(const struct run *run, struct run_metrics *m)
 {
     double used = 0, sum = 0, late = 0, fastest = 0, slowest = 0;
 
@@ -304,8 +307,7 @@ static double final_loss(const struct run *run)
     return sum / count;
 }
 
-/* Time of the steps of the rank that evaluates until it first found the target; NaN: it never did.
- */
+/* Time of the evaluating rank's steps until it first measured the target accuracy; NaN: never. */
 static double seconds_to_target(const struct run *run, double target)
 {
     for (size_t i = 0; i < run->rank_count; i++) {
@@ -330,15 +332,15 @@ enum status metric_compute(const struct run *run, double target, struct run_metr
     struct run_metrics m = {0};
     enum status status;
 
-    status = throughput(run, &m, err);
+    status = compute_throughput(run, &m, err);
     if (status == STATUS_OK)
-        status = percentiles(run, &m, err);
+        status = compute_percentiles(run, &m, err);
     if (status != STATUS_OK)
         return status;
-    split(run, &m);
-    ends(run, &m);
-    server_bytes(run, &m);
-    drift(run, &m);
+    compute_step_parts(run, &m);
+    compute_end_figures(run, &m);
+    compute_server_bytes(run, &m);
+    compute_rank_spread(run, &m);
     m.final_loss = final_loss(run);
     m.seconds_to_target = seconds_to_target(run, target);
     m.test_accuracy = run->summary.test_accuracy;

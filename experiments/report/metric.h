@@ -51,7 +51,7 @@
     X(drift, "throughput of the second half over that of the first", "", 3, 0)                     \
     X(steps, "steps", "", 0, 0)
 
-/* NaN: the records do not tell. */
+/* NaN: not in the records. */
 struct run_metrics {
 #define X(name, title, unit, decimals, better) double name;
     METRIC_LIST(X)

@@ -1,8 +1,8 @@
 /*
- * The sign-flip test counts the ways to choose signs of d whose sum is as far from 0 as the one
- * seen.  Up to ENUMERATED_MAX blocks it goes through all of them (each differs from the one before
- * in one sign, so that each takes one addition); beyond, it draws FLIPS of them, and the one seen
- * counts as drawn, so that the p is never too small (Phipson and Smyth 2010).
+ * paired: the sign-flip test counts the assignments of signs to d whose sum is at least as far from
+ * 0 as the observed one.  Up to ENUMERATED_MAX blocks it enumerates all of them in Gray code (each
+ * differs from the one before in one sign and costs one addition); beyond, it draws FLIPS of them
+ * and counts the observed one as drawn, so that p is never too small (Phipson and Smyth 2010).
  */
 #include "experiments/report/paired.h"
 
@@ -24,21 +24,22 @@
 
 static double flip_all(const double *d, size_t n, double limit)
 {
-    const uint64_t ways = UINT64_C(1) << (n - 1); /* the others are these with all signs turned */
+    const uint64_t ways = UINT64_C(1)
+                          << (n - 1); /* by symmetry: the other half has all signs turned */
     double sum = 0;
     uint64_t far = 0, minus = 0;
 
     for (size_t i = 0; i < n; i++)
         sum += d[i];
     for (uint64_t k = 1;; k++) {
-        size_t place;
+        size_t position;
 
         far += fabs(sum) >= limit;
         if (k == ways)
             break;
-        place = (size_t)__builtin_ctzll(k); /* Gray's code: the place whose sign turns */
-        sum += minus >> place & 1 ? 2 * d[place] : -2 * d[place];
-        minus ^= UINT64_C(1) << place;
+        position = (size_t)__builtin_ctzll(k); /* Gray code: the position whose sign turns */
+        sum += minus >> position & 1 ? 2 * d[position] : -2 * d[position];
+        minus ^= UINT64_C(1) << position;
     }
     return (double)far / (double)ways;
 }

@@ -1,8 +1,8 @@
 /*
- * paired: two modes over blocks.  A block is one run of every mode, adjacent in time, with one
- * seed; what one block has in common (a busy host, a warm processor) falls out of the ratio within
- * it.  d is log(figure of the first / figure of the second) of a block, and everything here is
- * about the mean of d.  Pure functions.
+ * paired: compares two modes over blocks.  A block is one run of every mode, adjacent in time, with
+ * one seed; effects common to a block (a busy host, a warm processor) cancel in the ratio.  d is
+ * log(figure of the first / figure of the second) of a block, and all results are about the mean of
+ * d.  Pure functions.
  *
  * Source: Fisher 1935 (the sign-flip test).
  */
@@ -29,10 +29,10 @@ enum status paired_compare(const double *d, size_t n, double level, double margi
                            struct paired *ret, struct error *err);
 
 /* Fewest blocks with which one of `pairs` can be found different at `level`: the sign-flip test of
- * n blocks cannot go below 2 / 2^n, and Holm wants level / pairs of the first one. */
+ * n blocks has p >= 2 / 2^n, and Holm requires level / pairs of the first one. */
 size_t paired_least_blocks(size_t pairs, double level);
 
-/* Blocks with which such a pair would be decided, one way or the other, with a probability of 80 %:
+/* Blocks with which such a pair would be decided (different or equivalent) with a power of 80 %, by
  * the normal approximation, at most PAIRED_BLOCKS_MAX; 0: more than that, or not known. */
 size_t paired_blocks_to_decide(const struct paired *p, double level, double margin);
 

@@ -1,8 +1,8 @@
 /*
- * Mode against mode, block by block.  The pairs that get a verdict were registered before the runs
- * (design.h).  Runs without a design have one such pair, the same whatever they measured: the first
- * all-reduce mode and the first parameter-server mode, else the first two contenders, else the
- * first contender and the control.
+ * pairs: compares pairs of modes block by block.  The pairs that get a verdict were registered
+ * before the runs (design.h).  Runs without a design have one such pair, chosen independently of
+ * their results: the first all-reduce mode and the first parameter-server mode, else the first two
+ * contenders, else the first contender and the control.
  */
 #include "experiments/report/comparison.h"
 
@@ -16,7 +16,7 @@
 
 #define NO_BLOCK UINT64_MAX
 
-/* What `sparring compare` counted; of other runs those with one seed belong together. */
+/* The repeat that `sparring compare` recorded; other runs with the same seed form a block. */
 static uint64_t block_of(const struct run *run)
 {
     uint64_t seed;
@@ -37,8 +37,8 @@ static size_t find_run(const struct comparison *c, size_t mode, uint64_t block)
 
 /* Logarithms of the ratios of all blocks in which both ran well and have the figure; d has room for
  * all runs. */
-static size_t collect(const struct comparison *c, const struct ratio *r, enum metric_index metric,
-                      double *d, size_t *ret_broken)
+static size_t collect_log_ratios(const struct comparison *c, const struct ratio *r,
+                                 enum metric_index metric, double *d, size_t *ret_broken)
 {
     size_t n = 0;
 
@@ -70,8 +70,9 @@ static enum status pair_by(const struct comparison *c, const struct ratio *r,
     enum status status = mem_calloc(c->list->length, sizeof(double), "a pair of modes", &d, err);
 
     if (status == STATUS_OK)
-        status = paired_compare(d, collect(c, r, metric, d, ret_broken), design_level(c->design),
-                                design_log_margin(c->design->margin), ret, err);
+        status =
+            paired_compare(d, collect_log_ratios(c, r, metric, d, ret_broken),
+                           design_level(c->design), design_log_margin(c->design->margin), ret, err);
     free(d);
     return status;
 }
@@ -99,7 +100,7 @@ static const char *option_of(const void *mode, const char *name)
                                                  : "";
 }
 
-/* A step of it may bring less than one of bulk-synchronous sums of exact gradients. */
+/* True when a step may contribute less than one of bulk-synchronous sums of exact gradients. */
 static bool trades_accuracy(const struct mode *mode)
 {
     return mode->first && design_trades_accuracy(option_of, mode);
@@ -107,13 +108,13 @@ static bool trades_accuracy(const struct mode *mode)
 
 static enum status make_ratio(const struct comparison *c, struct ratio *r, struct error *err)
 {
-    const struct ratio turned = {.a = r->b, .b = r->a}; /* less time is more speed */
+    const struct ratio inverse = {.a = r->b, .b = r->a}; /* less time is more speed */
     enum status status;
 
     r->is_to_target = isfinite(c->design->target_accuracy) &&
                       (trades_accuracy(&c->modes[r->a]) || trades_accuracy(&c->modes[r->b]));
     status = r->is_to_target
-                 ? pair_by(c, &turned, METRIC_seconds_to_target, &r->paired, &r->broken, err)
+                 ? pair_by(c, &inverse, METRIC_seconds_to_target, &r->paired, &r->broken, err)
                  : pair_by(c, r, METRIC_samples_per_second, &r->paired, &r->broken, err);
 
     if (status != STATUS_OK)
@@ -123,7 +124,7 @@ static enum status make_ratio(const struct comparison *c, struct ratio *r, struc
     return STATUS_OK;
 }
 
-static bool belong_together(const struct mode *a, const struct mode *b)
+static bool are_comparable(const struct mode *a, const struct mode *b)
 {
     return a->first && b->first && a->role != MODE_SINGLE && b->role != MODE_SINGLE &&
            a->ranks == b->ranks;
@@ -138,7 +139,7 @@ static enum status make_ratios(struct comparison *c, struct error *err)
         for (size_t b = a + 1; b < c->mode_count && status == STATUS_OK; b++) {
             struct ratio *r = &c->ratios[c->ratio_count];
 
-            if (!belong_together(&c->modes[a], &c->modes[b]))
+            if (!are_comparable(&c->modes[a], &c->modes[b]))
                 continue;
             *r = (struct ratio){.a = a, .b = b};
             status = make_ratio(c, r, err);
@@ -149,7 +150,7 @@ static enum status make_ratios(struct comparison *c, struct error *err)
     return status;
 }
 
-/* ---- which of them were asked for ---- */
+/* ---- registered pairs ---- */
 
 static bool has_sync(const struct mode *mode, const char *sync)
 {
@@ -157,7 +158,7 @@ static bool has_sync(const struct mode *mode, const char *sync)
 }
 
 /* 3 all-reduce against parameter server, 2 two contenders, 1 anything. */
-static int suitability(const struct comparison *c, const struct ratio *r)
+static int ratio_rank(const struct comparison *c, const struct ratio *r)
 {
     const struct mode *a = &c->modes[r->a];
     const struct mode *b = &c->modes[r->b];
@@ -173,39 +174,39 @@ static void register_by_rule(struct comparison *c)
     struct ratio *best = NULL;
 
     for (size_t i = 0; i < c->ratio_count; i++)
-        if (!best || suitability(c, &c->ratios[i]) > suitability(c, best))
+        if (!best || ratio_rank(c, &c->ratios[i]) > ratio_rank(c, best))
             best = &c->ratios[i];
     if (best)
         best->is_registered = true;
 }
 
-static void register_those_of_design(struct comparison *c)
+static void register_design_pairs(struct comparison *c)
 {
     for (size_t i = 0; i < c->ratio_count; i++)
         c->ratios[i].is_registered = design_has_pair(c->design, c->modes[c->ratios[i].a].name,
                                                      c->modes[c->ratios[i].b].name);
 }
 
-/* The first pair of the design that ran, or the one by the rule. */
-static void choose_match(struct comparison *c)
+/* The first pair of the design that ran, or the pair of register_by_rule. */
+static void choose_main_ratio(struct comparison *c)
 {
-    c->match = SIZE_MAX;
-    for (size_t k = 0; k < c->design->pair_count && c->match == SIZE_MAX; k++) {
+    c->main_ratio = SIZE_MAX;
+    for (size_t k = 0; k < c->design->pair_count && c->main_ratio == SIZE_MAX; k++) {
         const struct design one = {.pairs = {c->design->pairs[k]}, .pair_count = 1};
 
         for (size_t i = 0; i < c->ratio_count; i++)
             if (design_has_pair(&one, c->modes[c->ratios[i].a].name, c->modes[c->ratios[i].b].name))
-                c->match = i;
+                c->main_ratio = i;
     }
-    for (size_t i = 0; i < c->ratio_count && c->match == SIZE_MAX; i++)
+    for (size_t i = 0; i < c->ratio_count && c->main_ratio == SIZE_MAX; i++)
         if (c->ratios[i].is_registered)
-            c->match = i;
+            c->main_ratio = i;
 }
 
-/* ---- what can be said ---- */
+/* ---- verdicts ---- */
 
-/* Holm over the registered pairs; those that never ran well count, too: they were asked for. */
-static void adjust(struct comparison *c, size_t registered)
+/* Holm's adjustment over the registered pairs, including those without good runs. */
+static void adjust_p_values(struct comparison *c, size_t registered)
 {
     for (size_t i = 0; i < c->ratio_count; i++) {
         struct ratio *r = &c->ratios[i];
@@ -217,7 +218,8 @@ static void adjust(struct comparison *c, size_t registered)
     statistics_holm(&c->ratios->p_equivalence, sizeof(*c->ratios), c->ratio_count, registered);
 }
 
-static enum ratio_state judge(const struct comparison *c, const struct ratio *r, size_t registered)
+static enum ratio_state judge_ratio(const struct comparison *c, const struct ratio *r,
+                                    size_t registered)
 {
     const double level = design_level(c->design);
 
@@ -256,12 +258,12 @@ enum status comparison_pair(struct comparison *c, struct error *err)
     if (status != STATUS_OK)
         return status;
     if (c->list->has_design)
-        register_those_of_design(c);
+        register_design_pairs(c);
     else
         register_by_rule(c);
-    choose_match(c);
-    adjust(c, registered);
+    choose_main_ratio(c);
+    adjust_p_values(c, registered);
     for (size_t i = 0; i < c->ratio_count; i++)
-        c->ratios[i].state = judge(c, &c->ratios[i], registered);
+        c->ratios[i].state = judge_ratio(c, &c->ratios[i], registered);
     return STATUS_OK;
 }

@@ -1,6 +1,7 @@
 /*
- * JSON lines -> struct records.  The file is read whole and cut at line ends; every line is one
- * object whose "kind" picks the table of members that it must have.  Limits: 1 MiB per line.
+ * records: parses JSON lines into struct records.  The file is read whole and split at line ends;
+ * every line is one object whose "kind" selects the table of its required members.  Limit: 1 MiB
+ * per line.
  */
 #include "experiments/report/records.h"
 
@@ -70,7 +71,8 @@ static const struct json_field start_fields[] = {
     {"host", FIELD_TEXT, offsetof(struct records, host), sizeof(((struct records *)0)->host), 0},
 };
 
-/* Settings of a server that change how fast it is; their names are those of server/record.h. */
+/* Settings of a server that affect its speed; members of its start record (server/observe/run_log).
+ */
 static void read_settings(const json_t *object, struct records *r)
 {
     static const char *const names[] = {"threads", "share_memory", "tls",
@@ -100,25 +102,25 @@ void records_release(struct records *r)
     r->length = r->capacity = 0;
 }
 
-static enum status add_step(const json_t *object, const struct json_place *place, struct records *r,
-                            struct error *err)
+static enum status add_step(const json_t *object, const struct json_position *position,
+                            struct records *r, struct error *err)
 {
     struct step_record step = {0};
     enum status status =
-        json_fields_read(object, place, step_fields, COUNT_OF(step_fields), &step, err);
+        json_fields_read(object, position, step_fields, COUNT_OF(step_fields), &step, err);
 
     if (status != STATUS_OK)
         return status;
     if (r->length > 0 && step.step <= r->steps[r->length - 1].step)
         return error_set(err, STATUS_DATA, "%s:%zu: step %" PRIu64 " comes after step %" PRIu64,
-                         place->path, place->line, step.step, r->steps[r->length - 1].step);
+                         position->path, position->line, step.step, r->steps[r->length - 1].step);
     if (r->length == r->capacity) {
         size_t capacity = r->capacity ? 2 * r->capacity : STEPS_FIRST;
         struct step_record *grown = realloc(r->steps, capacity * sizeof(*grown));
 
         if (!grown)
             return error_set(err, STATUS_NO_MEMORY, "no memory for %zu steps of '%s'", capacity,
-                             place->path);
+                             position->path);
         r->steps = grown;
         r->capacity = capacity;
     }
@@ -126,8 +128,8 @@ static enum status add_step(const json_t *object, const struct json_place *place
     return STATUS_OK;
 }
 
-/* They are few: one per epoch. */
-static enum status add_evaluation(const json_t *object, const struct json_place *place,
+/* Grows by one: there is one evaluation per epoch. */
+static enum status add_evaluation(const json_t *object, const struct json_position *position,
                                   struct records *r, struct error *err)
 {
     struct evaluation *grown =
@@ -135,15 +137,15 @@ static enum status add_evaluation(const json_t *object, const struct json_place 
 
     if (!grown)
         return error_set(err, STATUS_NO_MEMORY, "no memory for the evaluations of '%s'",
-                         place->path);
+                         position->path);
     r->evaluations = grown;
     grown[r->evaluation_count] = (struct evaluation){.steps = r->length};
-    return json_fields_read(object, place, evaluation_fields, COUNT_OF(evaluation_fields),
+    return json_fields_read(object, position, evaluation_fields, COUNT_OF(evaluation_fields),
                             &grown[r->evaluation_count++], err);
 }
 
 /* Two lists of numbers, the pushes one longer than the bounds. */
-static enum status read_histogram(const json_t *object, const struct json_place *place,
+static enum status read_histogram(const json_t *object, const struct json_position *position,
                                   struct end_record *end, struct error *err)
 {
     const json_t *bounds = json_object_get(object, "staleness_bounds");
@@ -156,14 +158,14 @@ static enum status read_histogram(const json_t *object, const struct json_place 
         return error_set(err, STATUS_DATA,
                          "%s:%zu: 'staleness_pushes' has %zu numbers for %zu in "
                          "'staleness_bounds'",
-                         place->path, place->line, length, json_array_size(bounds));
+                         position->path, position->line, length, json_array_size(bounds));
     for (size_t i = 0; i < length; i++) {
         const json_t *bound = json_array_get(bounds, i);
         const json_t *count = json_array_get(pushes, i);
 
         if (!json_is_integer(count) || (i + 1 < length && !json_is_integer(bound)))
             return error_set(err, STATUS_DATA, "%s:%zu: a histogram holds no whole number",
-                             place->path, place->line);
+                             position->path, position->line);
         end->pushes[i] = (double)json_integer_value(count);
         end->bounds[i] = (double)json_integer_value(bound);
     }
@@ -171,36 +173,37 @@ static enum status read_histogram(const json_t *object, const struct json_place 
     return STATUS_OK;
 }
 
-static enum status add_end(const json_t *object, const struct json_place *place, struct records *r,
-                           struct error *err)
+static enum status add_end(const json_t *object, const struct json_position *position,
+                           struct records *r, struct error *err)
 {
     enum status status =
-        json_fields_read(object, place, end_fields, COUNT_OF(end_fields), &r->end, err);
+        json_fields_read(object, position, end_fields, COUNT_OF(end_fields), &r->end, err);
 
-    return status == STATUS_OK ? read_histogram(object, place, &r->end, err) : status;
+    return status == STATUS_OK ? read_histogram(object, position, &r->end, err) : status;
 }
 
-static enum status add_record(const json_t *object, const struct json_place *place,
+static enum status add_record(const json_t *object, const struct json_position *position,
                               struct records *r, struct error *err)
 {
     const char *kind = json_string_value(json_object_get(object, "kind"));
 
     if (!kind)
-        return error_set(err, STATUS_DATA, "%s:%zu: 'kind' is missing", place->path, place->line);
+        return error_set(err, STATUS_DATA, "%s:%zu: 'kind' is missing", position->path,
+                         position->line);
     if (strcmp(kind, "step") == 0)
-        return add_step(object, place, r, err);
+        return add_step(object, position, r, err);
     if (strcmp(kind, "start") == 0)
         read_settings(object, r);
     if (strcmp(kind, "start") == 0)
-        return json_fields_read(object, place, start_fields, COUNT_OF(start_fields), r, err);
+        return json_fields_read(object, position, start_fields, COUNT_OF(start_fields), r, err);
     if (strcmp(kind, "end") == 0)
-        return add_end(object, place, r, err);
+        return add_end(object, position, r, err);
     if (strcmp(kind, "evaluation") == 0)
-        return add_evaluation(object, place, r, err);
+        return add_evaluation(object, position, r, err);
     return STATUS_OK;
 }
 
-static enum status add_line(const char *line, size_t size, const struct json_place *place,
+static enum status add_line(const char *line, size_t size, const struct json_position *position,
                             struct records *r, struct error *err)
 {
     json_t *object = NULL;
@@ -208,11 +211,11 @@ static enum status add_line(const char *line, size_t size, const struct json_pla
 
     if (size > LINE_BYTES_MAX)
         return error_set(err, STATUS_DATA, "%s:%zu: the line has %zu bytes, more than %zu",
-                         place->path, place->line, size, LINE_BYTES_MAX);
-    status = json_line_read(line, size, place, &object, err);
+                         position->path, position->line, size, LINE_BYTES_MAX);
+    status = json_line_read(line, size, position, &object, err);
     if (status != STATUS_OK)
         return status;
-    status = add_record(object, place, r, err);
+    status = add_record(object, position, r, err);
     json_decref(object);
     return status;
 }
@@ -220,19 +223,19 @@ static enum status add_line(const char *line, size_t size, const struct json_pla
 static enum status read_lines(const char *path, const char *text, size_t size, struct records *r,
                               struct error *err)
 {
-    struct json_place place = {.path = path};
+    struct json_position position = {.path = path};
     const char *end = text + size;
 
     while (text < end) {
         const char *newline = memchr(text, '\n', (size_t)(end - text));
         enum status status;
 
-        place.line++;
+        position.line++;
         if (!newline) {
             r->was_cut = true;
             break;
         }
-        status = add_line(text, (size_t)(newline - text), &place, r, err);
+        status = add_line(text, (size_t)(newline - text), &position, r, err);
         if (status != STATUS_OK)
             return status;
         text = newline + 1;

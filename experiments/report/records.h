@@ -1,7 +1,8 @@
 /*
  * records: the lines of one rank<r>.jsonl or server<k>.jsonl.  The kinds are "start", "step",
  * "evaluation" and "end"; other kinds are skipped.  A malformed line is an error that names file
- * and line; only a last line without its end, as a killed process leaves it, is dropped and noted.
+ * and line; only an incomplete last line, as a killed process leaves it, is dropped and sets
+ * was_cut.
  */
 #ifndef SPARRING_EXPERIMENTS_REPORT_RECORDS_H
 #define SPARRING_EXPERIMENTS_REPORT_RECORDS_H
@@ -17,7 +18,7 @@
 
 struct evaluation {
     uint64_t epoch;
-    size_t steps;                    /* of this rank before it */
+    size_t steps;                    /* steps of this rank before it */
     double test_loss, test_accuracy; /* NaN: not known */
 };
 
@@ -29,17 +30,17 @@ struct end_record {
     double expected_tx_payload_bytes, expected_rx_payload_bytes; /* per step */
     double peak_rss_bytes, cpu_seconds;
     double skipped_steps;              /* of a rank; NaN: not known */
-    double used_pushes, staleness_sum; /* of a server, like what follows; NaN: not known */
+    double used_pushes, staleness_sum; /* of a server, like the members below; NaN: not known */
     double late_pushes;
     size_t buckets;                       /* of the histogram of staleness; 0: there is none */
-    double bounds[STALENESS_BUCKETS_MAX]; /* greatest staleness of each; the last one has none */
+    double bounds[STALENESS_BUCKETS_MAX]; /* greatest staleness of each; the last is unbounded */
     double pushes[STALENESS_BUCKETS_MAX];
 };
 
 struct records {
     unsigned index;            /* rank or server number */
     char host[256];            /* of the "start" line; "" without one */
-    char settings[512];        /* of a server's: "threads=2 tls=0 ..."; "" where it says none */
+    char settings[512];        /* of a server: "threads=2 tls=0 ..."; "": none recorded */
     struct step_record *steps; /* owned, in order of step */
     size_t length, capacity;
     struct evaluation *evaluations; /* owned, in order of epoch */

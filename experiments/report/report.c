@@ -1,7 +1,6 @@
 /*
- * The subcommand and the glue: read runs, compare them, draw, write four files.  All texts are made
- * in memory before the first file is written, and each file is written atomically, so a failure
- * leaves no half report.
+ * report: the subcommand: reads runs, compares them, draws figures, writes four files.  Each file
+ * is made in memory and written atomically, so that a failure leaves no half-written file.
  */
 #include "experiments/report/report.h"
 
@@ -38,10 +37,10 @@ void report_release(struct report *r)
     run_list_release(&r->list);
 }
 
-static enum status write_one(const struct report_content *content, const char *folder,
-                             const char *name,
-                             void (*write)(const struct report_content *, struct strbuf *),
-                             struct error *err)
+static enum status write_report_file(const struct report_content *content, const char *folder,
+                                     const char *name,
+                                     void (*write)(const struct report_content *, struct strbuf *),
+                                     struct error *err)
 {
     struct strbuf text = STRBUF_INIT;
     char path[4096];
@@ -55,17 +54,17 @@ static enum status write_one(const struct report_content *content, const char *f
     return status;
 }
 
-static enum status write_all(const struct report_content *content, const char *folder,
-                             struct error *err)
+static enum status write_report_files(const struct report_content *content, const char *folder,
+                                      struct error *err)
 {
-    enum status status = write_one(content, folder, "report.md", write_markdown, err);
+    enum status status = write_report_file(content, folder, "report.md", write_markdown, err);
 
     if (status == STATUS_OK)
-        status = write_one(content, folder, "report.json", write_json, err);
+        status = write_report_file(content, folder, "report.json", write_json, err);
     if (status == STATUS_OK)
-        status = write_one(content, folder, "report.csv", write_csv, err);
+        status = write_report_file(content, folder, "report.csv", write_csv, err);
     if (status == STATUS_OK)
-        status = write_one(content, folder, "report.html", write_html, err);
+        status = write_report_file(content, folder, "report.html", write_html, err);
     return status;
 }
 
@@ -86,7 +85,7 @@ enum status report_write(const struct report *r, const char *folder, const char 
     if (status == STATUS_OK) {
         content.table = &table;
         content.figures = figures;
-        status = write_all(&content, folder, err);
+        status = write_report_files(&content, folder, err);
         (void)snprintf(ret_problem, problem_size, "%s", figures->problem);
         figure_set_release(figures);
     }
@@ -298,8 +297,8 @@ static enum status write_diff(const struct report_options *o, const char *const 
     return status;
 }
 
-static enum status run(const void *parsed, const char *const *paths, size_t count,
-                       int *ret_exit_code, struct error *err)
+static enum status run_report(const void *parsed, const char *const *paths, size_t count,
+                              int *ret_exit_code, struct error *err)
 {
     const struct report_options *o = parsed;
     char folder[OPTION_TEXT_MAX];
@@ -329,7 +328,7 @@ int report_main(int argc, char **argv)
     static const struct program program = {
         .set = &options_set,
         .options_size = sizeof(struct report_options),
-        .run_words = run,
+        .run_words = run_report,
     };
 
     return program_main(&program, argc, argv);

@@ -1,6 +1,9 @@
 /*
- * report: `sparring report RUN... [--out DIR]`.  Reads run directories, writes report.html,
- * report.md, report.json and report.csv.
+ * report: `sparring report RUN... [--out DIR]` reads run directories and writes report.html,
+ * report.md, report.json and report.csv.  Promises: the report depends on the run directories
+ * alone, and the same runs give the same figures.  Needs: metrics, subprocess (gnuplot), option.
+ * Called by main.c, compare (the report of its own runs), inspect and bench (JSON and text
+ * helpers).
  */
 #ifndef SPARRING_EXPERIMENTS_REPORT_REPORT_H
 #define SPARRING_EXPERIMENTS_REPORT_REPORT_H
@@ -17,7 +20,7 @@ int report_main(int argc, char **argv);
 
 /* ---- for `sparring compare`, which makes the same report of its own runs ---- */
 
-/* Runs and what they say.  The comparison points into the list: do not copy. */
+/* Runs and their comparison.  The comparison points into the list: do not copy. */
 struct report {
     struct run_list list;
     struct comparison comparison;
@@ -28,8 +31,8 @@ enum status report_read(struct report *r, const char *const *paths, size_t count
                         struct error *err);
 void report_release(struct report *r);
 
-/* Write the four files into `folder` (made when missing); `command` is what makes them again.
- * ret_problem gets a line about missing pictures, "" without. */
+/* Write the four files into `folder` (made when missing); `command` is the command line that makes
+ * them again.  ret_problem gets a line about missing pictures, or "". */
 enum status report_write(const struct report *r, const char *folder, const char *command,
                          char *ret_problem, size_t problem_size, struct error *err);
 
@@ -39,7 +42,7 @@ void report_summarise(const struct report *r, struct strbuf *out);
 /* Append `text`, broken at spaces before column 80, each line after `indent` spaces. */
 void report_add_wrapped(struct strbuf *out, const char *text, unsigned indent);
 
-/* Append a word as a shell reads it back: bare when that is safe, else in single quotes. */
+/* Append a word quoted for a shell: bare when that is safe, else in single quotes. */
 void report_add_shell_word(struct strbuf *out, const char *word);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Reading one run directory: attempt.json, manifest.json, summary.json, then the records of ranks
- * and servers, and last the judgement whether the run counts.  Every file may be missing (the run
- * crashed before it), none may be malformed.
+ * run: reads one run directory: attempt.json, manifest.json, summary.json, then the records of
+ * ranks and servers, and last decides whether the run is RUN_OK.  Every file may be missing (the
+ * run crashed before writing it), none may be malformed.
  */
 #include "experiments/report/run.h"
 
@@ -116,13 +116,14 @@ void run_release(struct run *run)
     *run = (struct run){0};
 }
 
-/* PATH/NAME as an object; *ret stays NULL when the file is not there. */
+/* Read PATH/NAME as an object; *ret stays NULL when the file does not exist. */
 static enum status read_member(const char *folder, const char *name, json_t **ret,
-                               struct json_place *place, char *path, size_t size, struct error *err)
+                               struct json_position *position, char *path, size_t size,
+                               struct error *err)
 {
     enum status status = file_join(path, size, folder, name, err);
 
-    *place = (struct json_place){path, 1};
+    *position = (struct json_position){path, 1};
     if (status != STATUS_OK || access(path, F_OK) != 0)
         return status;
     return json_file_read(path, ret, err);
@@ -131,22 +132,21 @@ static enum status read_member(const char *folder, const char *name, json_t **re
 static enum status read_attempt(struct run *run, struct error *err)
 {
     char path[4096];
-    struct json_place place;
+    struct json_position position;
     json_t *object = NULL;
     enum status status =
-        read_member(run->path, ATTEMPT_FILE, &object, &place, path, sizeof(path), err);
+        read_member(run->path, ATTEMPT_FILE, &object, &position, path, sizeof(path), err);
 
     if (status != STATUS_OK || !object)
         return status;
-    status = json_fields_read(object, &place, attempt_fields, COUNT_OF(attempt_fields),
+    status = json_fields_read(object, &position, attempt_fields, COUNT_OF(attempt_fields),
                               &run->attempt, err);
     run->has_attempt = true;
     json_decref(object);
     return status;
 }
 
-/* The configuration as far as the manifest's options tell it: "batch_size" is option "batch-size".
- */
+/* Fill the configuration from the manifest's options: "batch_size" is option "batch-size". */
 static void configuration_from_options(struct run *run)
 {
     for (size_t i = 0; i < run_configuration_length; i++) {
@@ -166,22 +166,22 @@ static void configuration_from_options(struct run *run)
 static enum status read_manifest(struct run *run, struct error *err)
 {
     char path[4096];
-    struct json_place place;
+    struct json_position position;
     json_t *object = NULL;
     json_t *host;
     enum status status =
-        read_member(run->path, "manifest.json", &object, &place, path, sizeof(path), err);
+        read_member(run->path, "manifest.json", &object, &position, path, sizeof(path), err);
 
     if (status != STATUS_OK || !object)
         return status;
     run->has_manifest = true;
     host = json_object_get(object, "host");
-    status = json_fields_read(object, &place, manifest_fields, COUNT_OF(manifest_fields),
+    status = json_fields_read(object, &position, manifest_fields, COUNT_OF(manifest_fields),
                               &run->manifest, err);
     run->manifest.has_environment = json_object_get(host, "environment") != NULL;
     if (status == STATUS_OK && json_is_object(host))
-        status =
-            json_fields_read(host, &place, host_fields, COUNT_OF(host_fields), &run->manifest, err);
+        status = json_fields_read(host, &position, host_fields, COUNT_OF(host_fields),
+                                  &run->manifest, err);
     if (json_is_object(json_object_get(object, "options")))
         run->options = json_incref(json_object_get(object, "options"));
     configuration_from_options(run);
@@ -192,20 +192,20 @@ static enum status read_manifest(struct run *run, struct error *err)
 static enum status read_summary(struct run *run, struct error *err)
 {
     char path[4096];
-    struct json_place place;
+    struct json_position position;
     json_t *object = NULL;
     json_t *configuration;
     enum status status =
-        read_member(run->path, "summary.json", &object, &place, path, sizeof(path), err);
+        read_member(run->path, "summary.json", &object, &position, path, sizeof(path), err);
 
     if (status != STATUS_OK || !object)
         return status;
     run->has_summary = true;
     configuration = json_object_get(object, "configuration");
-    status = json_fields_read(object, &place, summary_fields, COUNT_OF(summary_fields),
+    status = json_fields_read(object, &position, summary_fields, COUNT_OF(summary_fields),
                               &run->summary, err);
     if (status == STATUS_OK && json_is_object(configuration))
-        status = json_fields_read(configuration, &place, run_configuration_fields,
+        status = json_fields_read(configuration, &position, run_configuration_fields,
                                   run_configuration_length, &run->configuration, err);
     json_decref(object);
     return status;
@@ -269,8 +269,9 @@ static enum status read_all_records(struct run *run, struct error *err)
     return status;
 }
 
-static void fail(struct run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void fail(struct run *run, const char *format, ...)
+static void fail_run(struct run *run, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void fail_run(struct run *run, const char *format, ...)
 {
     va_list args;
 
@@ -282,7 +283,7 @@ static void fail(struct run *run, const char *format, ...)
     va_end(args);
 }
 
-/* A rank must be there, have come to its end, and have written every line whole. */
+/* Every rank must have a file with an end record, a step and no incomplete line. */
 static void judge_ranks(struct run *run)
 {
     for (size_t rank = 0; rank < run->manifest.world_size; rank++) {
@@ -292,19 +293,19 @@ static void judge_ranks(struct run *run)
             if (run->ranks[i].index == rank)
                 records = &run->ranks[i];
         if (!records)
-            fail(run, "rank%zu.jsonl is missing (the world size is %" PRIu64 ")", rank,
-                 run->manifest.world_size);
+            fail_run(run, "rank%zu.jsonl is missing (the world size is %" PRIu64 ")", rank,
+                     run->manifest.world_size);
         else if (records->was_cut)
-            fail(run, "rank%zu.jsonl ends inside a line", rank);
+            fail_run(run, "rank%zu.jsonl ends inside a line", rank);
         else if (records->end.status[0] == '\0')
-            fail(run, "rank %zu wrote no end record", rank);
+            fail_run(run, "rank %zu wrote no end record", rank);
         else if (records->length == 0)
-            fail(run, "rank %zu recorded no step", rank);
+            fail_run(run, "rank %zu recorded no step", rank);
     }
 }
 
-/* Bytes are counted as they go, and each way to synchronise has a formula for them: a run that does
- * not follow it did something else than what it says.  The first steps are no exception. */
+/* Each synchronisation mode has a formula for its payload bytes: a run whose counters differ from
+ * it did not do what its configuration says.  All steps count, warm-up included. */
 static void judge_payload(struct run *run)
 {
     for (size_t i = 0; i < run->rank_count; i++) {
@@ -320,48 +321,50 @@ static void judge_payload(struct run *run)
                                        : rank->steps[k].rx_payload_bytes);
             sum -= sides[s] * (double)rank->length; /* NaN: there is no formula */
             if (fabs(sum) > BYTES_ROUNDING * (double)rank->length)
-                fail(run, "rank %u %s %+.1f bytes per step against its formula's %.1f", rank->index,
-                     s == 0 ? "sent" : "received", sum / (double)rank->length, sides[s]);
+                fail_run(run, "rank %u %s %+.1f bytes per step against its formula's %.1f",
+                         rank->index, s == 0 ? "sent" : "received", sum / (double)rank->length,
+                         sides[s]);
         }
     }
 }
 
-/* What ranks or servers left in their end records about a failure. */
+/* Failures in the end records of ranks or servers. */
 static void judge_ends(struct run *run, const char *kind, const struct records *all, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const struct end_record *end = &all[i].end;
 
         if (end->status[0] != '\0' && strcmp(end->status, "ok") != 0)
-            fail(run, "%s %u: %s", kind, all[i].index, end->error[0] ? end->error : end->status);
+            fail_run(run, "%s %u: %s", kind, all[i].index,
+                     end->error[0] ? end->error : end->status);
     }
 }
 
-/* The first reason stays: causes (what the processes said) come before symptoms. */
-static void judge(struct run *run)
+/* The first reason is kept: causes (errors that processes recorded) are checked before symptoms. */
+static void judge_run(struct run *run)
 {
     if (run->configuration.seed[0] == '\0')
         (void)snprintf(run->configuration.seed, sizeof(run->configuration.seed), "%s",
                        run->attempt.seed);
     run->state = RUN_OK;
     if (run->has_summary && strcmp(run->summary.status, "ok") != 0)
-        fail(run, "%s", run->summary.error[0] ? run->summary.error : run->summary.status);
+        fail_run(run, "%s", run->summary.error[0] ? run->summary.error : run->summary.status);
     if (run->summary.recoveries > 0)
-        fail(run,
-             "lost rank %s and went on without (%" PRIu64 " recoveries, %" PRIu64
-             " samples not seen)",
-             run->summary.lost_ranks, run->summary.recoveries, run->summary.samples_lost);
+        fail_run(run,
+                 "lost rank %s and went on without (%" PRIu64 " recoveries, %" PRIu64
+                 " samples not seen)",
+                 run->summary.lost_ranks, run->summary.recoveries, run->summary.samples_lost);
     judge_ends(run, "rank", run->ranks, run->rank_count);
     judge_ends(run, "server", run->servers, run->server_count);
     if (run->has_attempt && strcmp(run->attempt.outcome, "ok") != 0)
-        fail(run, "%s", run->attempt.outcome[0] ? run->attempt.outcome : "not finished");
+        fail_run(run, "%s", run->attempt.outcome[0] ? run->attempt.outcome : "not finished");
     if (!run->has_manifest)
-        fail(run, "manifest.json is missing");
+        fail_run(run, "manifest.json is missing");
     if (!run->has_summary)
-        fail(run, "summary.json is missing: the run did not end in order");
+        fail_run(run, "summary.json is missing: the run did not end in order");
     judge_ranks(run);
     if (run->rank_count == 0)
-        fail(run, "there is no rank<r>.jsonl");
+        fail_run(run, "there is no rank<r>.jsonl");
     judge_payload(run);
 }
 
@@ -421,7 +424,7 @@ enum status run_open(const char *path, struct run *ret, struct error *err)
         run_release(&run);
         return status;
     }
-    judge(&run);
+    judge_run(&run);
     *ret = run;
     return STATUS_OK;
 }

@@ -1,7 +1,7 @@
 /*
- * run: one run directory, read.  What a run leaves there, and what each figure means, is written in
- * experiments/METRICS.md.  A run that crashed is a run with state RUN_FAILED and a reason; a file
- * that breaks its format is an error.
+ * run: the contents of one run directory.  Its files and the meaning of each figure are described
+ * in experiments/METRICS.md.  A run that crashed has state RUN_FAILED and a reason; a malformed
+ * file is an error.
  */
 #ifndef SPARRING_EXPERIMENTS_REPORT_RUN_H
 #define SPARRING_EXPERIMENTS_REPORT_RUN_H
@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* attempt.json: written by `sparring compare` beside the records, so that a run that never came to
- * write anything still belongs to its mode. */
+/* attempt.json: written by `sparring compare` beside the records, so that a run that wrote no file
+ * of its own still belongs to its mode. */
 #define ATTEMPT_FILE "attempt.json"
 struct attempt {
     char title[256];
@@ -27,7 +27,7 @@ struct attempt {
     char command[4096];
 };
 
-/* The settings of a run that decide what is compared; texts, so that any value can be shown. */
+/* The settings of a run that define its mode, as texts, so that any value can be shown. */
 struct run_configuration {
     char model[256], data[256], sync[32], backend[32], transport[32], servers[32], batch_size[32];
     char lr[32], seed[32], reduce[32], ps_update[32], device[64];
@@ -36,7 +36,7 @@ struct run_configuration {
 extern const struct json_field run_configuration_fields[];
 extern const size_t run_configuration_length;
 
-#define RUN_NOT_RECORDED "(not recorded)" /* how reports show what a manifest lacks */
+#define RUN_NOT_RECORDED "(not recorded)" /* shown in reports for values missing in a manifest */
 
 struct run_manifest {
     char run[128], start[32], program[64], git[64];
@@ -45,10 +45,10 @@ struct run_manifest {
     char host[256], cpu[128], kernel[128];
     uint64_t cores;
     double processor_quota, memory_limit; /* of control groups; NaN: none, or not recorded */
-    bool has_environment;                 /* false: of a version that records no limits either */
-    double load;                          /* when it began; NaN: not recorded */
+    bool has_environment;                 /* false: a version that records no limits either */
+    double load;                          /* at the start; NaN: not recorded */
     char governor[32], congestion_control[32];
-    char environment[512]; /* what libraries read of it */
+    char environment[512]; /* the variables that libraries read */
 };
 
 struct run_summary {

@@ -1,6 +1,6 @@
 /*
- * Finding run directories below what the user named.  Folders are read in natural order, so that a
- * report does not depend on the file system.
+ * run_list: finds run directories below the folders that the user named.  Folders are read in
+ * natural order, so that a report does not depend on the file system.
  */
 #include "experiments/report/run.h"
 
@@ -82,7 +82,7 @@ enum status run_list_add(struct run_list *list, const char *path, struct error *
     status = design_read(path, &list->design, &list->has_design, err);
     if (status != STATUS_OK)
         return status;
-    if (list->folders++ > 0) { /* none of several says what was planned for all */
+    if (list->folders++ > 0) { /* the design of one of several folders does not apply to all runs */
         list->design = design_default();
         list->has_design = false;
     }

@@ -1,6 +1,6 @@
 /*
- * Statistics of small samples.  Everything is exact or has a fixed seed, so a report made twice
- * from the same runs is the same report.  Sorting copies keeps the callers' order.
+ * statistics: statistics of small samples.  Every function is exact or has a fixed seed, so the
+ * same runs give the same report.  Functions that sort work on copies and keep the caller's order.
  */
 #include "experiments/report/statistics.h"
 
@@ -36,16 +36,16 @@ void statistics_sort(double *values, size_t n)
 
 double statistics_quantile(const double *sorted, size_t n, double q)
 {
-    double place;
+    double position;
     size_t below;
 
     if (n == 0)
         return (double)NAN;
-    place = q * (double)(n - 1);
-    below = (size_t)floor(place);
+    position = q * (double)(n - 1);
+    below = (size_t)floor(position);
     if (below + 1 >= n)
         return sorted[n - 1];
-    return sorted[below] + (place - (double)below) * (sorted[below + 1] - sorted[below]);
+    return sorted[below] + (position - (double)below) * (sorted[below + 1] - sorted[below]);
 }
 
 double statistics_mean(const double *values, size_t n)
@@ -170,8 +170,8 @@ enum status statistics_outlier_score(const double *values, size_t n, double valu
 
 /* ---- intervals and tests ---- */
 
-/* Between t and -t, over half its terms' series: 1 + (a/b) c + (a (a+2))/(b (b+2)) c^2 + ... */
-static double series(double first, double c, size_t terms)
+/* The series of P(|T| < t): 1 + (a/b) c + (a (a+2))/(b (b+2)) c^2 + ..., a = first, b = a + 1. */
+static double student_series(double first, double c, size_t terms)
 {
     double term = 1, sum = terms > 0 ? 1 : 0;
 
@@ -192,9 +192,10 @@ double statistics_student_tail(double t, size_t freedom)
     double inside;
 
     if (freedom % 2 == 0)
-        inside = sin(angle) * series(1, square, freedom / 2);
+        inside = sin(angle) * student_series(1, square, freedom / 2);
     else
-        inside = 2 / PI * (angle + sin(angle) * cosine * series(2, square, (freedom - 1) / 2));
+        inside =
+            2 / PI * (angle + sin(angle) * cosine * student_series(2, square, (freedom - 1) / 2));
     return inside < 1 ? 1 - inside : 0;
 }
 
@@ -242,7 +243,8 @@ void statistics_holm(double *p, size_t stride, size_t length, size_t hypotheses)
 {
     double reached = 0;
 
-    /* Each round takes the least of those not yet adjusted, which are then kept below 0. */
+    /* Each round adjusts the least of the values not yet adjusted; adjusted ones are marked by a
+     * negative value, -1 - p. */
     for (size_t left = hypotheses; left > 0; left--) {
         double *least = NULL;
 

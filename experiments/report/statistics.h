@@ -1,6 +1,6 @@
 /*
- * statistics: the few pure functions behind every figure of a report.  NaN stands for "unknown";
- * callers leave NaN values out before they come here.
+ * statistics: the pure functions behind every figure of a report.  NaN means unknown; callers leave
+ * NaN values out of the samples.
  *
  * The unit of a comparison is the run: steps inside a run depend on each other, so intervals and
  * tests are over one value per run.

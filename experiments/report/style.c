@@ -1,6 +1,6 @@
 /*
- * The page's style sheet.  Pictures carry fixed colours (gnuplot.h); the attribute selectors below
- * give their ink and grid the theme's colours.
+ * style: the page's style sheet.  Pictures have fixed colours (gnuplot.h); the attribute selectors
+ * below replace those of ink and grid by the theme's colours.
  */
 #include "experiments/report/write.h"
 

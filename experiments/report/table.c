@@ -1,5 +1,5 @@
 /*
- * Which rows the main table has, in which order, and how each cell reads.
+ * table: the rows of the main table, their order, and the text of each cell.
  */
 #include "experiments/report/table.h"
 
@@ -20,12 +20,13 @@ struct row_spec {
 
 #define CELL_MAX (2 * (size_t)FORMAT_MAX)
 
-static void relative(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
+static void relative_cell(const struct comparison *c, const struct mode *m,
+                          char text[2 * FORMAT_MAX])
 {
     format_ratio(comparison_relative(c, m), text);
 }
 
-static void amount(double value, char text[2 * FORMAT_MAX])
+static void format_cost(double value, char text[2 * FORMAT_MAX])
 {
     if (isfinite(value))
         (void)snprintf(text, CELL_MAX, "%.4g", value);
@@ -33,19 +34,20 @@ static void amount(double value, char text[2 * FORMAT_MAX])
         (void)snprintf(text, CELL_MAX, "%s", FORMAT_UNKNOWN);
 }
 
-static void cost_of_samples(const struct comparison *c, const struct mode *m,
+static void cost_of_samples_cell(const struct comparison *c, const struct mode *m,
+                                 char text[2 * FORMAT_MAX])
+{
+    format_cost(comparison_cost_of_samples(c, m), text);
+}
+
+static void cost_to_target_cell(const struct comparison *c, const struct mode *m,
+                                char text[2 * FORMAT_MAX])
+{
+    format_cost(comparison_cost_to_target(c, m), text);
+}
+
+static void efficiency_cell(const struct comparison *c, const struct mode *m,
                             char text[2 * FORMAT_MAX])
-{
-    amount(comparison_cost_of_samples(c, m), text);
-}
-
-static void cost_to_target(const struct comparison *c, const struct mode *m,
-                           char text[2 * FORMAT_MAX])
-{
-    amount(comparison_cost_to_target(c, m), text);
-}
-
-static void efficiency(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
 {
     double share = comparison_efficiency(c, m);
 
@@ -55,7 +57,8 @@ static void efficiency(const struct comparison *c, const struct mode *m, char te
         (void)snprintf(text, CELL_MAX, "%s", FORMAT_UNKNOWN);
 }
 
-static void processes(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
+static void processes_cell(const struct comparison *c, const struct mode *m,
+                           char text[2 * FORMAT_MAX])
 {
     (void)c;
     if (!m->first)
@@ -66,32 +69,34 @@ static void processes(const struct comparison *c, const struct mode *m, char tex
         (void)snprintf(text, CELL_MAX, "%.0f", m->ranks);
 }
 
-static void good_runs(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
+static void good_runs_cell(const struct comparison *c, const struct mode *m,
+                           char text[2 * FORMAT_MAX])
 {
     (void)c;
     (void)snprintf(text, CELL_MAX, "%zu", m->spreads[METRIC_samples_per_second].n);
 }
 
-static void failed_runs(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
+static void failed_runs_cell(const struct comparison *c, const struct mode *m,
+                             char text[2 * FORMAT_MAX])
 {
     (void)c;
     (void)snprintf(text, CELL_MAX, "%zu", m->failed);
 }
 
-#define DESIGN_CELL(name)                                                                          \
-    static void design_##name(const struct comparison *c, const struct mode *m,                    \
-                              char text[2 * FORMAT_MAX])                                           \
+#define CONFIGURATION_CELL(name)                                                                   \
+    static void name##_cell(const struct comparison *c, const struct mode *m,                      \
+                            char text[2 * FORMAT_MAX])                                             \
     {                                                                                              \
         (void)c;                                                                                   \
         (void)snprintf(text, CELL_MAX, "%.60s",                                                    \
                        m->first && m->first->configuration.name[0] ? m->first->configuration.name  \
                                                                    : FORMAT_UNKNOWN);              \
     }
-DESIGN_CELL(sync)
-DESIGN_CELL(reduce)
+CONFIGURATION_CELL(sync)
+CONFIGURATION_CELL(reduce)
 
-static void design_backend(const struct comparison *c, const struct mode *m,
-                           char text[2 * FORMAT_MAX])
+static void backend_cell(const struct comparison *c, const struct mode *m,
+                         char text[2 * FORMAT_MAX])
 {
     (void)c;
     (void)snprintf(text, CELL_MAX, "%.60s%s",
@@ -100,8 +105,8 @@ static void design_backend(const struct comparison *c, const struct mode *m,
                    comparison_over_grpc(m) ? " over grpc" : "");
 }
 
-static void optimizer_place(const struct comparison *c, const struct mode *m,
-                            char text[2 * FORMAT_MAX])
+static void optimizer_cell(const struct comparison *c, const struct mode *m,
+                           char text[2 * FORMAT_MAX])
 {
     (void)c;
     if (!m->first)
@@ -115,7 +120,8 @@ static void optimizer_place(const struct comparison *c, const struct mode *m,
 }
 
 /* "ssp, at most 4 behind". */
-static void consistency(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
+static void consistency_cell(const struct comparison *c, const struct mode *m,
+                             char text[2 * FORMAT_MAX])
 {
     const struct run_configuration *of = m->first ? &m->first->configuration : NULL;
 
@@ -143,9 +149,10 @@ static void bucket_name(const struct end_record *end, size_t i, char name[64])
         (void)snprintf(name, 64, "%.0f", end->bounds[i]);
 }
 
-/* Of the run that stands for the mode, over its servers: "0: 10 %, 1: 85 %, 2: 5 %".  Buckets below
- * half a percent are left out; report.json has all runs' means. */
-static void histogram(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
+/* Shares of pushes by staleness, of the mode's first good run over its servers: "0: 10 %, 1: 85 %,
+ * 2: 5 %".  Buckets below half a percent are left out; report.json has the means of all runs. */
+static void histogram_cell(const struct comparison *c, const struct mode *m,
+                           char text[2 * FORMAT_MAX])
 {
     const struct run *run = m->first;
     double pushes[STALENESS_BUCKETS_MAX] = {0};
@@ -173,20 +180,20 @@ static void histogram(const struct comparison *c, const struct mode *m, char tex
 
 static const struct row_spec row_specs[] = {
     {ROW_SECTION, "Design", METRIC_COUNT, NULL},
-    {ROW_SPECIAL, "synchronisation", METRIC_COUNT, design_sync},
-    {ROW_SPECIAL, "transport", METRIC_COUNT, design_backend},
-    {ROW_SPECIAL, "order of sums", METRIC_COUNT, design_reduce},
-    {ROW_SPECIAL, "consistency", METRIC_COUNT, consistency},
-    {ROW_SPECIAL, "optimizer runs on", METRIC_COUNT, optimizer_place},
-    {ROW_SPECIAL, "processes (ranks + servers)", METRIC_COUNT, processes},
-    {ROW_SPECIAL, "good runs (n)", METRIC_COUNT, good_runs},
-    {ROW_SPECIAL, "failed runs", METRIC_COUNT, failed_runs},
+    {ROW_SPECIAL, "synchronisation", METRIC_COUNT, sync_cell},
+    {ROW_SPECIAL, "transport", METRIC_COUNT, backend_cell},
+    {ROW_SPECIAL, "order of sums", METRIC_COUNT, reduce_cell},
+    {ROW_SPECIAL, "consistency", METRIC_COUNT, consistency_cell},
+    {ROW_SPECIAL, "optimizer runs on", METRIC_COUNT, optimizer_cell},
+    {ROW_SPECIAL, "processes (ranks + servers)", METRIC_COUNT, processes_cell},
+    {ROW_SPECIAL, "good runs (n)", METRIC_COUNT, good_runs_cell},
+    {ROW_SPECIAL, "failed runs", METRIC_COUNT, failed_runs_cell},
     {ROW_SECTION, "Speed", METRIC_COUNT, NULL},
     {ROW_METRIC, "samples/s, median", METRIC_samples_per_second, NULL},
     {ROW_QUARTILES, "middle half of the runs (IQR)", METRIC_samples_per_second, NULL},
     {ROW_METRIC, "samples/s of the median step", METRIC_samples_per_second_median, NULL},
-    {ROW_SPECIAL, "relative to no communication", METRIC_COUNT, relative},
-    {ROW_SPECIAL, "scaling efficiency (weak)", METRIC_COUNT, efficiency},
+    {ROW_SPECIAL, "relative to no communication", METRIC_COUNT, relative_cell},
+    {ROW_SPECIAL, "scaling efficiency (weak)", METRIC_COUNT, efficiency_cell},
     {ROW_METRIC, NULL, METRIC_step_ms_p50, NULL},
     {ROW_METRIC, NULL, METRIC_step_ms_p95, NULL},
     {ROW_METRIC, NULL, METRIC_step_ms_p99, NULL},
@@ -209,7 +216,7 @@ static const struct row_spec row_specs[] = {
     {ROW_SECTION, "How far ranks drift apart", METRIC_COUNT, NULL},
     {ROW_METRIC, "steps/s, fastest rank over slowest", METRIC_rank_spread, NULL},
     {ROW_METRIC, "staleness of a push, mean", METRIC_staleness_mean, NULL},
-    {ROW_SPECIAL, "pushes by staleness", METRIC_COUNT, histogram},
+    {ROW_SPECIAL, "pushes by staleness", METRIC_COUNT, histogram_cell},
     {ROW_METRIC, "late pushes, dropped (share)", METRIC_late_share, NULL},
     {ROW_METRIC, "steps that late ranks skipped", METRIC_skipped_steps, NULL},
     {ROW_SECTION, "Learning", METRIC_COUNT, NULL},
@@ -221,8 +228,8 @@ static const struct row_spec row_specs[] = {
     {ROW_METRIC, "peak memory of the largest rank", METRIC_peak_rss_bytes, NULL},
     {ROW_METRIC, "of ranks and servers together", METRIC_total_rss_bytes, NULL},
     {ROW_METRIC, "hosts", METRIC_hosts, NULL},
-    {ROW_SPECIAL, "cost of a million samples (--price)", METRIC_COUNT, cost_of_samples},
-    {ROW_SPECIAL, "cost to the target accuracy", METRIC_COUNT, cost_to_target},
+    {ROW_SPECIAL, "cost of a million samples (--price)", METRIC_COUNT, cost_of_samples_cell},
+    {ROW_SPECIAL, "cost to the target accuracy", METRIC_COUNT, cost_to_target_cell},
     {ROW_METRIC, NULL, METRIC_cpu_seconds, NULL},
     {ROW_METRIC, NULL, METRIC_cpu_us_per_sample, NULL},
     {ROW_METRIC, NULL, METRIC_wall_seconds, NULL},

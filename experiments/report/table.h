@@ -24,7 +24,7 @@ struct table {
     struct text_list cells; /* row by row */
 };
 
-/* Rows of which no mode knows a value are left out. */
+/* Rows without a known value in any mode are left out. */
 enum status table_make(const struct comparison *c, struct table *ret, struct error *err);
 void table_release(struct table *t);
 

@@ -1,3 +1,7 @@
+/*
+ * text_list: an array of owned strings whose capacity doubles; the first failed allocation sets
+ * `failed`, and later additions do nothing.
+ */
 #include "experiments/report/text_list.h"
 
 #include <stdarg.h>

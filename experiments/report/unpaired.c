@@ -1,7 +1,8 @@
 /*
- * A mean of n values whose neighbours have the correlation r (and those k apart r^k) is as sure as
- * one of n (1 - r) / (1 + r) independent values: variances grow, and degrees of freedom shrink, by
- * that factor.  Degrees of freedom are rounded down, which makes intervals wider.
+ * unpaired: a mean of n values with lag-1 correlation r (and lag-k correlation r^k) has the
+ * variance of a mean of n (1 - r) / (1 + r) independent values: variances grow, and degrees of
+ * freedom shrink, by that factor.  Degrees of freedom are rounded down, which makes intervals
+ * wider.
  */
 #include "experiments/report/unpaired.h"
 

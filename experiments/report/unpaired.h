@@ -1,6 +1,7 @@
 /*
- * unpaired: one mode in two reports, which were measured at different times.  Everything is about
- * the difference of the means of two samples of logarithms, second minus first.  Pure functions.
+ * unpaired: compares one mode in two reports, which were measured at different times.  All results
+ * are about the difference of the means of two samples of logarithms, second minus first.  Pure
+ * functions.
  *
  * Runs are not independent: on a shared machine, runs that are close in time have correlated
  * throughput, and a report's mean drifts from that of the next report.  So intervals are widened by
@@ -16,7 +17,7 @@
 
 #include <stddef.h>
 
-#define UNPAIRED_CORRELATION_MAX 0.5 /* more is not believed of few runs */
+#define UNPAIRED_CORRELATION_MAX 0.5 /* cap: estimates from few runs are noisy */
 
 struct sample {
     const double *values; /* logarithms, in the order of the runs; borrowed */
@@ -26,8 +27,8 @@ struct sample {
 struct unpaired {
     double difference;        /* of the means; NaN: one of them is empty */
     struct interval interval; /* NaN with fewer than STATISTICS_RUNS_MINIMUM runs of one */
-    double p_difference;  /* that it is not beyond the margin, two-sided; 1 without an interval */
-    double p_equivalence; /* that it is beyond the margin; 1 without an interval */
+    double p_difference;      /* p-value: not beyond the margin, two-sided; 1 without an interval */
+    double p_equivalence;     /* p-value: beyond the margin; 1 without an interval */
 };
 
 /* Correlation of neighbours within the samples, pooled, 0 to UNPAIRED_CORRELATION_MAX.  A sample's

@@ -1,6 +1,6 @@
 /*
- * The sentences on top of the report: what the registered pairs (pairs.c) came to, and where the
- * first one's difference is.
+ * verdict: the sentences at the top of the report: the results of the registered pairs (pairs.c),
+ * and which part of a step explains the main ratio.
  */
 #include "experiments/report/comparison.h"
 
@@ -51,7 +51,7 @@ const char *comparison_carrier(const struct mode *mode)
     return NULL;
 }
 
-/* Does every mode that communicates do so through the network's code? */
+/* True when every mode that communicates uses TCP. */
 static bool all_over_loopback(const struct comparison *c)
 {
     for (size_t i = 0; i < c->mode_count; i++) {
@@ -63,7 +63,7 @@ static bool all_over_loopback(const struct comparison *c)
     return true;
 }
 
-static void describe_place(struct comparison *c)
+static void set_location(struct comparison *c)
 {
     const char *host = NULL;
     bool is_one = true;
@@ -79,7 +79,7 @@ static void describe_place(struct comparison *c)
         }
         has_many_ranks = has_many_ranks || run->rank_count > 1;
     }
-    (void)snprintf(c->place, sizeof(c->place), "%s",
+    (void)snprintf(c->location, sizeof(c->location), "%s",
                    !is_one                                  ? "Between hosts"
                    : has_many_ranks && all_over_loopback(c) ? "On this host, over loopback"
                                                             : "On this host");
@@ -106,8 +106,8 @@ static void blocks_text(const struct ratio *r, char *text, size_t size)
         (void)snprintf(text, size, "%zu blocks", r->paired.n);
 }
 
-/* " (both over gRPC over TCP; server: 3 processes on 2 cores)": what two modes of one match may
- * differ by beside their architecture. */
+/* " (both over gRPC over TCP; server: 3 processes on 2 cores)": differences of the two modes of a
+ * ratio other than their architecture. */
 static void add_circumstances(const struct comparison *c, const struct ratio *r,
                               struct strbuf *text)
 {
@@ -115,7 +115,7 @@ static void add_circumstances(const struct comparison *c, const struct ratio *r,
     const char *over[] = {comparison_carrier(modes[0]), comparison_carrier(modes[1])};
     const bool known = over[0] && over[1];
     const bool differs = known && strcmp(over[0], over[1]) != 0;
-    const bool one_host = strncmp(c->place, "Between hosts", strlen("Between hosts")) != 0;
+    const bool one_host = strncmp(c->location, "Between hosts", strlen("Between hosts")) != 0;
     const char *before = " (";
 
     if (known && !differs) {
@@ -141,7 +141,8 @@ static void add_circumstances(const struct comparison *c, const struct ratio *r,
         strbuf_add(text, ")");
 }
 
-static void advice(const struct comparison *c, const struct ratio *r, char *text, size_t size)
+static void blocks_advice(const struct comparison *c, const struct ratio *r, char *text,
+                          size_t size)
 {
     const size_t blocks = paired_blocks_to_decide(
         &r->paired, design_level(c->design) / (double)comparison_registered(c),
@@ -155,7 +156,8 @@ static void advice(const struct comparison *c, const struct ratio *r, char *text
         (void)snprintf(text, size, "more than %d would be needed", PAIRED_BLOCKS_MAX);
 }
 
-static void write_sentence(const struct comparison *c, const struct ratio *r, struct strbuf *text)
+static void add_verdict_sentence(const struct comparison *c, const struct ratio *r,
+                                 struct strbuf *text)
 {
     const bool first_wins = r->value >= 1;
     const char *faster = c->modes[first_wins ? r->a : r->b].label;
@@ -187,7 +189,7 @@ static void write_sentence(const struct comparison *c, const struct ratio *r, st
     }
     ratio_text(c, r, ratio, sizeof(ratio));
     blocks_text(r, blocks, sizeof(blocks));
-    strbuf_addf(text, "%s: ", c->place);
+    strbuf_addf(text, "%s: ", c->location);
     if (r->state == RATIO_EQUIVALENT)
         strbuf_addf(text, "%s and %s are equivalent within %.3g %%: ", faster, slower,
                     100 * c->design->margin);
@@ -198,7 +200,7 @@ static void write_sentence(const struct comparison *c, const struct ratio *r, st
                     100 * c->design->target_accuracy, ratio, slower, blocks);
     else
         strbuf_addf(text, "%s has %s the throughput of %s; %s", faster, ratio, slower, blocks);
-    advice(c, r, more, sizeof(more));
+    blocks_advice(c, r, more, sizeof(more));
     if (r->state == RATIO_FASTER)
         strbuf_addf(text, ", p = %.2g", r->p);
     else if (r->state == RATIO_UNDECIDED)
@@ -212,7 +214,7 @@ static bool has_sync(const struct mode *mode, const char *sync)
     return strcmp(mode->first->configuration.sync, sync) == 0;
 }
 
-/* All-reduce against a parameter server, over the same transport? */
+/* True for all-reduce against a parameter server over the same transport. */
 static bool isolates_architecture(const struct comparison *c, const struct ratio *r)
 {
     const struct mode *a = &c->modes[r->a], *b = &c->modes[r->b];
@@ -224,8 +226,7 @@ static bool isolates_architecture(const struct comparison *c, const struct ratio
            comparison_is_fair(c, r->a, r->b);
 }
 
-/* What the architectures come to where their transports are equal, whatever the verdict is about.
- */
+/* The ratios of the architectures over equal transports, other than the main ratio. */
 static void add_equal_transports(const struct comparison *c, struct strbuf *text)
 {
     const char *before = " Over equal transports: ";
@@ -234,7 +235,7 @@ static void add_equal_transports(const struct comparison *c, struct strbuf *text
         const struct ratio *r = &c->ratios[i];
         char ratio[96];
 
-        if (i == c->match || !isolates_architecture(c, r))
+        if (i == c->main_ratio || !isolates_architecture(c, r))
             continue;
         ratio_text(c, r, ratio, sizeof(ratio));
         strbuf_addf(text, "%s%s, %s has %s the throughput of %s", before,
@@ -247,17 +248,17 @@ static void add_equal_transports(const struct comparison *c, struct strbuf *text
         strbuf_add(text, ".");
 }
 
-/* Where the difference is, from the parts of a step. */
-static void write_why(struct comparison *c)
+/* Explain the main ratio by the parts of a step. */
+static void set_why(struct comparison *c)
 {
     struct strbuf text = STRBUF_INIT;
-    const struct mode *a = &c->modes[c->ratios[c->match].a];
-    const struct mode *b = &c->modes[c->ratios[c->match].b];
+    const struct mode *a = &c->modes[c->ratios[c->main_ratio].a];
+    const struct mode *b = &c->modes[c->ratios[c->main_ratio].b];
     char sent_a[FORMAT_MAX];
     char sent_b[FORMAT_MAX];
     char sent[2 * FORMAT_MAX + 16];
 
-    if (c->ratios[c->match].state == RATIO_UNFAIR)
+    if (c->ratios[c->main_ratio].state == RATIO_UNFAIR)
         return;
     format_number(a->spreads[METRIC_tx_payload_bytes].median, 0, sent_a);
     format_number(b->spreads[METRIC_tx_payload_bytes].median, 0, sent_b);
@@ -282,8 +283,8 @@ void comparison_judge(struct comparison *c)
 {
     struct strbuf text = STRBUF_INIT;
 
-    describe_place(c);
-    if (c->match == SIZE_MAX) {
+    set_location(c);
+    if (c->main_ratio == SIZE_MAX) {
         (void)snprintf(c->verdict, sizeof(c->verdict), "%s",
                        c->list->has_design && c->design->pair_count == 0
                            ? "No verdict was asked for: what follows are figures."
@@ -291,14 +292,14 @@ void comparison_judge(struct comparison *c)
                              "ranks.");
         return;
     }
-    write_sentence(c, &c->ratios[c->match], &text);
+    add_verdict_sentence(c, &c->ratios[c->main_ratio], &text);
     (void)snprintf(c->verdict, sizeof(c->verdict), "%s", text.text);
-    write_why(c);
+    set_why(c);
     for (size_t i = 0; i < c->ratio_count; i++) {
-        if (i == c->match || !c->ratios[i].is_registered)
+        if (i == c->main_ratio || !c->ratios[i].is_registered)
             continue;
         strbuf_reset(&text);
-        write_sentence(c, &c->ratios[i], &text);
+        add_verdict_sentence(c, &c->ratios[i], &text);
         text_list_addf(&c->more_verdicts, "%s", text.text);
     }
     c->notes.failed = c->notes.failed || !strbuf_ok(&text);

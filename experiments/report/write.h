@@ -1,6 +1,6 @@
 /*
- * write: a comparison as a page, as Markdown for pull requests, as JSON for programs, as CSV for
- * spreadsheets.  Each appends to `out`; the caller checks strbuf_ok.
+ * write: writes a comparison as an HTML page, as Markdown for pull requests, as JSON for programs,
+ * and as CSV for spreadsheets.  Each appends to `out`; the caller checks strbuf_ok.
  */
 #ifndef SPARRING_EXPERIMENTS_REPORT_WRITE_H
 #define SPARRING_EXPERIMENTS_REPORT_WRITE_H
@@ -16,7 +16,7 @@ struct report_content {
     const struct comparison *comparison;
     const struct table *table;
     const struct figure_set *figures;
-    const char *command; /* that makes this report again */
+    const char *command; /* the command line that makes this report again */
 };
 
 /* One self-contained file: no script, nothing fetched; well-formed as XML too. */

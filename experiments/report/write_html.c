@@ -1,7 +1,7 @@
 /*
- * The page.  Every text that came from a file passes through strbuf_add_html; what stands in the
- * code below is ours.  All elements are closed and all attributes quoted, so an XML parser can
- * check the page.
+ * write_html: the page.  Every text that came from a file is escaped by strbuf_add_html; only
+ * literals of this file are not.  All elements are closed and all attributes quoted, so an XML
+ * parser can check the page.
  */
 #include "experiments/report/write.h"
 

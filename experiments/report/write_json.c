@@ -1,5 +1,5 @@
 /*
- * report.json, schema 2: everything that the page shows, for programs.  Unknown numbers are null.
+ * write_json: report.json, schema 2: everything that the page shows.  Unknown numbers are null.
  */
 #include "experiments/report/write.h"
 
@@ -65,10 +65,10 @@ static void add_verdict(const struct comparison *c, struct strbuf *out)
     strbuf_add(out, ",");
     add_text(out, "why", c->why);
     strbuf_add(out, ",\"match\":");
-    if (c->match == SIZE_MAX)
+    if (c->main_ratio == SIZE_MAX)
         strbuf_add(out, "null");
     else
-        add_ratio(c, &c->ratios[c->match], out);
+        add_ratio(c, &c->ratios[c->main_ratio], out);
     strbuf_addf(out, ",\"level\":%.9g,\"looks\":%" PRIu64 ",\"margin\":%.9g}", c->design->level,
                 design_looks(c->design), c->design->margin);
     add_texts(out, "more_verdicts", &c->more_verdicts);

@@ -1,5 +1,5 @@
 /*
- * The report as Markdown, for a pull request, and as CSV, one line per run.
+ * write_markdown: the report as Markdown, for a pull request, and as CSV, one line per run.
  */
 #include "experiments/report/write.h"
 

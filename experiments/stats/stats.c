@@ -1,5 +1,5 @@
 /*
- * One call of sparring.v1.ParameterServer/Stats, printed.
+ * stats: one call of sparring.v1.ParameterServer/Stats; prints the reply as JSON.
  */
 #include "experiments/stats/stats.h"
 
@@ -50,7 +50,7 @@ static const struct option_set options_set = {
     .tables = {{specs, 0}, {security_specs, .base = AT(security)}},
 };
 
-static enum status print(const uint8_t *reply, size_t size, struct error *err)
+static enum status print_stats(const uint8_t *reply, size_t size, struct error *err)
 {
     struct strbuf out = STRBUF_INIT;
     enum status status = wire_stats_to_json(reply, size, &out, err);
@@ -61,7 +61,8 @@ static enum status print(const uint8_t *reply, size_t size, struct error *err)
     return status;
 }
 
-static enum status run(const void *parsed, const struct option_result *origins, struct error *err)
+static enum status run_stats(const void *parsed, const struct option_result *origins,
+                             struct error *err)
 {
     const struct stats_options *o = parsed;
     struct rpc_client_config config = {.security = security_options_read(&o->security, false)};
@@ -77,7 +78,7 @@ static enum status run(const void *parsed, const struct option_result *origins, 
         status = rpc_client_unary(client, STATS_PATH, (const uint8_t *)"", 0,
                                   clock_deadline_ns(o->timeout_ms), &reply, &size, err);
     if (status == STATUS_OK)
-        status = print(reply, size, err);
+        status = print_stats(reply, size, err);
     free(reply);
     rpc_client_close(client);
     return status;
@@ -88,7 +89,7 @@ int stats_main(int argc, char **argv)
     static const struct program program = {
         .set = &options_set,
         .options_size = sizeof(struct stats_options),
-        .run = run,
+        .run = run_stats,
     };
 
     return program_main(&program, argc, argv);

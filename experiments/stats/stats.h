@@ -1,5 +1,6 @@
 /*
- * stats: `sparring stats`, what a running parameter server says of itself, as JSON.
+ * stats: `sparring stats` prints the statistics of a running parameter server as JSON.  Promises:
+ * one request, no effect on the job.  Needs: wire, rpc, option.  Called by main.c.
  */
 #ifndef SPARRING_EXPERIMENTS_STATS_STATS_H
 #define SPARRING_EXPERIMENTS_STATS_STATS_H

@@ -1,6 +1,6 @@
 /*
- * Children and their states are read from /proc; a kernel without CONFIG_PROC_CHILDREN shows none,
- * and then nothing is ever stuck.
+ * mpirun: children and their states are read from /proc; on a kernel without CONFIG_PROC_CHILDREN
+ * the list is empty, and no mpirun is ever reported stuck.
  */
 #include "experiments/subprocess/mpirun.h"
 
@@ -28,7 +28,7 @@ static bool is_zombie(long pid)
     return state && strncmp(state, ") Z", 3) == 0;
 }
 
-/* Of one thread's children; *ret_all: none lives. */
+/* Count the children of one thread; clears *ret_all when one of them is not a zombie. */
 static size_t count_children(const char *path, bool *ret_all)
 {
     FILE *file = fopen(path, "re");
@@ -51,9 +51,9 @@ bool mpirun_is_stuck(struct mpirun_watch *w)
     size_t children = 0;
     bool all = true;
 
-    if (clock_now_ns() < w->look_ns)
+    if (clock_now_ns() < w->next_check_ns)
         return false;
-    w->look_ns = clock_deadline_ns(MPIRUN_LOOK_MS);
+    w->next_check_ns = clock_deadline_ns(MPIRUN_CHECK_MS);
     (void)snprintf(pattern, sizeof(pattern), "/proc/%ld/task/*/children", (long)w->pid);
     if (glob(pattern, GLOB_NOSORT, NULL, &threads) == 0)
         for (size_t i = 0; i < threads.gl_pathc; i++)

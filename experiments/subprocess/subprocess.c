@@ -1,8 +1,8 @@
 /*
- * Start with posix_spawn, wait on a pidfd beside the stop flag's eventfd and the deadline.  When a
- * child must end, its whole group gets SIGTERM, after the grace time SIGKILL; what is left of the
- * group once the leader is gone is killed as well, so that a stray rank cannot disturb the next
- * run.  Limits: Linux 5.3 (pidfd_open).  No locking: one caller at a time per request.
+ * subprocess: start with posix_spawn, wait on a pidfd, the stop flag's eventfd and the deadline.
+ * When a child must end, its whole group gets SIGTERM, after the grace time SIGKILL; the rest of
+ * the group is killed once the leader is gone, so that a stray rank cannot disturb the next run.
+ * Limits: Linux 5.3 (pidfd_open).  No locking: one caller at a time per request.
  */
 #include "experiments/subprocess/subprocess.h"
 
@@ -25,7 +25,7 @@
 
 extern char **environ;
 
-/* Default signal handling, nothing blocked, a group of its own. */
+/* Default signal handling, no signal blocked, its own process group. */
 static int set_attributes(posix_spawnattr_t *attributes)
 {
     sigset_t none;
@@ -119,7 +119,8 @@ static void wait_and_collect(pid_t pid, int pidfd, const struct subprocess_reque
         if (!wait_until(pidfd, clock_deadline_ns(SUBPROCESS_GRACE_MS), 0, request))
             (void)kill(-pid, SIGKILL);
     }
-    /* The zombie keeps the group's number ours until what is left of the group is killed. */
+    /* The unreaped zombie keeps the group's number reserved until the rest of the group is killed.
+     */
     while (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR)
         continue;
     (void)kill(-pid, SIGKILL);

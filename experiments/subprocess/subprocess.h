@@ -1,6 +1,7 @@
 /*
- * subprocess: one child program, started, waited for until a deadline, and never left behind.  The
- * child leads a process group of its own, so that its children end with it.
+ * subprocess: one child program, started and waited for until a deadline.  Promises: no process of
+ * the child's own process group survives the call.  Needs: only common/base.  Called by compare,
+ * report (gnuplot), launch (mpirun.h) and bench.
  */
 #ifndef SPARRING_EXPERIMENTS_SUBPROCESS_SUBPROCESS_H
 #define SPARRING_EXPERIMENTS_SUBPROCESS_SUBPROCESS_H
@@ -14,8 +15,8 @@
 
 struct subprocess_request {
     const char *const *argv; /* NULL-terminated; argv[0] is looked up in PATH unless it has a '/' */
-    const char *log_path;    /* gets stdout and stderr, created or cut to nothing; stdin is empty */
-    int64_t timeout_ms;      /* after it the group is stopped */
+    const char *log_path;    /* gets stdout and stderr, created or truncated; stdin is empty */
+    int64_t timeout_ms;      /* then the group is stopped */
     void (*tick)(void *context); /* about four times a second while waiting; may be NULL */
     void *context;
 };
@@ -24,7 +25,7 @@ enum subprocess_outcome {
     SUBPROCESS_EXITED,    /* code: its exit code */
     SUBPROCESS_SIGNALED,  /* code: the signal that ended it */
     SUBPROCESS_TIMED_OUT, /* we stopped it at the deadline */
-    SUBPROCESS_STOPPED,   /* we stopped it because a signal asked us to stop (common/base/stop) */
+    SUBPROCESS_STOPPED,   /* we stopped it because we got a stop signal (common/base/stop) */
 };
 
 struct subprocess_result {

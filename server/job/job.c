@@ -299,7 +299,7 @@ static void count_use(struct job *j, struct job_rank *r, const struct shard_repl
 static void end_rank_round(struct job *j, struct job_rank *r, int64_t now_ns)
 {
     r->pushed = 0;
-    if (!consistency_steps_each(&j->terms.consistency))
+    if (!consistency_steps_per_push(&j->terms.consistency))
         return;
     r->clock++;
     follow_slowest(j, now_ns);
@@ -312,7 +312,7 @@ void job_count_outcome(struct job *j, unsigned rank, const struct shard_reply *a
     bool whole = r->pushed == j->shard.length;
 
     count_use(j, r, answer);
-    if (consistency_steps_each(&j->terms.consistency))
+    if (consistency_steps_per_push(&j->terms.consistency))
         j->current.sum_ns += answer->sum_ns;
     else if (answer->complete)
         job_count_whole(j, answer, now_ns);
@@ -373,7 +373,7 @@ void job_count_finish(struct job *j, unsigned rank, bool wants_final, int64_t no
     if (r->finished)
         return;
     r->finished = true;
-    if (consistency_steps_each(&j->terms.consistency))
+    if (consistency_steps_per_push(&j->terms.consistency))
         follow_slowest(j, now_ns);
 }
 

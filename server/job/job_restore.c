@@ -64,7 +64,7 @@ static void restore_rounds(struct job *j)
         j->values_set += s.initialised;
         least = s.steps < least ? s.steps : least;
     }
-    if (consistency_steps_each(&j->terms.consistency)) {
+    if (consistency_steps_per_push(&j->terms.consistency)) {
         least = UINT64_MAX;
         for (unsigned rank = 0; rank < j->members.world_size; rank++) {
             uint64_t clock = shard_clock(&j->shard, rank);

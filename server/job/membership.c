@@ -35,7 +35,7 @@ static enum status check_terms(const struct join_request *r, struct error *err)
     if (r->update > 1 || r->order > 1)
         return error_set(err, STATUS_INVALID, "join of job '%s': update %u, order %u (0 or 1)",
                          r->job, r->update, r->order);
-    if (r->rule_count > 0 && !consistency_steps_each(&r->consistency))
+    if (r->rule_count > 0 && !consistency_steps_per_push(&r->consistency))
         return error_set(err, STATUS_INVALID,
                          "join of job '%s': rules of staleness need asp, or ssp with a bound above "
                          "0, where each push is a step",
@@ -54,7 +54,8 @@ static enum status check_terms(const struct join_request *r, struct error *err)
     if (status == STATUS_OK)
         status = compression_check(&compression, err);
     if (status == STATUS_OK)
-        status = compression_check_names(&compression, &r->consistency, r->update == 0, err);
+        status =
+            compression_check_row_selection(&compression, &r->consistency, r->update == 0, err);
     if (status != STATUS_OK)
         (void)error_prefix(err, "join of job '%s': ", r->job);
     return status;

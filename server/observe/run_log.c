@@ -102,7 +102,7 @@ enum status run_log_round(struct run_log *r, const struct round_record *round, s
     metrics_add_int(m, "round", (int64_t)round->round);
     metrics_add_int(m, "rx_payload_bytes", (int64_t)round->rx_payload_bytes);
     metrics_add_int(m, "tx_payload_bytes", (int64_t)round->tx_payload_bytes);
-    metrics_add_double(m, "begin_wall", clock_wall_of(round->begin_ns));
+    metrics_add_double(m, "begin_wall", clock_wall_seconds_at(round->begin_ns));
     metrics_add_int(m, "round_ns", round->end_ns - round->begin_ns);
     metrics_add_int(m, "sum_ns", round->sum_ns);
     metrics_add_int(m, "wait_ns", round->wait_ns);

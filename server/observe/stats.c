@@ -76,7 +76,7 @@ static void read_role(const struct job *j, const struct job_figures *f, struct s
     const char *peer = "";
 
     if (j->state == JOB_RUNNING && !c->is_primary) /* taken over, or restored */
-        role = SUCCESSION_LONE;
+        role = SUCCESSION_STANDALONE;
     ret->role = j->terms.replica[0] ? succession_role_name(role) : "single";
     if (j->role == JOB_COPY)
         ret->role = "replica";

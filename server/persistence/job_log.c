@@ -163,7 +163,7 @@ enum status job_log_open(const struct job_log_config *config, struct job_log **r
     d->shard = config->shard;
     d->digest = config->digest;
     d->every_steps = config->every;
-    if (consistency_steps_each(&c->consistency))
+    if (consistency_steps_per_push(&c->consistency))
         d->every_steps *= c->world_size;
     d->counts = s->length > 0;
     d->first = d->counts ? s->parts[0].partition : 0;

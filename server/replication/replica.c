@@ -111,7 +111,7 @@ static enum status take_terms(struct replicate *r, struct rpc_call *call,
 {
     enum status status;
 
-    if (m->kind == RECORD_ASK) {
+    if (m->kind == RECORD_TAKEOVER_QUERY) {
         answer_question(r->owner->table, call, m);
         return STATUS_CANCELLED;
     }
@@ -256,19 +256,19 @@ static enum status take_record(struct replicate *r, struct rpc_call *call,
         if (status == STATUS_OK)
             count_applied(r, rpc_message_payload_size(message), &answer);
         break;
-    case RECORD_BEAT:
+    case RECORD_HEARTBEAT:
         break;
     case RECORD_END:
         end_applying(r);
         end_job(r, call);
         return STATUS_CANCELLED;
     case RECORD_MEMBER:
-        answer.partition = RECORD_OF_MEMBERS;
+        answer.partition = RECORD_MEMBERSHIP_PARTITION;
         answer.sequence = m->sequence;
         status = take_members(r, m, err);
         break;
     case RECORD_TERMS:
-    case RECORD_ASK:
+    case RECORD_TAKEOVER_QUERY:
         status =
             error_set(err, STATUS_PROTOCOL, "a record of kind %d behind the terms", (int)m->kind);
         break;

@@ -17,7 +17,7 @@
 
 size_t replica_stream_slot_of(const struct replica_stream *c, uint32_t partition)
 {
-    return c->shard->config.map->partitions[partition].slot;
+    return c->shard->config.map->partitions[partition].local_index;
 }
 
 /* Lock held. */
@@ -165,7 +165,7 @@ void replica_stream_vote(struct replica_stream *c, unsigned rank, uint64_t epoch
     if (!c)
         return;
     (void)pthread_mutex_lock(&c->lock);
-    if (succession_take_vote(&c->succession, rank, epoch))
+    if (succession_count_vote(&c->succession, rank, epoch))
         go_alone(c, ret_epoch);
     else
         (void)pthread_mutex_unlock(&c->lock);
@@ -177,7 +177,7 @@ void replica_stream_settle(struct replica_stream *c, unsigned rank, uint64_t *re
     if (!c)
         return;
     (void)pthread_mutex_lock(&c->lock);
-    if (succession_settle(&c->succession, rank))
+    if (succession_mark_settled(&c->succession, rank))
         go_alone(c, ret_epoch);
     else
         (void)pthread_mutex_unlock(&c->lock);
@@ -197,7 +197,7 @@ uint64_t replica_stream_members(struct replica_stream *c, uint64_t epoch, const 
             c->settled[rank] = false;
     memcpy(c->sessions, sessions, c->world_size * sizeof(*sessions));
     number = ++c->members;
-    if (c->succession.role == SUCCESSION_LONE) {
+    if (c->succession.role == SUCCESSION_STANDALONE) {
         c->succession.epoch = c->epoch = epoch;
     } else if (!c->ended && c->succession.role == SUCCESSION_PRIMARY) {
         c->epoch = m.epoch;
@@ -215,7 +215,7 @@ enum job_role replica_stream_role(struct replica_stream *c, const uint64_t *sess
     enum job_role role = JOB_PAIR;
 
     (void)pthread_mutex_lock(&c->lock);
-    if (c->succession.role == SUCCESSION_LONE)
+    if (c->succession.role == SUCCESSION_STANDALONE)
         role = JOB_ALONE;
     else if (c->known != c->members ||
              memcmp(c->sessions, sessions, c->world_size * sizeof(*sessions)) != 0)
@@ -231,7 +231,7 @@ bool replica_stream_knows(struct replica_stream *c, uint64_t number)
     if (!c)
         return true;
     (void)pthread_mutex_lock(&c->lock);
-    knows = c->known >= number || c->succession.role == SUCCESSION_LONE;
+    knows = c->known >= number || c->succession.role == SUCCESSION_STANDALONE;
     (void)pthread_mutex_unlock(&c->lock);
     return knows;
 }
@@ -242,9 +242,10 @@ void replica_stream_step_down(struct replica_stream *c, uint64_t epoch)
     bool first;
 
     (void)pthread_mutex_lock(&c->lock);
-    first = c->succession.role != SUCCESSION_SUCCEEDED && c->succession.role != SUCCESSION_LONE;
+    first =
+        c->succession.role != SUCCESSION_SUPERSEDED && c->succession.role != SUCCESSION_STANDALONE;
     if (first)
-        succession_succeed(&c->succession);
+        succession_supersede(&c->succession);
     (void)pthread_mutex_unlock(&c->lock);
     if (!first)
         return;
@@ -267,7 +268,7 @@ static enum status take_members(struct replica_stream *c, uint64_t number, struc
     c->known = number > c->known ? number : c->known;
     for (unsigned rank = 0; c->known == c->members && rank < c->world_size; rank++)
         if (c->sessions[rank] == 0)
-            succession_change(&c->succession, c->epoch, rank, false);
+            succession_membership_changed(&c->succession, c->epoch, rank, false);
     if (c->known == c->members)
         c->succession.epoch = c->epoch;
     return STATUS_OK;
@@ -300,7 +301,7 @@ static enum status take_reply(struct replica_stream *c, const struct record_repl
     }
     if (reply->sequence == 0) /* to a beat */
         return STATUS_OK;
-    if (reply->partition == RECORD_OF_MEMBERS)
+    if (reply->partition == RECORD_MEMBERSHIP_PARTITION)
         return take_members(c, reply->sequence, err);
     if (reply->partition >= map->length ||
         map->partitions[reply->partition].server != c->shard->config.index)
@@ -347,7 +348,7 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
         replica_stream_step_down(c, reply.epoch);
     if (slot != SIZE_MAX)
         send_slot(c, slot);
-    else if (reply.partition == RECORD_OF_MEMBERS)
+    else if (reply.partition == RECORD_MEMBERSHIP_PARTITION)
         c->knows(c->owner);
     send_stuck(c);
     rpc_call_receive(call);
@@ -375,7 +376,7 @@ const struct rpc_handler replica_stream_handler = {.message = on_message, .close
 
 void replica_stream_tick(struct replica_stream *c, int64_t now_ns)
 {
-    struct wire_record beat = {.kind = RECORD_BEAT};
+    struct wire_record beat = {.kind = RECORD_HEARTBEAT};
     struct error why = {0};
     bool stopped, silent, due;
     uint64_t epoch;

@@ -46,7 +46,7 @@ struct replica_stream {
     struct job *job;
     struct rpc_client *client;
     struct rpc_call *call; /* one reference; NULL in a restored job, like nothing is heard */
-    uint8_t *question;     /* owned; a packed RECORD_ASK */
+    uint8_t *question;     /* owned; a packed RECORD_TAKEOVER_QUERY */
     size_t question_size;
     struct replica_stream_loan *loans;  /* owned; one per slot */
     float *copy;                        /* owned; (world_size, count of the shard); copies only */

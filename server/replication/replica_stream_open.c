@@ -73,7 +73,7 @@ static enum status make(const struct replica_stream_config *config, struct repli
     (void)snprintf(c->name, sizeof(c->name), "replica %s", t->replica);
     c->shard = config->shard;
     c->world_size = shard->world_size;
-    c->copies = consistency_steps_each(&shard->consistency);
+    c->copies = consistency_steps_per_push(&shard->consistency);
     c->beat_ns = t->heartbeat_ms * INT64_C(1000000);
     c->silence_ns = t->heartbeat_timeout_ms * INT64_C(1000000);
     c->outstanding = config->outstanding;
@@ -86,7 +86,7 @@ static enum status make(const struct replica_stream_config *config, struct repli
     condition_init(&c->changed);
     status = allocate(c, err);
     if (status == STATUS_OK)
-        status = pack_terms(config, RECORD_ASK, &c->question, &c->question_size, err);
+        status = pack_terms(config, RECORD_TAKEOVER_QUERY, &c->question, &c->question_size, err);
     if (status != STATUS_OK) {
         replica_stream_close(c);
         return status;

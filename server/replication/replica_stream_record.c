@@ -122,7 +122,7 @@ enum status replica_stream_put(void *stream, const struct mutation *record, stru
 
     (void)pthread_mutex_lock(&c->lock);
     c->slots[slot].put = record->sequence;
-    if (!c->ended && c->succession.role != SUCCESSION_LONE)
+    if (!c->ended && c->succession.role != SUCCESSION_STANDALONE)
         status = send_record(c, slot, record, err);
     (void)pthread_mutex_unlock(&c->lock);
     return status;

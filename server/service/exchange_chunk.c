@@ -313,13 +313,13 @@ static enum status check_chunk(const struct stream *st, const struct chunk_heade
                          "rank %u sent state 0 of the optimizer, they count "
                          "from 1",
                          t->rank);
-    if (c->map->partitions[h->partition].slot % lanes != st->lane)
+    if (c->map->partitions[h->partition].local_index % lanes != st->lane)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent partition %" PRIu32
                          " on lane %u of %u, which is not its own",
                          t->rank, h->partition, st->lane, lanes);
     if ((h->kind == CHUNK_PUSH || h->kind == CHUNK_FINAL) != (h->round > 0) &&
-        h->kind != CHUNK_NAMES && !(h->kind == CHUNK_PULL && h->flags & CHUNK_AGAIN))
+        h->kind != CHUNK_ROW_SELECTION && !(h->kind == CHUNK_PULL && h->flags & CHUNK_AGAIN))
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent a chunk of kind %d in round %" PRIu64
                          " (round 0 is for initial values)",
@@ -350,7 +350,7 @@ static enum status admit(const struct stream *st, const struct chunk_header *h, 
     if (h->kind == CHUNK_PUSH && !(h->flags & CHUNK_AGAIN))
         r->fresh = false;
     if (j->members.left > 0 && lockstep && j->terms.on_loss != WORKER_LOSS_SHRINK &&
-        h->kind != CHUNK_NAMES && (h->kind != CHUNK_PUSH || is_new))
+        h->kind != CHUNK_ROW_SELECTION && (h->kind != CHUNK_PUSH || is_new))
         /* what was taken before is only to be answered; of names the question will tell */
         status = error_set(err, STATUS_PEER_LOST,
                            "round %" PRIu64 " cannot be completed: %u of %u ranks have left",
@@ -398,7 +398,7 @@ static enum status take_admitted(const struct call_binding *t, const struct chun
         status = take_state(t, h, source, err);
     else if (h->kind == CHUNK_PULL)
         status = take_pull(t, h, err);
-    else if (h->kind == CHUNK_NAMES)
+    else if (h->kind == CHUNK_ROW_SELECTION)
         status = take_names(t, h, message, err);
     else
         status = take_final(t, h, err);
@@ -418,7 +418,7 @@ enum status exchange_take_chunk(struct stream *st, const struct chunk_header *h,
     bool again = status == STATUS_OK && h->kind == CHUNK_PUSH && h->flags & CHUNK_AGAIN &&
                  shard_is_in(&t->job->shard, h->partition, t->rank, h->round);
 
-    if (status == STATUS_OK && h->kind == CHUNK_NAMES)
+    if (status == STATUS_OK && h->kind == CHUNK_ROW_SELECTION)
         status = payload_check_names(h, message,
                                      shard_partition_count(&t->job->shard, h->partition), err);
     else if (status == STATUS_OK)

@@ -20,7 +20,8 @@ struct attend {
     unsigned lane;
 };
 
-static enum status check_bind(const struct service *s, const struct beat *beat, struct error *err)
+static enum status check_bind(const struct service *s, const struct heartbeat *beat,
+                              struct error *err)
 {
     const struct call_claim claim = {.rank = beat->rank,
                                      .session = beat->session,
@@ -46,8 +47,8 @@ static enum status check_bind(const struct service *s, const struct beat *beat, 
     return STATUS_OK;
 }
 
-static enum status bind_attend(struct attend *a, struct rpc_call *call, const struct beat *beat,
-                               struct error *err)
+static enum status bind_attend(struct attend *a, struct rpc_call *call,
+                               const struct heartbeat *beat, struct error *err)
 {
     struct service *s = a->binding.service;
     enum status status = authorize_rank(s, call, beat->rank, err);
@@ -69,8 +70,8 @@ static enum status bind_attend(struct attend *a, struct rpc_call *call, const st
 }
 
 /* The rank is alive; *ret is the answer.  STATUS_CANCELLED: its place is another connection's. */
-static enum status note_beat(const struct attend *a, const struct beat *beat, struct beat *ret,
-                             struct error *err)
+static enum status note_beat(const struct attend *a, const struct heartbeat *beat,
+                             struct heartbeat *ret, struct error *err)
 {
     struct job *j = a->binding.job;
     unsigned away = 0;
@@ -81,7 +82,7 @@ static enum status note_beat(const struct attend *a, const struct beat *beat, st
         return error_set(err, STATUS_PROTOCOL,
                          "the beats of rank %u, lane %u, carry one of rank %u, lane %u",
                          a->binding.rank, a->lane, beat->rank, beat->lane);
-    *ret = (struct beat){.rank = beat->rank, .count = beat->count};
+    *ret = (struct heartbeat){.rank = beat->rank, .count = beat->count};
     (void)pthread_mutex_lock(&a->binding.service->table.lock);
     if (j->state != JOB_RUNNING || !call_binding_holds(&a->binding))
         status = STATUS_CANCELLED;
@@ -115,19 +116,19 @@ static void heartbeat_start(struct rpc_call *call, void *user)
         rpc_call_receive(call);
 }
 
-static void answer_beat(struct rpc_call *call, const struct beat *beat)
+static void answer_beat(struct rpc_call *call, const struct heartbeat *beat)
 {
-    uint8_t bytes[WIRE_BEAT_MAX];
+    uint8_t bytes[WIRE_HEARTBEAT_MAX];
 
     if (!rpc_call_has_unsent(call))
-        (void)rpc_call_send(call, bytes, wire_pack_beat(beat, bytes), NULL);
+        (void)rpc_call_send(call, bytes, wire_pack_heartbeat(beat, bytes), NULL);
     rpc_call_receive(call);
 }
 
 static void heartbeat_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
     struct attend *a = user;
-    struct beat beat, answer;
+    struct heartbeat beat, answer;
     struct error err = {0};
     const uint8_t *head;
     size_t size;
@@ -140,7 +141,7 @@ static void heartbeat_message(struct rpc_call *call, struct rpc_message *message
         return;
     }
     head = rpc_message_head(message, &size);
-    status = wire_unpack_beat(head, size, &beat, &err);
+    status = wire_unpack_heartbeat(head, size, &beat, &err);
     if (status == STATUS_OK && !a->binding.job)
         status = bind_attend(a, call, &beat, &err);
     if (status == STATUS_OK)

@@ -148,12 +148,12 @@ static enum status open_reference(const struct chunk_header *h, size_t bytes, si
     if (!ret->memory)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %" PRIu32 " refers to memory that it has not handed over", h->rank);
-    ret->elements = worker_memory_at(ret->memory, h->place, bytes / sizeof(float));
+    ret->elements = worker_memory_at(ret->memory, h->offset, bytes / sizeof(float));
     if (size != 0 || h->length != bytes || !ret->elements)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %" PRIu32 " refers to %" PRIu64 " bytes at %" PRIu64
                          " of its memory of %zu for partition %" PRIu32 " of %zu",
-                         h->rank, h->length, h->place, ret->memory->memory.size, h->partition,
+                         h->rank, h->length, h->offset, ret->memory->memory.size, h->partition,
                          bytes);
     *ret_source = (struct shard_source){
         .copy = copy_shared, .add = add_shared, .keep = keep_shared, .user = ret};
@@ -214,7 +214,7 @@ void payload_make(const struct shard *shard, const struct shard_reply *answer, b
     header->length = answer->count * sizeof(float);
     if (by_reference) {
         header->flags |= CHUNK_BY_REFERENCE;
-        header->place =
+        header->offset =
             (uint64_t)(answer->data - (const float *)shard->reply_memory.base) * sizeof(float);
         return;
     }

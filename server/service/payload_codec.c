@@ -16,11 +16,12 @@ struct kept {
 struct codec payload_codec(const struct codec *terms, const struct chunk_header *h, size_t count,
                            size_t *ret_bytes)
 {
-    bool plain = h->kind != CHUNK_PUSH || (codec_varies(terms) && h->dtype == CODEC_NONE);
+    bool plain =
+        h->kind != CHUNK_PUSH || (codec_has_variable_size(terms) && h->dtype == CODEC_NONE);
     struct codec codec = plain ? (struct codec){.kind = CODEC_NONE} : *terms;
 
     *ret_bytes = codec_bytes(&codec, count);
-    if (codec_varies(&codec) && h->length < *ret_bytes)
+    if (codec_has_variable_size(&codec) && h->length < *ret_bytes)
         *ret_bytes = h->length;
     return codec;
 }
@@ -44,28 +45,30 @@ enum status payload_decode(struct rpc_message *message, const struct codec *code
 enum status payload_check_names(const struct chunk_header *h, struct rpc_message *message,
                                 size_t count, struct error *err)
 {
-    size_t size = rpc_message_payload_size(message), most = codec_rows(count) * CODEC_NAME_BYTES;
+    size_t size = rpc_message_payload_size(message),
+           most = codec_row_count(count) * CODEC_ROW_NUMBER_BYTES;
 
-    if (h->dtype != CODEC_NAMED || (h->flags & CHUNK_BY_REFERENCE))
+    if (h->dtype != CODEC_SELECTED_ROWS || (h->flags & CHUNK_BY_REFERENCE))
         return error_set(err, STATUS_PROTOCOL,
                          "rank %" PRIu32 " named rows of partition %" PRIu32 " with dtype %" PRIu32
                          " and flags %" PRIu32 " (wanted: %u, %s, and no reference)",
-                         h->rank, h->partition, h->dtype, h->flags, (unsigned)CODEC_NAMED,
-                         codec_name(CODEC_NAMED));
-    if (size != h->length || size > most || size % CODEC_NAME_BYTES != 0)
+                         h->rank, h->partition, h->dtype, h->flags, (unsigned)CODEC_SELECTED_ROWS,
+                         codec_name(CODEC_SELECTED_ROWS));
+    if (size != h->length || size > most || size % CODEC_ROW_NUMBER_BYTES != 0)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %" PRIu32 " named rows of partition %" PRIu32
                          " in %zu bytes (its header says %" PRIu64 "; %u each, %zu at most)",
-                         h->rank, h->partition, size, h->length, CODEC_NAME_BYTES, most);
+                         h->rank, h->partition, size, h->length, CODEC_ROW_NUMBER_BYTES, most);
     return STATUS_OK;
 }
 
 static enum status feed_names(void *user, const void *bytes, size_t size, struct error *err)
 {
-    return codec_names_feed(user, bytes, size, err);
+    return codec_selection_decode_feed(user, bytes, size, err);
 }
 
-enum status payload_read_names(void *message, struct codec_names *names, struct error *err)
+enum status payload_read_names(void *message, struct codec_selection_decoder *names,
+                               struct error *err)
 {
     return rpc_message_read(message, feed_names, names, err);
 }

@@ -6,7 +6,7 @@
 #define SPARRING_SERVER_SERVICE_PAYLOAD_CODEC_H
 
 #include "common/codec/codec.h"
-#include "common/codec/codec_names.h"
+#include "common/codec/codec_row_selection.h"
 #include "common/rpc/rpc.h"
 #include "common/wire/wire.h"
 #include "server/shard/shard.h"
@@ -26,7 +26,8 @@ enum status payload_check_names(const struct chunk_header *h, struct rpc_message
                                 size_t count, struct error *err);
 
 /* Read them; a row_reader's, whose user is the message.  STATUS_DATA. */
-enum status payload_read_names(void *message, struct codec_names *names, struct error *err);
+enum status payload_read_names(void *message, struct codec_selection_decoder *names,
+                               struct error *err);
 
 /* Keep a payload beyond its handler's return; *ret copies and drops it. */
 enum status payload_keep_coded(struct rpc_message *message, const struct codec *codec,

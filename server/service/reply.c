@@ -19,7 +19,7 @@ static struct rpc_call *lane_of(const struct job *j, unsigned rank, uint32_t par
 {
     const struct rank_session *session = &j->ranks[rank].session;
 
-    return session->streams[j->map.partitions[partition].slot % session->lanes];
+    return session->streams[j->map.partitions[partition].local_index % session->lanes];
 }
 
 /* In lockstep answers to pushes are counted with the completion.  Lock held. */
@@ -59,8 +59,9 @@ void reply_send(struct service *s, struct job *j, const struct held_reply *a)
     payload_make(&j->shard, &a->answer, by_reference, &header, &payload);
     if (payload.size > 0)
         atomic_fetch_add(&j->outstanding, 1);
-    (void)rpc_call_send_urgent(call, j->terms.in_order ? 0 : header.partition + 1, head,
-                               wire_pack_chunk(&header, head), payload.size > 0 ? &payload : NULL);
+    (void)rpc_call_send_prioritized(call, j->terms.in_order ? 0 : header.partition + 1, head,
+                                    wire_pack_chunk(&header, head),
+                                    payload.size > 0 ? &payload : NULL);
     rpc_call_unref(call);
 }
 

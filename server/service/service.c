@@ -34,7 +34,7 @@ static enum status open_rpc(struct service *s, const struct service_config *conf
         {.path = SERVICE_ATTEND,
          .handler = &heartbeat_handler,
          .user = s,
-         .max_head_bytes = WIRE_BEAT_MAX,
+         .max_head_bytes = WIRE_HEARTBEAT_MAX,
          .max_payload_bytes = RPC_NO_PAYLOAD},
         {.path = SERVICE_STATE,
          .handler = &state_handler,

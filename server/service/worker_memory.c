@@ -57,7 +57,7 @@ struct fd_listener {
 };
 
 /* The memory of a ticket, with one reference. */
-static enum status open_memory(const struct handover_ticket *ticket, int memory_fd,
+static enum status open_memory(const struct handover_message *ticket, int memory_fd,
                                struct worker_memory **ret, struct error *err)
 {
     struct worker_memory *a = NULL;
@@ -80,7 +80,7 @@ static enum status open_memory(const struct handover_ticket *ticket, int memory_
 static enum status serve(struct fd_listener *d, int fd, struct error *err)
 {
     int64_t deadline_ns = clock_deadline_ns(TICKET_WAIT_MS);
-    struct handover_ticket ticket = {0};
+    struct handover_message ticket = {0};
     struct shared_memory shard = SHARED_MEMORY_NONE;
     struct worker_memory *memory = NULL;
     int memory_fd = -1;
@@ -96,7 +96,7 @@ static enum status serve(struct fd_listener *d, int fd, struct error *err)
         worker_memory_unref(memory);
         return status;
     }
-    ticket = (struct handover_ticket){.has_memory = 1, .size = shard.size};
+    ticket = (struct handover_message){.has_memory = 1, .size = shard.size};
     memcpy(ticket.token, d->token, sizeof(ticket.token));
     status = handover_send(fd, &ticket, shard.fd, deadline_ns, err);
     (void)close(shard.fd);
@@ -156,7 +156,7 @@ enum status fd_listener_open(const struct fd_listener_config *config,
     if (d->stop_fd < 0)
         status = error_set_errno(err, errno, "cannot make an eventfd");
     if (status == STATUS_OK)
-        status = handover_draw(d->name, d->token, err);
+        status = handover_generate(d->name, d->token, err);
     if (status == STATUS_OK)
         status = handover_listen(d->name, &d->listen_fd, err);
     if (status == STATUS_OK) {

@@ -85,7 +85,7 @@ enum policy_verdict policy_check(const struct policy *p, unsigned rank, uint64_t
         return POLICY_FINISHED;
     if (again && round > 0 && round <= r->clock && has_read(r))
         return may_read(p, r) ? POLICY_AGAIN : POLICY_AGAIN_WAITS;
-    if (!consistency_steps_each(&p->consistency))
+    if (!consistency_steps_per_push(&p->consistency))
         return check_round(p, r, round);
     verdict = check_step(r, round);
     return verdict == POLICY_COMPLETE && p->exact ? POLICY_ACCEPTED : verdict;
@@ -144,7 +144,7 @@ enum policy_verdict policy_push(struct policy *p, unsigned rank, uint64_t round,
 
 void policy_make_exact(struct policy *p)
 {
-    assert(consistency_steps_each(&p->consistency));
+    assert(consistency_steps_per_push(&p->consistency));
     p->exact = true;
     for (unsigned rank = 0; rank < p->world_size; rank++)
         p->ranks[rank].target = POLICY_NO_TARGET;

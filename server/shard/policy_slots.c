@@ -5,7 +5,7 @@
 /* Has it contributed to the round under way? */
 static bool has_arrived(const struct policy *p, const struct policy_rank *r)
 {
-    return !consistency_steps_each(&p->consistency) && r->clock > p->steps;
+    return !consistency_steps_per_push(&p->consistency) && r->clock > p->steps;
 }
 
 /* Nobody waits for it any more.  COMPLETE: the round under way was waiting for it only. */
@@ -70,7 +70,7 @@ static uint64_t first_clock(const struct policy *p, const struct policy_rank *r)
 {
     uint64_t others = p->steps;
 
-    if (consistency_steps_each(&p->consistency)) {
+    if (consistency_steps_per_push(&p->consistency)) {
         others = UINT64_MAX;
         for (unsigned rank = 0; rank < p->world_size; rank++) {
             const struct policy_rank *other = &p->ranks[rank];
@@ -136,7 +136,7 @@ void policy_save(const struct policy *p, uint64_t *clocks, uint64_t *seen, uint8
 static bool can_be(const struct policy *p, uint64_t steps, const uint64_t *clocks,
                    const uint64_t *seen, const uint8_t *flags)
 {
-    bool steps_each = consistency_steps_each(&p->consistency);
+    bool steps_each = consistency_steps_per_push(&p->consistency);
     unsigned known = consistency_is_lockstep(&p->consistency) /* there nobody finishes */
                          ? POLICY_SAVED_VACANT
                          : POLICY_SAVED_FINISHED | POLICY_SAVED_VACANT;

@@ -28,13 +28,13 @@ static size_t lay_out(const struct reply_encoding_config *c, size_t *at)
 /* Named rows differ from rank to rank (server/row_selection.h). */
 static bool codes(const struct codec *codec)
 {
-    return codec->kind != CODEC_NONE && codec->kind != CODEC_NAMED;
+    return codec->kind != CODEC_NONE && codec->kind != CODEC_SELECTED_ROWS;
 }
 
 static bool tells_changes(const struct reply_encoding_config *c)
 {
     return c->update && codes(&c->codec) &&
-           (codec_has_residual(&c->codec) || codec_varies(&c->codec));
+           (codec_has_residual(&c->codec) || codec_has_variable_size(&c->codec));
 }
 
 static bool keeps(const struct reply_encoding_config *c)
@@ -157,7 +157,7 @@ enum status reply_encoding_encode(struct reply_encoding *d, size_t slot, size_t 
     if (!d->coded || d->ranks > 0)
         return STATUS_OK;
     coded = d->coded + d->at[slot];
-    if (codec_varies(&d->codec)) {
+    if (codec_has_variable_size(&d->codec)) {
         d->sizes[slot] = encode_rows(coded, count, data, kept);
         return STATUS_OK;
     }
@@ -213,7 +213,7 @@ static size_t tell_coded(struct reply_encoding *d, uint8_t *coded, size_t offset
 {
     size_t size = codec_bytes(&d->codec, count);
 
-    if (codec_varies(&d->codec))
+    if (codec_has_variable_size(&d->codec))
         return encode_rows(coded, count, values, told);
     if (d->tells_changes)
         return encode_change(d, coded, d->work + offset, count, values, told, NULL) == STATUS_OK

@@ -16,7 +16,7 @@ static size_t lay_out(const struct shard_map *map, unsigned index, size_t *at)
     for (size_t slot = 0; slot < length; slot++) {
         if (at)
             at[slot] = words;
-        words += codec_row_words(map->partitions[held[slot]].count);
+        words += codec_selection_words(map->partitions[held[slot]].count);
     }
     return words;
 }
@@ -26,7 +26,7 @@ size_t row_selection_bytes(const struct codec *down, const struct shard_map *map
 {
     size_t bytes;
 
-    if (down->kind != CODEC_NAMED)
+    if (down->kind != CODEC_SELECTED_ROWS)
         return 0;
     bytes = lay_out(map, index, NULL) * sizeof(uint64_t);
     if (!copies)
@@ -42,7 +42,7 @@ enum status row_selection_init(struct row_selection *n, const struct codec *down
     enum status status;
 
     *n = (struct row_selection){.length = shard_map_held(map, index, &held)};
-    if (down->kind != CODEC_NAMED || n->length == 0)
+    if (down->kind != CODEC_SELECTED_ROWS || n->length == 0)
         return STATUS_OK;
     status = mem_calloc(n->length, sizeof(*n->at), "places of named rows", &n->at, err);
     if (status != STATUS_OK)

@@ -14,7 +14,7 @@
 #ifndef SPARRING_SERVER_SHARD_ROW_SELECTION_H
 #define SPARRING_SERVER_SHARD_ROW_SELECTION_H
 
-#include "common/codec/codec_names.h"
+#include "common/codec/codec_row_selection.h"
 #include "common/codec/compression.h"
 #include "common/shard_map/shard_map.h"
 

@@ -149,7 +149,7 @@ static enum status allocate(struct shard *s, struct error *err)
 
     open_reply_memory(s);
 
-    if (consistency_steps_each(&c->consistency)) /* n pushes move as far as one step of bsp */
+    if (consistency_steps_per_push(&c->consistency)) /* n pushes move as far as one step of bsp */
         optimizer.learning_rate /= c->world_size;
     status = mem_calloc(s->length, sizeof(*s->parts), "partitions", &s->parts, err);
     if (status == STATUS_OK)
@@ -251,7 +251,7 @@ struct shard_part *shard_find(const struct shard *s, uint32_t partition)
 
     if (partition >= map->length || map->partitions[partition].server != s->config.index)
         return NULL;
-    return &s->parts[map->partitions[partition].slot];
+    return &s->parts[map->partitions[partition].local_index];
 }
 
 enum status shard_look_up(const struct shard *s, uint32_t partition, struct shard_part **ret,

@@ -175,7 +175,7 @@ enum status shard_set_state(struct shard *s, uint32_t partition, unsigned index,
 
 /* Numbers of rows, read at most once. */
 struct row_reader {
-    enum status (*read)(void *user, struct codec_names *names, struct error *err);
+    enum status (*read)(void *user, struct codec_selection_decoder *names, struct error *err);
     void *user;
 };
 

@@ -210,7 +210,7 @@ static enum status apply_kept(struct shard *s, struct shard_part *part, unsigned
 static enum status refuse(const struct shard_part *part, unsigned rank, enum policy_verdict verdict,
                           struct error *err)
 {
-    if (consistency_steps_each(&part->policy.consistency))
+    if (consistency_steps_per_push(&part->policy.consistency))
         return error_set(err, STATUS_PROTOCOL, "the push %s (its clock is %" PRIu64 ")",
                          policy_verdict_text(verdict), part->policy.ranks[rank].clock);
     return error_set(err, STATUS_PROTOCOL, "the push %s (round %" PRIu64 " is complete)",
@@ -236,7 +236,7 @@ static enum status contribute(struct shard *s, struct shard_part *part, unsigned
         return status;
     verdict = policy_push(&part->policy, rank, round, false);
     shard_sum_early(s, part, round);
-    if (consistency_steps_each(&s->config.consistency))
+    if (consistency_steps_per_push(&s->config.consistency))
         status = step(s, part, rank, ret, err);
     else if (verdict == POLICY_COMPLETE)
         status = shard_complete(s, part, ret, err);

@@ -55,14 +55,14 @@ static bool answer_named(struct shard *s, const struct shard_part *part, unsigne
     *row_selection_is_set(&s->names, slot, rank) = false;
     place = named_place(s, part, rank);
     ret->bytes = ret->is_final ? 0
-                               : codec_encode_named(values + part->offset,
-                                                    row_selection_of(&s->names, slot, rank),
-                                                    part->count, place);
+                               : codec_encode_selected_rows(values + part->offset,
+                                                            row_selection_of(&s->names, slot, rank),
+                                                            part->count, place);
     if (ret->bytes == 0)
         return false;
     ret->data = values + part->offset;
     ret->coded = place;
-    ret->codec.kind = CODEC_NAMED;
+    ret->codec.kind = CODEC_SELECTED_ROWS;
     return true;
 }
 
@@ -74,7 +74,8 @@ size_t shard_named_bytes(const struct shard *s, const struct shard_part *part)
         const struct policy_rank *r = &part->policy.ranks[rank];
         bool named = *row_selection_is_set(&s->names, slot, rank);
         size_t bytes =
-            named ? codec_named_bytes(row_selection_of(&s->names, slot, rank), part->count) : 0;
+            named ? codec_selected_rows_bytes(row_selection_of(&s->names, slot, rank), part->count)
+                  : 0;
 
         if (!r->vacant && r->clock == part->policy.steps)
             sum += bytes > 0 ? bytes : part->count * sizeof(float);
@@ -88,7 +89,7 @@ static void describe(struct shard *s, struct shard_part *part, unsigned rank,
 {
     struct policy *p = &part->policy;
 
-    ret->round = consistency_steps_each(&p->consistency) ? p->ranks[rank].clock : p->steps;
+    ret->round = consistency_steps_per_push(&p->consistency) ? p->ranks[rank].clock : p->steps;
     ret->is_final = p->ranks[rank].finished;
     ret->count = part->count;
     ret->sequence = part->sequence;
@@ -153,7 +154,7 @@ static enum status name(struct shard *s, struct shard_part *part, unsigned rank,
     const struct policy_rank *r = &part->policy.ranks[rank];
     size_t slot = (size_t)(part - s->parts);
     bool waits = r->parked || r->read == POLICY_READ_PARKED;
-    struct codec_names names;
+    struct codec_selection_decoder names;
     bool *named;
     enum status status;
 
@@ -168,10 +169,10 @@ static enum status name(struct shard *s, struct shard_part *part, unsigned rank,
         return error_set(err, STATUS_PROTOCOL,
                          "the names of rows of partition %" PRIu32 " came twice", part->partition);
     *named = false;
-    codec_names_start(&names, row_selection_of(&s->names, slot, rank), part->count);
+    codec_selection_decode_start(&names, row_selection_of(&s->names, slot, rank), part->count);
     status = source->read(source->user, &names, err);
     if (status == STATUS_OK)
-        status = codec_names_end(&names, err);
+        status = codec_selection_decode_end(&names, err);
     *named = status == STATUS_OK;
     return status;
 }

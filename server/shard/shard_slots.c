@@ -161,7 +161,7 @@ bool shard_is_in(struct shard *s, uint32_t partition, unsigned rank, uint64_t ro
 
 uint64_t shard_clock(struct shard *s, unsigned rank)
 {
-    bool steps_each = consistency_steps_each(&s->config.consistency);
+    bool steps_each = consistency_steps_per_push(&s->config.consistency);
     uint64_t least = UINT64_MAX;
 
     for (size_t i = 0; i < s->length; i++) {

@@ -1,5 +1,5 @@
 /*
- * fuzz: what the fuzzers share.
+ * fuzz: helpers that all fuzzers share.
  */
 #ifndef SPARRING_TESTS_FUZZ_FUZZ_H
 #define SPARRING_TESTS_FUZZ_FUZZ_H
@@ -17,7 +17,7 @@ static inline void require(bool holds)
         abort();
 }
 
-/* Zeroed, of exact size, so that a step outside shows. */
+/* Zeroed memory of exact size, so that the sanitizer finds an access outside it. */
 static inline void *allocate(size_t size)
 {
     void *memory = calloc(size > 0 ? size : 1, 1);

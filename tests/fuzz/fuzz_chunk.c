@@ -1,7 +1,7 @@
 /*
- * Any bytes as what a peer may send: a message in scattered runs, a chunk header, and every control
- * message.  The first byte chooses where the runs are cut.  What is accepted must hold together:
- * header and payload add up, and what was unpacked packs again and unpacks to the same bytes.
+ * Random bytes as a peer's data: a message in scattered runs, a chunk header, and every control
+ * message.  The first byte chooses the length of the runs.  Accepted input must be consistent: the
+ * sizes of header and payload add up, and an unpacked message packs and unpacks to the same bytes.
  */
 #include "common/rpc/message.h"
 #include "common/rpc/rpc.h"
@@ -16,18 +16,18 @@
 #define FLOATS_MAX  1024
 #define PAYLOAD_MAX (FLOATS_MAX * sizeof(float))
 
-/* Copies of exact size, so that a step outside a run is seen. */
-static size_t cut(const uint8_t *data, size_t size, size_t stride, struct rpc_run *runs,
-                  uint8_t **owned)
+/* Copies of exact size, so that the sanitizer finds an access outside a run. */
+static size_t copy_runs(const uint8_t *data, size_t size, size_t stride, struct byte_run *runs,
+                        uint8_t **copies)
 {
     size_t count = 0;
 
     for (size_t at = 0; at < size; count++) {
         size_t step = count == RUNS_MAX - 1 || stride > size - at ? size - at : stride;
 
-        owned[count] = allocate(step);
-        memcpy(owned[count], data + at, step);
-        runs[count] = (struct rpc_run){owned[count], step};
+        copies[count] = allocate(step);
+        memcpy(copies[count], data + at, step);
+        runs[count] = (struct byte_run){copies[count], step};
         at += step;
     }
     return count;
@@ -48,9 +48,9 @@ static void fuzz_payload(struct rpc_message *m)
 
 static void fuzz_message(const uint8_t *data, size_t size, size_t stride)
 {
-    struct rpc_run runs[RUNS_MAX];
-    uint8_t *owned[RUNS_MAX];
-    size_t count = cut(data, size, stride, runs, owned);
+    struct byte_run runs[RUNS_MAX];
+    uint8_t *copies[RUNS_MAX];
+    size_t count = copy_runs(data, size, stride, runs, copies);
     struct rpc_message m = {0};
 
     if (rpc_message_parse(&m, runs, count, NULL) == STATUS_OK) {
@@ -65,7 +65,7 @@ static void fuzz_message(const uint8_t *data, size_t size, size_t stride)
     }
     rpc_message_release(&m);
     for (size_t i = 0; i < count; i++)
-        free(owned[i]);
+        free(copies[i]);
 }
 
 static void fuzz_chunk(const uint8_t *data, size_t size)
@@ -83,7 +83,7 @@ static void fuzz_chunk(const uint8_t *data, size_t size)
             again.partition == chunk.partition && again.dtype == chunk.dtype &&
             again.length == chunk.length && again.flags == chunk.flags &&
             again.session == chunk.session && again.lane == chunk.lane &&
-            again.place == chunk.place && again.connection == chunk.connection);
+            again.offset == chunk.offset && again.connection == chunk.connection);
 }
 
 /* unpack, pack, unpack, pack: the two packed forms are equal. */
@@ -114,22 +114,22 @@ static void nothing_to_release(struct leave_request *m)
     (void)m;
 }
 
-static void fuzz_beat(const uint8_t *data, size_t size)
+static void fuzz_heartbeat(const uint8_t *data, size_t size)
 {
-    struct beat beat;
-    struct beat again;
-    uint8_t packed[WIRE_BEAT_MAX];
-    uint8_t repacked[WIRE_BEAT_MAX];
+    struct heartbeat first;
+    struct heartbeat again;
+    uint8_t packed[WIRE_HEARTBEAT_MAX];
+    uint8_t repacked[WIRE_HEARTBEAT_MAX];
 
-    if (wire_unpack_beat(data, size, &beat, NULL) != STATUS_OK)
+    if (wire_unpack_heartbeat(data, size, &first, NULL) != STATUS_OK)
         return;
-    size = wire_pack_beat(&beat, packed);
+    size = wire_pack_heartbeat(&first, packed);
     require(size <= sizeof(packed));
-    require(wire_unpack_beat(packed, size, &again, NULL) == STATUS_OK);
-    require(wire_pack_beat(&again, repacked) == size && memcmp(packed, repacked, size) == 0);
+    require(wire_unpack_heartbeat(packed, size, &again, NULL) == STATUS_OK);
+    require(wire_pack_heartbeat(&again, repacked) == size && memcmp(packed, repacked, size) == 0);
 }
 
-/* A record into memory of its own: all of `m` but the terms. */
+/* Unpacks a record into static memory, except the terms. */
 static enum status unpack_record(const uint8_t *data, size_t size, struct wire_record *m)
 {
     static uint64_t clocks[WIRE_RANKS_MAX];
@@ -147,7 +147,7 @@ static enum status unpack_record(const uint8_t *data, size_t size, struct wire_r
 
 static enum status pack_record(const struct wire_record *m, uint8_t **ret_bytes, size_t *ret_size)
 {
-    if (m->kind == RECORD_TERMS || m->kind == RECORD_ASK)
+    if (m->kind == RECORD_TERMS || m->kind == RECORD_TAKEOVER_QUERY)
         return wire_pack_terms(m, ret_bytes, ret_size, NULL);
     *ret_bytes = allocate(WIRE_RECORD_MAX);
     *ret_size = wire_pack_record(m, *ret_bytes);
@@ -200,7 +200,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     fuzz_message(data + 1, size - 1, data[0] ? data[0] : 1);
     fuzz_chunk(data + 1, size - 1);
-    fuzz_beat(data + 1, size - 1);
+    fuzz_heartbeat(data + 1, size - 1);
     fuzz_record(data + 1, size - 1);
     fuzz_join_request(data + 1, size - 1);
     fuzz_join_reply(data + 1, size - 1);

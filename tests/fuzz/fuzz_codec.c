@@ -1,7 +1,7 @@
 /*
- * Any bytes as a compressed array, in one piece and cut into many: both are refused, or both give
- * the same elements, and nothing outside the array is touched.  And any bytes as an array: what is
- * encoded decodes, and with error feedback nothing of it is lost.
+ * Random bytes as a compressed array, in one piece and cut into many: both are refused, or both
+ * give the same elements, and no memory outside the array is accessed.  Random bytes as an array:
+ * the encoded array decodes, and with error feedback the residual keeps what the encoding left out.
  *
  * Input: kind, share of topk (2 bytes), length of a piece, elements (2 bytes), then the bytes.
  */
@@ -42,24 +42,26 @@ static void fuzz_decode(const struct codec *c, const uint8_t *data, size_t size,
     enum status status = codec_decode(c, data, size, whole, count, CODEC_ADD, NULL);
 
     require(decode_pieces(c, data, size, stride, pieces, count) == status);
-    require(status != STATUS_OK || codec_varies(c) || size == codec_bytes(c, count));
+    require(status != STATUS_OK || codec_has_variable_size(c) || size == codec_bytes(c, count));
     require(status != STATUS_OK || memcmp(whole, pieces, count * sizeof(float)) == 0);
     free(whole);
     free(pieces);
 }
 
-static void check_feedback(const float *src, const float *said, const float *kept, size_t count)
+static void check_feedback(const float *src, const float *decoded, const float *residual,
+                           size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        /* topk says an element or keeps it; onebit keeps the difference, rounded once. */
+        /* topk sends an element or keeps it; onebit keeps the difference, rounded once. */
         if (isnan(src[i]))
-            require(isnan(said[i]) != isnan(kept[i]));
+            require(isnan(decoded[i]) != isnan(residual[i]));
         else
-            require(src[i] - said[i] == kept[i] || (kept[i] == 0.0f && src[i] == said[i]));
+            require(src[i] - decoded[i] == residual[i] ||
+                    (residual[i] == 0.0f && src[i] == decoded[i]));
     }
 }
 
-/* The first half of the elements is what the other side has, the second what it is to have. */
+/* First half of the elements: the receiver's values; second half: the new values. */
 static void fuzz_rows(const struct codec *c, const uint8_t *data, size_t size)
 {
     size_t count = size / (2 * sizeof(float)) < COUNT_MAX ? size / (2 * sizeof(float)) : COUNT_MAX;
@@ -85,23 +87,23 @@ static void fuzz_encode(const struct codec *c, const uint8_t *data, size_t size)
 {
     size_t count = size / sizeof(float) < COUNT_MAX ? size / sizeof(float) : COUNT_MAX;
     float *src = allocate(count * sizeof(float));
-    float *kept = allocate(count * sizeof(float));
-    float *said = allocate(count * sizeof(float));
+    float *residual = allocate(count * sizeof(float));
+    float *decoded = allocate(count * sizeof(float));
     uint8_t *bytes = allocate(codec_bytes(c, count));
     bool feedback = codec_has_residual(c);
 
     memcpy(src, data, count * sizeof(float));
-    if (codec_encode(c, src, feedback ? kept : NULL, count, bytes, NULL) == STATUS_OK) {
-        require(codec_decode(c, bytes, codec_bytes(c, count), said, count, false, NULL) ==
+    if (codec_encode(c, src, feedback ? residual : NULL, count, bytes, NULL) == STATUS_OK) {
+        require(codec_decode(c, bytes, codec_bytes(c, count), decoded, count, false, NULL) ==
                 STATUS_OK);
         if (feedback)
-            check_feedback(src, said, kept, count);
+            check_feedback(src, decoded, residual, count);
     } else {
         require(c->kind == CODEC_ONE_BIT);
     }
     free(src);
-    free(kept);
-    free(said);
+    free(residual);
+    free(decoded);
     free(bytes);
 }
 
@@ -118,7 +120,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (codec_check(&c, NULL) != STATUS_OK)
         return 0;
     fuzz_decode(&c, data + HEAD, size - HEAD, data[3] ? data[3] : 1, count);
-    if (codec_varies(&c))
+    if (codec_has_variable_size(&c))
         fuzz_rows(&c, data + HEAD, size - HEAD);
     else
         fuzz_encode(&c, data + HEAD, size - HEAD);

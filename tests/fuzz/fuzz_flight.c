@@ -1,7 +1,7 @@
 /*
- * Any bytes as a flight recorder's file.  Nothing may be read outside of them, and what is accepted
- * must be fit to show: names that end, enumerations inside their lists, indices that rise.  The
- * first byte chooses whether a good header comes first, so that the cells are reached, too.
+ * Random bytes as a flight recorder's file.  Nothing may be read outside the file, and an accepted
+ * log must be printable: terminated names, valid enumerators, rising indices.  The first byte
+ * chooses whether a valid header is put in front, so that the cells are parsed, too.
  */
 #include "common/collective/flight/flight_layout.h"
 #include "tests/fuzz/fuzz.h"
@@ -11,7 +11,7 @@
 
 #define CELLS 8
 
-static void check(const struct flight_log *log)
+static void check_log(const struct flight_log *log)
 {
     char text[COLLECTIVE_TEXT_SIZE];
     uint64_t last = 0;
@@ -27,13 +27,13 @@ static void check(const struct flight_log *log)
     }
 }
 
-static void parse(const void *bytes, size_t size)
+static void parse_and_check(const void *bytes, size_t size)
 {
     struct flight_log log;
     struct error err = {0};
 
     if (flight_parse("fuzz", bytes, size, &log, &err) == STATUS_OK) {
-        check(&log);
+        check_log(&log);
         flight_log_release(&log);
     } else {
         require(err.status == STATUS_DATA && err.text[0] != '\0');
@@ -42,7 +42,7 @@ static void parse(const void *bytes, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const size_t room = FLIGHT_HEADER_BYTES + CELLS * sizeof(struct flight_cell);
+    const size_t file_bytes = FLIGHT_HEADER_BYTES + CELLS * sizeof(struct flight_cell);
     struct flight_header header = {.magic = FLIGHT_MAGIC,
                                    .version = FLIGHT_VERSION,
                                    .byte_order = FLIGHT_BYTE_ORDER,
@@ -56,15 +56,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 1)
         return 0;
     if (data[0] % 2 == 0) {
-        parse(data + 1, size - 1);
+        parse_and_check(data + 1, size - 1);
         return 0;
     }
-    bytes = allocate(room);
+    bytes = allocate(file_bytes);
     memcpy(bytes, &header, sizeof(header));
     left = size - 1 < CELLS * sizeof(struct flight_cell) ? size - 1
                                                          : CELLS * sizeof(struct flight_cell);
     memcpy(bytes + FLIGHT_HEADER_BYTES, data + 1, left);
-    parse(bytes, room);
+    parse_and_check(bytes, file_bytes);
     free(bytes);
     return 0;
 }

@@ -1,6 +1,6 @@
 /*
- * Any bytes as an IDX file, plain or gzip.  What the reader accepts must have the elements that its
- * shape says, all of them readable.
+ * Random bytes as an IDX file, plain or gzip.  An accepted file must have as many elements as its
+ * shape, all of them readable.
  */
 #include "tests/fuzz/fuzz.h"
 #include "worker/data/idx.h"

@@ -1,7 +1,7 @@
 /*
- * Any bytes as a journal of two ranks: nothing is read outside the record's memory, what is
- * delivered has the sizes that the format allows, and what was accepted is accepted again when the
- * rest is cut off.
+ * Random bytes as a journal of two ranks: nothing is read outside a record's memory, delivered
+ * records have sizes that the format allows, and the accepted part of the file is accepted again
+ * when the rest is cut off.
  */
 #include "server/persistence/journal.h"
 #include "tests/fuzz/fuzz.h"
@@ -9,8 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Touches every byte that it is given. */
-static enum status take(void *user, const struct journal_record *r, struct error *err)
+/* Reads every byte of the record. */
+static enum status touch_record(void *user, const struct journal_record *r, struct error *err)
 {
     uint64_t *sum = user;
 
@@ -33,10 +33,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct error err;
 
     require(fd >= 0 && write(fd, data, size) == (ssize_t)size);
-    if (journal_read(fd, "fuzz", &head, take, &sum, &out, &err) == STATUS_OK) {
+    if (journal_read(fd, "fuzz", &head, touch_record, &sum, &out, &err) == STATUS_OK) {
         require(out.size + out.cut == size);
         require(ftruncate(fd, (off_t)out.size) == 0);
-        require(journal_read(fd, "fuzz", &head, take, &same, &again, &err) == STATUS_OK);
+        require(journal_read(fd, "fuzz", &head, touch_record, &same, &again, &err) == STATUS_OK);
         require(again.records == out.records && again.cut == 0 && same == sum);
     }
     (void)close(fd);

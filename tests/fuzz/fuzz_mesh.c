@@ -1,6 +1,6 @@
 /*
- * Any bytes as what may come over a control connection: every message that the decoder accepts must
- * encode to the same bytes again (texts are made printable, so those of the second round).
+ * Random bytes as the data of a control connection: every accepted message must encode to the same
+ * bytes again (the decoder makes texts printable, so the second round is compared).
  */
 #include "common/collective/mesh/mesh_wire.h"
 #include "tests/fuzz/fuzz.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void check(const uint8_t *bytes, size_t length)
+static void check_round_trip(const uint8_t *bytes, size_t length)
 {
     unsigned char once[MESH_MESSAGE_MAX];
     unsigned char twice[MESH_MESSAGE_MAX];
@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             break;
         exact = allocate(length);
         memcpy(exact, data, length);
-        check(exact, length);
+        check_round_trip(exact, length);
         free(exact);
         data += length;
         size -= length;

@@ -1,10 +1,11 @@
 /*
- * Any bytes as names of rows, in one piece and cut into many: both are refused, or both give the
- * same set, which is the numbers themselves again; and the named rows of an array decode to it.
+ * Random bytes as an encoded selection of rows, in one piece and cut into many: both are refused,
+ * or both give the same set, which encodes to the same bytes; and the selected rows of an array
+ * decode to the array.
  *
  * Input: elements (2 bytes), length of a piece, then the bytes.
  */
-#include "common/codec/codec_names.h"
+#include "common/codec/codec_row_selection.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -16,41 +17,41 @@
 static enum status read_pieces(uint64_t *set, size_t count, const uint8_t *data, size_t size,
                                size_t stride)
 {
-    struct codec_names names;
+    struct codec_selection_decoder decoder;
     enum status status = STATUS_OK;
 
-    codec_names_start(&names, set, count);
+    codec_selection_decode_start(&decoder, set, count);
     for (size_t at = 0; at < size && status == STATUS_OK;) {
         size_t step = stride < size - at ? stride : size - at;
         uint8_t *piece = allocate(step);
 
         memcpy(piece, data + at, step);
-        status = codec_names_feed(&names, piece, step, NULL);
+        status = codec_selection_decode_feed(&decoder, piece, step, NULL);
         free(piece);
         at += step;
     }
-    return status == STATUS_OK ? codec_names_end(&names, NULL) : status;
+    return status == STATUS_OK ? codec_selection_decode_end(&decoder, NULL) : status;
 }
 
 static void check_names(const uint64_t *set, size_t count, const uint8_t *data, size_t size)
 {
-    uint8_t *numbers = allocate(codec_rows(count) * CODEC_NAME_BYTES);
+    uint8_t *encoded = allocate(codec_row_count(count) * CODEC_ROW_NUMBER_BYTES);
 
-    require(codec_encode_names(set, count, numbers) == size);
-    require(memcmp(numbers, data, size) == 0);
-    free(numbers);
+    require(codec_encode_selection(set, count, encoded) == size);
+    require(memcmp(encoded, data, size) == 0);
+    free(encoded);
 }
 
 static void check_rows(const uint64_t *set, size_t count)
 {
-    static const struct codec named = {.kind = CODEC_NAMED};
-    size_t bytes = codec_named_bytes(set, count);
+    static const struct codec named = {.kind = CODEC_SELECTED_ROWS};
+    size_t bytes = codec_selected_rows_bytes(set, count);
     float *src = allocate(count * sizeof(float)), *got = allocate(count * sizeof(float));
     uint8_t *coded = allocate(bytes);
 
     for (size_t i = 0; i < count; i++)
         src[i] = (float)(i + 1);
-    require(codec_encode_named(src, set, count, coded) == bytes);
+    require(codec_encode_selected_rows(src, set, count, coded) == bytes);
     if (bytes > 0)
         require(codec_decode(&named, coded, bytes, got, count, CODEC_PATCH, NULL) == STATUS_OK);
     for (size_t i = 0; bytes > 0 && i < count; i++) {
@@ -72,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < HEAD)
         return 0;
     count = (size_t)(data[0] | data[1] << 8) % (COUNT_MAX + 1);
-    words = codec_row_words(count);
+    words = codec_selection_words(count);
     whole = allocate(words * sizeof(*whole));
     pieces = allocate(words * sizeof(*pieces));
     status = read_pieces(whole, count, data + HEAD, size - HEAD, size);

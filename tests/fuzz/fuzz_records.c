@@ -1,6 +1,6 @@
 /*
- * Any bytes as the records of a rank: parsed or refused, and what was parsed has rising steps and
- * figures that can be computed.
+ * Random bytes as the records of a rank: parsed or refused; parsed records have rising steps, and
+ * their metrics can be computed.
  */
 #include "experiments/report/metric.h"
 #include "tests/fuzz/fuzz.h"

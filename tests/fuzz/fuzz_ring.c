@@ -1,9 +1,9 @@
 /*
- * Any bytes as what a rank's peers may send during an operation: the first byte chooses the
- * operation and whether the right header comes first, the second how many bytes come from the first
- * of two peers; the rest comes from the other.  Nothing may be touched outside the operation's
- * buffers, and no count may exceed the plan.  Also the decoders of fixed layouts: what they accept
- * encodes to the same again.
+ * Random bytes as the data of a rank's peers during an operation.  The first byte chooses the
+ * operation and whether the valid header comes first, the second how many bytes come from the first
+ * of two peers; the rest comes from the other.  No memory outside the operation's buffers may be
+ * accessed, and no count may exceed the plan.  Also the decoders of fixed layouts: accepted input
+ * encodes to the same bytes again.
  */
 #include "common/collective/ring/ring_pairs.h"
 #include "common/collective/ring/ring_stream.h"
@@ -17,14 +17,14 @@
 #define SEGMENT 64
 
 /* Rank 1 of 3. */
-struct scene {
+struct ring_fixture {
     struct memory_world *world;
     struct ring_io io;
     struct ring_operation operation;
     unsigned char *input, *output; /* end where the sanitizer sees it */
 };
 
-static void run_ring(struct scene *s, enum ring_kind kind)
+static void run_ring(struct ring_fixture *s, enum ring_kind kind)
 {
     struct ring_plan plan = ring_plan(kind, 1, 3, COUNT, sizeof(float), 0, SEGMENT);
     struct ring_scratch scratch;
@@ -38,7 +38,7 @@ static void run_ring(struct scene *s, enum ring_kind kind)
     ring_scratch_release(&scratch);
 }
 
-static void run_pairs(struct scene *s, enum pairs_kind kind)
+static void run_pairs(struct ring_fixture *s, enum pairs_kind kind)
 {
     struct pairs_plan plan = {
         .kind = kind, .rank = 1, .world_size = 3, .count = COUNT, .size = sizeof(float)};
@@ -47,7 +47,7 @@ static void run_pairs(struct scene *s, enum pairs_kind kind)
     uint64_t sent, received, sent_most, received_most;
 
     require(pairs_scratch_init(&scratch, 3, SEGMENT, NULL) == STATUS_OK);
-    scratch.slot_bytes = SEGMENT;
+    scratch.buffer_bytes = SEGMENT;
     pairs_run_init(&run, &plan, &s->operation, &scratch);
     (void)pairs_run(&s->io, &run, 0);
     pairs_run_done(&run, &sent, &received);
@@ -56,7 +56,7 @@ static void run_pairs(struct scene *s, enum pairs_kind kind)
     pairs_scratch_release(&scratch);
 }
 
-static void run_one(unsigned choice, struct scene *s)
+static void run_operation(unsigned choice, struct ring_fixture *s)
 {
     static const enum ring_kind rings[] = {RING_ALL_REDUCE, RING_REDUCE_SCATTER, RING_ALL_GATHER,
                                            RING_BROADCAST, RING_REDUCE};
@@ -75,7 +75,7 @@ static void fuzz_peers(unsigned choice, const uint8_t *first, size_t first_bytes
                        const uint8_t *other, size_t other_bytes)
 {
     const struct signature signature = {.call = COLLECTIVE_ALL_REDUCE, .count = COUNT};
-    struct scene s = {.operation = {.factor = 1.0}};
+    struct ring_fixture s = {.operation = {.factor = 1.0}};
     size_t bytes = 3 * COUNT * sizeof(float);
 
     s.world = memory_world_open(3, 1 << 14, choice * 2654435761u);
@@ -92,7 +92,7 @@ static void fuzz_peers(unsigned choice, const uint8_t *first, size_t first_bytes
         (void)memory_put(s.world, peer, 1, s.operation.header, RING_HEADER_BYTES);
     (void)memory_put(s.world, 0, 1, first, first_bytes);
     (void)memory_put(s.world, 2, 1, other, other_bytes);
-    run_one(choice & 127, &s);
+    run_operation(choice & 127, &s);
     memory_world_close(s.world);
     free(s.input);
     free(s.output);

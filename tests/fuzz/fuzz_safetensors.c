@@ -1,7 +1,7 @@
 /*
- * Any bytes as a safetensors file.  What the reader accepts must hold together: the entries tile
- * the data, and floats can be copied out without leaving the buffer.  As a checkpoint its facts are
- * in range.
+ * Random bytes as a safetensors file.  An accepted file must be consistent: the entries tile the
+ * data, and floats can be copied without an access outside the buffer.  Read as a checkpoint, its
+ * facts are in range.
  */
 #include "common/checkpoint/checkpoint.h"
 #include "tests/fuzz/fuzz.h"

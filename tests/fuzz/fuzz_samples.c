@@ -1,7 +1,7 @@
 /*
- * Any bytes as files of samples.  The first byte says of what kind: records of CIFAR-10, or tokens
- * of 1, 2 or 4 bytes with a vocabulary and a length of samples from the next five.  What a decoder
- * accepts must be readable to its last sample, classes and ids within bounds.
+ * Random bytes as files of samples.  The first byte chooses the kind: records of CIFAR-10, or
+ * tokens of 1, 2 or 4 bytes with a vocabulary and a length of samples from the next five bytes.
+ * Accepted files must be readable to the last sample, with classes and ids within bounds.
  */
 #include "tests/fuzz/fuzz.h"
 #include "worker/data/cifar10.h"
@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-/* Copied, so that a step outside shows. */
-static void *copy(const uint8_t *data, size_t size)
+/* A copy of exact size, so that the sanitizer finds an access outside it. */
+static void *copy_exact(const uint8_t *data, size_t size)
 {
     void *bytes = allocate(size);
 
@@ -19,7 +19,7 @@ static void *copy(const uint8_t *data, size_t size)
     return bytes;
 }
 
-static void try_records(const uint8_t *data, size_t size)
+static void check_cifar10(const uint8_t *data, size_t size)
 {
     size_t count;
     int32_t *labels;
@@ -29,7 +29,7 @@ static void try_records(const uint8_t *data, size_t size)
     if (cifar10_count("fuzz", size, &count, NULL) != STATUS_OK)
         return;
     require(count > 0 && count * CIFAR10_RECORD == size);
-    bytes = copy(data, size);
+    bytes = copy_exact(data, size);
     labels = allocate(count * sizeof(*labels));
     pixels = allocate(count * CIFAR10_PIXELS);
     if (cifar10_split("fuzz", bytes, count, pixels, labels, NULL) == STATUS_OK)
@@ -44,7 +44,7 @@ static void try_records(const uint8_t *data, size_t size)
     free(bytes);
 }
 
-static void read_part(const struct tokens *whole, enum dataset_split split, size_t positions)
+static void read_split(const struct tokens *whole, enum dataset_split split, size_t positions)
 {
     struct tokens t = *whole;
     size_t first;
@@ -68,7 +68,7 @@ static void read_part(const struct tokens *whole, enum dataset_split split, size
     free(x);
 }
 
-static void try_tokens(const uint8_t *data, size_t size, unsigned width)
+static void check_tokens(const uint8_t *data, size_t size, unsigned width)
 {
     size_t vocabulary;
     size_t positions;
@@ -79,11 +79,11 @@ static void try_tokens(const uint8_t *data, size_t size, unsigned width)
         return;
     vocabulary = 1 + (data[0] | (size_t)data[1] << 8 | (size_t)data[2] << 16);
     positions = 1 + (data[3] | (size_t)data[4] << 8);
-    bytes = copy(data + 5, size - 5);
+    bytes = copy_exact(data + 5, size - 5);
     if (tokens_init(&t, "fuzz", bytes, size - 5, width, vocabulary, NULL) == STATUS_OK &&
         tokens_check(&t, "fuzz", 0, NULL) == STATUS_OK) {
-        read_part(&t, SPLIT_TRAIN, positions);
-        read_part(&t, SPLIT_TEST, positions);
+        read_split(&t, SPLIT_TRAIN, positions);
+        read_split(&t, SPLIT_TEST, positions);
     }
     free(bytes);
 }
@@ -93,8 +93,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0)
         return 0;
     if (data[0] % 4 == 3)
-        try_records(data + 1, size - 1);
+        check_cifar10(data + 1, size - 1);
     else
-        try_tokens(data + 1, size - 1, 1U << (data[0] % 4));
+        check_tokens(data + 1, size - 1, 1U << (data[0] % 4));
     return 0;
 }

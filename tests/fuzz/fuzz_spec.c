@@ -1,7 +1,7 @@
 /*
- * Any text as a model's spec.  A refusal names the spec and a position in it; what is accepted is
- * within the limits that the header promises, the shapes of a cnn fit from layer to layer, and
- * written out in full it reads back as the same.
+ * Random text as a model's spec.  An error names the spec and a position in it.  An accepted spec
+ * is within the limits of the header, the shapes of a cnn fit from layer to layer, and the spec
+ * written out in full parses to the same spec.
  */
 #include "common/base/strbuf.h"
 #include "tests/fuzz/fuzz.h"
@@ -51,13 +51,13 @@ static void write_spec(const struct spec *s, struct strbuf *text)
     require(strbuf_ok(text));
 }
 
-static size_t slide(size_t size, const struct spec_layer *l)
+static size_t output_size(size_t size, const struct spec_layer *l)
 {
     require(l->kernel > 0 && l->stride > 0 && size + 2 * l->padding >= l->kernel);
     return (size + 2 * l->padding - l->kernel) / l->stride + 1;
 }
 
-/* What the layers make of a sample never is nothing, nor more than an int counts. */
+/* The output of each layer is not empty, and its size fits an int. */
 static void check_cnn(const struct spec *s)
 {
     size_t channels = s->channels, height = s->height, width = s->width;
@@ -70,15 +70,15 @@ static void check_cnn(const struct spec *s)
         require(l->kind == SPEC_FC || i == 0 || s->cnn[i - 1].kind != SPEC_FC);
         if (l->kind == SPEC_FC)
             continue;
-        height = slide(height, l);
-        width = slide(width, l);
+        height = output_size(height, l);
+        width = output_size(width, l);
         channels = l->kind == SPEC_CONV ? l->width : channels;
         require(channels * height * width > 0 && channels * height * width <= INT_MAX);
     }
     require(s->cnn[s->layers - 1].kind == SPEC_FC && !s->cnn[s->layers - 1].batch_norm);
 }
 
-static void check(const struct spec *s)
+static void check_spec(const struct spec *s)
 {
     require(s->layers > 0);
     if (s->kind == SPEC_GPT) {
@@ -124,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size > 0)
         memcpy(text, data, size);
     if (spec_parse(text, &spec, &err) == STATUS_OK) {
-        check(&spec);
+        check_spec(&spec);
         write_spec(&spec, &first);
         require(spec_parse(first.text, &spec, &err) == STATUS_OK);
         write_spec(&spec, &second);

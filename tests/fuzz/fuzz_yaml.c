@@ -1,6 +1,6 @@
 /*
- * Any bytes through yaml_parse: an error that names the file, or scalars whose paths are unique and
- * whose lines do not go back.
+ * Random bytes through yaml_parse: an error that names the file, or scalars with unique paths and
+ * non-decreasing lines.
  */
 #include "common/option/option.h"
 #include "tests/fuzz/fuzz.h"

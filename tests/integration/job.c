@@ -1,3 +1,7 @@
+/*
+ * job: builds the command line of `sparring launch`, runs it, and reads the JSON records and
+ * checkpoints of its processes.  Failures fail the test.  Returned texts are static buffers.
+ */
 #include "tests/integration/job.h"
 
 #include "common/base/clock.h"
@@ -11,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORDS_MAX 96
+#define ARGUMENTS_MAX 96
 
 static const char *last_output = "";
 
@@ -42,7 +46,7 @@ const char *job_pace(unsigned ranks)
 const char *job_run(const struct job *job, int wanted)
 {
     static unsigned serial;
-    const char *words[WORDS_MAX];
+    const char *arguments[ARGUMENTS_MAX];
     size_t count = 0;
     char name[32];
     char ranks[16];
@@ -53,40 +57,40 @@ const char *job_run(const struct job *job, int wanted)
     (void)snprintf(ranks, sizeof(ranks), "%u", job->ranks);
     (void)snprintf(servers, sizeof(servers), "%u", job->servers);
     run_dir = support_path(name);
-    words[count++] = support_program("sparring");
-    words[count++] = "launch";
-    words[count++] = "--standalone";
-    words[count++] = "--nproc-per-node";
-    words[count++] = ranks;
+    arguments[count++] = support_program("sparring");
+    arguments[count++] = "launch";
+    arguments[count++] = "--standalone";
+    arguments[count++] = "--nproc-per-node";
+    arguments[count++] = ranks;
     if (job->servers > 0) {
-        words[count++] = "--servers";
-        words[count++] = servers;
+        arguments[count++] = "--servers";
+        arguments[count++] = servers;
     }
     if (job->backend) {
-        words[count++] = "--backend";
-        words[count++] = job->backend;
+        arguments[count++] = "--backend";
+        arguments[count++] = job->backend;
     }
-    words[count++] = "--run-dir";
-    words[count++] = run_dir;
-    words[count++] = "--";
-    for (const char *const *word = job->wrapper; word && *word; word++)
-        words[count++] = *word;
-    words[count++] = support_program("sparring-worker");
-    for (const char *const *word = job->worker; *word; word++) {
-        ck_assert_uint_lt(count, WORDS_MAX - 1);
-        words[count++] = *word;
+    arguments[count++] = "--run-dir";
+    arguments[count++] = run_dir;
+    arguments[count++] = "--";
+    for (const char *const *argument = job->wrapper; argument && *argument; argument++)
+        arguments[count++] = *argument;
+    arguments[count++] = support_program("sparring-worker");
+    for (const char *const *argument = job->worker; *argument; argument++) {
+        ck_assert_uint_lt(count, ARGUMENTS_MAX - 1);
+        arguments[count++] = *argument;
     }
-    words[count] = NULL;
-    /* Open MPI leaks in plug-ins that it has unloaded, which no suppression can name. */
+    arguments[count] = NULL;
+    /* Open MPI leaks in plug-ins that are unloaded at exit, which no suppression can name. */
     last_output = process_run(wanted, JOB_TIMEOUT_MS,
                               job->backend && strcmp(job->backend, "mpi") == 0
                                   ? ARGS("ASAN_OPTIONS=detect_leaks=0")
                                   : NULL,
-                              words);
+                              arguments);
     return run_dir;
 }
 
-static FILE *open_lines(const char *run_dir, const char *role, unsigned index)
+static FILE *open_jsonl(const char *run_dir, const char *role, unsigned index)
 {
     char path[4096];
     FILE *file;
@@ -99,7 +103,7 @@ static FILE *open_lines(const char *run_dir, const char *role, unsigned index)
 
 static FILE *open_records(const char *run_dir, unsigned rank)
 {
-    return open_lines(run_dir, "rank", rank);
+    return open_jsonl(run_dir, "rank", rank);
 }
 
 static int next_record(FILE *file, json_t **ret_record)
@@ -172,7 +176,7 @@ const char *job_record_text(const char *run_dir, unsigned rank, const char *kind
 
 json_t *job_server_record(const char *run_dir, unsigned server, const char *kind)
 {
-    FILE *file = open_lines(run_dir, "server", server);
+    FILE *file = open_jsonl(run_dir, "server", server);
     json_t *record;
 
     while (next_record(file, &record)) {
@@ -185,8 +189,8 @@ json_t *job_server_record(const char *run_dir, unsigned server, const char *kind
     ck_abort_msg("server %u has no record of kind '%s'", server, kind);
 }
 
-static int64_t newest_int(const char *run_dir, const char *who, unsigned index, const char *kind,
-                          const char *member)
+static int64_t last_record_int(const char *run_dir, const char *who, unsigned index,
+                               const char *kind, const char *member)
 {
     char path[4200];
     char line[4096];
@@ -214,12 +218,12 @@ static int64_t newest_int(const char *run_dir, const char *who, unsigned index, 
 
 int64_t job_newest_int(const char *run_dir, unsigned rank, const char *kind, const char *member)
 {
-    return newest_int(run_dir, "rank", rank, kind, member);
+    return last_record_int(run_dir, "rank", rank, kind, member);
 }
 
 int64_t job_server_int(const char *run_dir, unsigned server, const char *kind, const char *member)
 {
-    return newest_int(run_dir, "server", server, kind, member);
+    return last_record_int(run_dir, "server", server, kind, member);
 }
 
 void job_await_step(const char *run_dir, unsigned rank, int64_t step)
@@ -244,8 +248,8 @@ json_t *job_summary(const char *run_dir)
     return summary;
 }
 
-static void open_pair(const char *a, const char *b, struct safetensors *ret_a,
-                      struct safetensors *ret_b)
+static void read_two_files(const char *a, const char *b, struct safetensors *ret_a,
+                           struct safetensors *ret_b)
 {
     struct error err = {0};
 
@@ -254,8 +258,8 @@ static void open_pair(const char *a, const char *b, struct safetensors *ret_a,
     ck_assert_uint_eq(ret_a->length, ret_b->length);
 }
 
-/* A scalar's: num_batches_tracked. */
-static int64_t count_of(const struct safetensors_entry *e)
+/* A scalar entry, as num_batches_tracked. */
+static int64_t read_int64_entry(const struct safetensors_entry *e)
 {
     int64_t count;
 
@@ -271,7 +275,7 @@ static double entry_distance(const struct safetensors_entry *x, const struct saf
     ck_assert_uint_eq(x->count, y->count);
     ck_assert_str_eq(x->dtype, y->dtype);
     if (strcmp(x->dtype, "I64") == 0)
-        return (double)llabs(count_of(x) - count_of(y));
+        return (double)llabs(read_int64_entry(x) - read_int64_entry(y));
     ck_assert_str_eq(x->dtype, "F32");
     for (size_t i = 0; i < x->count; i++) {
         float u;
@@ -292,7 +296,7 @@ double job_checkpoint_distance(const char *a, const char *b)
     struct safetensors y = {0};
     double largest = 0;
 
-    open_pair(a, b, &x, &y);
+    read_two_files(a, b, &x, &y);
     for (size_t i = 0; i < x.length; i++) {
         const struct safetensors_entry *other = safetensors_find(&y, x.entries[i].name);
         double gap;
@@ -312,7 +316,7 @@ int job_same_tensors(const char *a, const char *b)
     struct safetensors y = {0};
     int same = 1;
 
-    open_pair(a, b, &x, &y);
+    read_two_files(a, b, &x, &y);
     for (size_t i = 0; i < x.length; i++) {
         const struct safetensors_entry *mine = &x.entries[i];
         const struct safetensors_entry *other = safetensors_find(&y, mine->name);

@@ -15,7 +15,7 @@ struct job {
     const char *backend; /* of allreduce; NULL: auto */
     unsigned ranks;
     unsigned servers;           /* 0: none */
-    const char *const *wrapper; /* words before the worker's program; NULL: none */
+    const char *const *wrapper; /* arguments before the worker's program; NULL: none */
     const char *const
         *worker; /* options of sparring-worker, NULL-terminated; see ARGS in process.h */
 };
@@ -27,11 +27,11 @@ const char *job_run(const struct job *job, int wanted);
 /* Device of the tests' jobs: $SPARRING_TEST_DEVICE, default "cpu". */
 const char *job_device(void);
 
-/* A delay schedule by which each of so many ranks makes a step at most once in a millisecond: a job
- * that is to run while a test watches it need not keep all cores busy. */
+/* A delay schedule that makes each of so many ranks run at most one step per millisecond: a job
+ * that must outlast a test's checks need not keep all cores busy. */
 const char *job_pace(unsigned ranks);
 
-/* What launch printed in the last job_run. */
+/* Output of the launcher in the last job_run. */
 const char *job_output(void);
 
 /* "loss" of every step of a rank into losses[0..max); returns the number of steps. */

@@ -87,7 +87,7 @@ START_TEST(test_mpirun)
 }
 END_TEST
 
-/* A trace shows every step of every rank, and every round of a server, whatever synchronises. */
+/* A trace has every step of every rank and every round of a server. */
 START_TEST(test_trace)
 {
     struct job job = {.ranks = 2, .servers = 1, .worker = ARGS("--sync", "ps", JOB)};

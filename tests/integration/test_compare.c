@@ -1,7 +1,7 @@
 /*
- * `sparring compare` over real jobs: every run good, every byte as the formula says, the same loss
- * through the ring and through one and two servers; and what is left when a run fails or the user
- * stops it.
+ * `sparring compare` over real jobs: every run succeeds, the bytes equal the formula, the loss is
+ * the same through the ring and through one and two servers; and the output when a run fails or the
+ * user stops it.
  */
 #include "common/base/file.h"
 #include "experiments/report/report.h"
@@ -18,32 +18,33 @@
 
 static struct error err;
 
-static const char match[] = "title: Real\n"
-                            "nproc: 2\n"
-                            "repeats: 6\n"
-                            "deadline: 120\n"
-                            "options: {model: 'mlp:784-32-10', data: digits, steps: 40,\n"
-                            "          batch-size: 16, lr: 0.05, threads: 1, device: cpu,\n"
-                            "          reduce: reproducible, partition-bytes: 32K}\n"
-                            "modes:\n"
-                            "- {name: ring, options: {sync: allreduce, backend: ring}}\n"
-                            "- {name: ps-1, servers: 1, options: {sync: ps, ps-transport: grpc}}\n"
-                            "- {name: ps-2, servers: 2, options: {sync: ps, ps-update: worker,\n"
-                            "   ps-transport: grpc}}\n"
-                            "- {name: control, options: {sync: local}}\n"
-                            "- {name: single, nproc: 1, options: {sync: local}}\n";
+static const char experiment_text[] =
+    "title: Real\n"
+    "nproc: 2\n"
+    "repeats: 6\n"
+    "deadline: 120\n"
+    "options: {model: 'mlp:784-32-10', data: digits, steps: 40,\n"
+    "          batch-size: 16, lr: 0.05, threads: 1, device: cpu,\n"
+    "          reduce: reproducible, partition-bytes: 32K}\n"
+    "modes:\n"
+    "- {name: ring, options: {sync: allreduce, backend: ring}}\n"
+    "- {name: ps-1, servers: 1, options: {sync: ps, ps-transport: grpc}}\n"
+    "- {name: ps-2, servers: 2, options: {sync: ps, ps-update: worker,\n"
+    "   ps-transport: grpc}}\n"
+    "- {name: control, options: {sync: local}}\n"
+    "- {name: single, nproc: 1, options: {sync: local}}\n";
 
 static const char *write_experiment(const char *text)
 {
-    return support_write("match.yaml", text, strlen(text));
+    return support_write("experiment.yaml", text, strlen(text));
 }
 
-START_TEST(test_match)
+START_TEST(test_modes_reach_same_loss)
 {
     const char *out = support_path("out");
-    const char *printed = process_run(
-        0, TIMEOUT_MS, NULL,
-        ARGS(support_program("sparring"), "compare", write_experiment(match), "--out", out));
+    const char *printed = process_run(0, TIMEOUT_MS, NULL,
+                                      ARGS(support_program("sparring"), "compare",
+                                           write_experiment(experiment_text), "--out", out));
     struct report report = {0};
     const struct comparison *c = &report.comparison;
 
@@ -69,7 +70,7 @@ START_TEST(test_match)
     for (size_t i = 0; i < c->warnings.length; i++)
         ck_assert_msg(!strstr(c->warnings.texts[i], "summary.json says"), "%s",
                       c->warnings.texts[i]);
-    for (size_t r = 0; r < 3; r++) { /* reproducible sums: the same bits, whoever adds */
+    for (size_t r = 0; r < 3; r++) { /* reproducible sums: the same bits in every mode */
         double ring = c->modes[0].values[METRIC_final_loss][r];
 
         ck_assert_double_eq(c->modes[1].values[METRIC_final_loss][r], ring);
@@ -83,8 +84,8 @@ START_TEST(test_match)
 }
 END_TEST
 
-/* What a file sets reaches the program that acts on it: here the launcher, read back from what the
- * servers have left. */
+/* Options of the launcher in an experiment file reach the launcher; checked in the servers'
+ * records. */
 START_TEST(test_options_of_the_launcher)
 {
     static const char placed[] =
@@ -168,7 +169,7 @@ int main(void)
     TCase *cases = tcase_create("all");
 
     tcase_set_timeout(cases, 600);
-    tcase_add_test(cases, test_match);
+    tcase_add_test(cases, test_modes_reach_same_loss);
     tcase_add_test(cases, test_options_of_the_launcher);
     tcase_add_test(cases, test_mode_that_fails);
     tcase_add_test(cases, test_interrupt);

@@ -1,6 +1,6 @@
 /*
  * Compression from the command line: whole jobs train as well as uncompressed ones, their records
- * show the bytes that the formula says on both sides, and what does not go together is refused.
+ * show the bytes of the formula on both sides, and invalid combinations of options are refused.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -12,7 +12,7 @@
 #define RANKS 2
 #define STEPS 96 /* 3 epochs of 2048 samples in batches of 2 x 32 */
 
-static const char *run(const char *const words[8], int wanted)
+static const char *run_digits_job(const char *const words[8], int wanted)
 {
     struct job job = {
         .ranks = RANKS,
@@ -51,7 +51,7 @@ static const char *run(const char *const words[8], int wanted)
     return job_run(&job, wanted);
 }
 
-static double accuracy(const char *folder)
+static double test_accuracy_of(const char *folder)
 {
     json_t *summary = job_summary(folder);
     double value = json_number_value(json_object_get(summary, "test_accuracy"));
@@ -172,7 +172,7 @@ static const char *run_words(const char *data, const char *up, const char *down,
     return job_run(&job, 0);
 }
 
-/* Rows are exact, and a batch touches few of them: its own go up, those of all ranks come down. */
+/* Rows are exact, and a batch touches few: a rank sends its own and receives those of all ranks. */
 START_TEST(test_rows_of_a_sparse_model)
 {
     const char *update = _i == 0 ? "server" : "worker";
@@ -191,8 +191,8 @@ START_TEST(test_rows_of_a_sparse_model)
 }
 END_TEST
 
-/* A rank that names the rows of its next batch is told those and no others, and what it computes is
- * the same: those that it is not told of are multiplied with 0. */
+/* A rank that names the rows of its next batch receives only those.  Its result is the same: the
+ * other rows are multiplied by 0. */
 START_TEST(test_named_rows_of_a_sparse_model)
 {
     const char *data = write_words();
@@ -222,9 +222,9 @@ START_TEST(test_trains_as_well)
 {
     static const char *const plain[8] = {"--compression", "none",        "--compression-down",
                                          "none",          "--ps-update", "server"};
-    double wanted = accuracy(run(plain, 0));
-    const char *folder = run(cases[_i].words, 0);
-    double got = accuracy(folder);
+    double wanted = test_accuracy_of(run_digits_job(plain, 0));
+    const char *folder = run_digits_job(cases[_i].words, 0);
+    double got = test_accuracy_of(folder);
 
     check_bytes(folder, cases[_i].tx, cases[_i].rx);
     ck_assert_msg(got >= wanted - cases[_i].least, "accuracy %.4f, uncompressed %.4f", got, wanted);
@@ -254,7 +254,7 @@ static const struct {
 
 START_TEST(test_refused)
 {
-    (void)run(refused[_i].words, 2);
+    (void)run_digits_job(refused[_i].words, 2);
     ck_assert_msg(strstr(job_output(), refused[_i].wanted) != NULL, "%s", job_output());
 }
 END_TEST

@@ -1,8 +1,7 @@
 /*
- * One run, however many processes on GPUs make it and however their gradients travel: 1, 2 and 4
+ * The same run with different numbers of processes on GPUs and ways of synchronisation: 1, 2 and 4
  * workers with parameter servers, whose update runs on the servers or on the workers, and 1, 2 and
- * 4 ranks of each all-reduce.  The batch of all together is the same, so each update is of the same
- * samples.
+ * 4 ranks of each all-reduce.  The global batch is the same, so each update is of the same samples.
  *
  * What must hold: the loss of each update, the mean of all ranks', and the parameters at the end
  * are those of one process on the CPU, but for the order of sums.
@@ -36,8 +35,8 @@ static const struct way {
 static const unsigned ranks_of[] = {1, 2, 4};
 
 /* Means over all ranks into losses[STEPS]. */
-static void run(const struct way *way, unsigned ranks, const char *device, const char *save,
-                double *losses)
+static void run_way(const struct way *way, unsigned ranks, const char *device, const char *save,
+                    double *losses)
 {
     char batch[16];
     struct job job = {.backend = way->backend, .ranks = ranks, .servers = way->servers};
@@ -60,7 +59,7 @@ static void run(const struct way *way, unsigned ranks, const char *device, const
     }
 }
 
-/* The emulated one, that is: more ranks than GPUs have no other. */
+/* Only the emulated nccl: it allows more ranks than GPUs. */
 static bool has_nccl(void)
 {
     const char *folder = getenv("LD_LIBRARY_PATH");
@@ -78,11 +77,11 @@ static void run_on_the_cpu(void)
     static const struct way alone = {"alone", NULL, 0, {"--sync", "local", "--seed", "5"}};
 
     on_the_cpu = support_path("cpu.safetensors");
-    run(&alone, 1, "cpu", on_the_cpu, wanted);
+    run_way(&alone, 1, "cpu", on_the_cpu, wanted);
     ck_assert_double_lt(wanted[STEPS - 1], wanted[0] - 0.01); /* it learns something */
 }
 
-START_TEST(test_the_same_run)
+START_TEST(test_same_run_on_all_grids)
 {
     const struct way *way = &ways[_i];
     const char *save = support_path("gpu.safetensors");
@@ -95,7 +94,7 @@ START_TEST(test_the_same_run)
         double losses[STEPS];
         double differ = 0, distance;
 
-        run(way, ranks_of[i], "cuda", save, losses);
+        run_way(way, ranks_of[i], "cuda", save, losses);
         for (size_t k = 0; k < STEPS; k++)
             differ = fmax(differ, fabs(losses[k] - wanted[k]) / wanted[k]);
         distance = job_checkpoint_distance(on_the_cpu, save);
@@ -114,7 +113,7 @@ int main(void)
 
     tcase_set_timeout(cases, 120);
     tcase_add_unchecked_fixture(cases, run_on_the_cpu, NULL);
-    tcase_add_loop_test(cases, test_the_same_run, 0, WAYS);
+    tcase_add_loop_test(cases, test_same_run_on_all_grids, 0, WAYS);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

@@ -1,8 +1,8 @@
 /*
  * Whole jobs on a GPU, the emulated one where there is no other (tests/support/cuda_emulator):
- * however gradients travel, they end as the same job on the CPU does; a checkpoint goes from one
- * device to the other and back; 16 bits lose little; memory that does not suffice, and a module
- * that is not there, are told in one line.
+ * every way of synchronisation ends as the same job on the CPU; a checkpoint moves from one device
+ * to the other and back; 16 bits lose little accuracy; too little memory and a missing module are
+ * each reported in one line.
  */
 #include "common/checkpoint/checkpoint.h"
 #include "tests/integration/job.h"
@@ -48,8 +48,8 @@ static const struct way {
 
 #define WAYS (int)(sizeof(ways) / sizeof(ways[0]))
 
-static const char *run(const struct way *way, const struct network *n, const char *device,
-                       const char *save, const char *const more[10])
+static const char *run_network(const struct way *way, const struct network *n, const char *device,
+                               const char *save, const char *const more[10])
 {
     struct job job = {
         .backend = way->backend,
@@ -83,7 +83,7 @@ static double losses_differ(const char *run_dir, const char *other, size_t steps
     return largest;
 }
 
-START_TEST(test_every_way_as_on_the_cpu)
+START_TEST(test_gpu_equals_cpu)
 {
     static const char *const steps[10] = {"--steps", "8"};
     const struct way *way = &ways[_i];
@@ -97,8 +97,8 @@ START_TEST(test_every_way_as_on_the_cpu)
         double losses;
         double distance;
 
-        (void)snprintf(on_cpu, sizeof(on_cpu), "%s", run(way, n, "cpu", cpu, steps));
-        on_gpu = run(way, n, "cuda", gpu, steps);
+        (void)snprintf(on_cpu, sizeof(on_cpu), "%s", run_network(way, n, "cpu", cpu, steps));
+        on_gpu = run_network(way, n, "cuda", gpu, steps);
         losses = losses_differ(on_gpu, on_cpu, 8);
         distance = job_checkpoint_distance(cpu, gpu);
         (void)printf("%s, %s: losses differ by %.2g, parameters by %.2g\n", way->name, n->model,
@@ -123,12 +123,12 @@ START_TEST(test_checkpoints_change_devices)
     char until[16];
     double distance;
 
-    (void)run(way, n, "cpu", whole, (const char *const[10]){"--steps", "15"});
+    (void)run_network(way, n, "cpu", whole, (const char *const[10]){"--steps", "15"});
     for (int part = 1; part <= 3; part++) {
         (void)snprintf(until, sizeof(until), "%d", part * 5);
-        (void)run(way, n, part == 2 ? "cuda" : "cpu", parts,
-                  (const char *const[10]){"--steps", until, "--checkpoint-dir", folder,
-                                          part > 1 ? "--resume" : NULL, folder});
+        (void)run_network(way, n, part == 2 ? "cuda" : "cpu", parts,
+                          (const char *const[10]){"--steps", until, "--checkpoint-dir", folder,
+                                                  part > 1 ? "--resume" : NULL, folder});
     }
     distance = job_checkpoint_distance(whole, parts);
     (void)printf("cpu, cuda, cpu, %s, %s: parameters differ by %.2g\n", way->name, n->model,
@@ -148,8 +148,9 @@ START_TEST(test_launches_and_calls)
     char launched[4096];
     const char *called;
 
-    (void)snprintf(launched, sizeof(launched), "%s", run(&ways[0], n, "cuda", launches, on));
-    called = run(&ways[0], n, "cuda", calls, off);
+    (void)snprintf(launched, sizeof(launched), "%s",
+                   run_network(&ways[0], n, "cuda", launches, on));
+    called = run_network(&ways[0], n, "cuda", calls, off);
     ck_assert(losses_differ(launched, called, 20) <= 0.0);
     ck_assert(job_checkpoint_distance(launches, calls) <= 0.0);
     /* 192 samples in batches of 12: no epoch ends with a smaller one */
@@ -199,8 +200,8 @@ START_TEST(test_bfloat16_is_near)
     char exact[4096];
     double losses;
 
-    (void)snprintf(exact, sizeof(exact), "%s", run(way, n, "cuda", save, in_32_bits));
-    losses = losses_differ(run(way, n, "cuda", save, in_16_bits), exact, 8);
+    (void)snprintf(exact, sizeof(exact), "%s", run_network(way, n, "cuda", save, in_32_bits));
+    losses = losses_differ(run_network(way, n, "cuda", save, in_16_bits), exact, 8);
     (void)printf("%s, %s: losses in bf16 differ by %.2g\n", way->name, n->model, losses);
     ck_assert_msg(losses < 0.02, "%s, %s: %g", way->name, n->model, losses);
     ck_assert_msg(losses > 1e-6, "%s, %s: not in 16 bits", way->name, n->model);
@@ -208,7 +209,7 @@ START_TEST(test_bfloat16_is_near)
 END_TEST
 
 /* fp16 with updates that overflow: in one go, and with a stop among them, the same bits. */
-START_TEST(test_the_scale_goes_on)
+START_TEST(test_loss_scale_is_resumed)
 {
     static const struct network n = {"mlp:24-32-16-5", "random:192,24,5", "adamw", "1", "0", 0};
     static const char *const in_one_go[10] = {"--steps", "24", "--precision", "fp16"};
@@ -216,7 +217,7 @@ START_TEST(test_the_scale_goes_on)
     const char *folder = support_path("checkpoints");
     const char *whole = support_path("whole.safetensors");
     const char *parts = support_path("parts.safetensors");
-    const char *run_dir = run(way, &n, "cuda", whole, in_one_go);
+    const char *run_dir = run_network(way, &n, "cuda", whole, in_one_go);
     int64_t left_out = job_record_int(run_dir, 0, "end", "overflowed_updates");
 
     (void)printf("%s: %jd updates left out\n", way->name, (intmax_t)left_out);
@@ -225,9 +226,10 @@ START_TEST(test_the_scale_goes_on)
         char steps[16];
 
         (void)snprintf(steps, sizeof(steps), "%d", until);
-        run_dir = run(way, &n, "cuda", parts,
-                      (const char *const[10]){"--steps", steps, "--precision", "fp16",
-                                              "--checkpoint-dir", folder, "--resume", "auto"});
+        run_dir =
+            run_network(way, &n, "cuda", parts,
+                        (const char *const[10]){"--steps", steps, "--precision", "fp16",
+                                                "--checkpoint-dir", folder, "--resume", "auto"});
     }
     ck_assert_int_eq(job_record_int(run_dir, 0, "end", "overflowed_updates"), left_out);
     ck_assert(job_checkpoint_distance(whole, parts) == 0);
@@ -241,7 +243,7 @@ static bool is_emulated(void)
     return module && strstr(module, "emulated") != NULL;
 }
 
-static const char *refuse(const char *model, const char *data, const char *const *extra)
+static const char *run_refused(const char *model, const char *data, const char *const *extra)
 {
     return process_run(PROCESS_FAILS, 60000, extra,
                        ARGS(support_program("sparring-worker"), "--model", model, "--data", data,
@@ -258,8 +260,8 @@ START_TEST(test_too_little_memory)
 
     if (!is_emulated())
         return; /* how much another GPU has is not ours to say */
-    output =
-        refuse("mlp:2000-3000-5", "random:64,2000,5", ARGS("SPARRING_EMULATED_BYTES=50000000"));
+    output = run_refused("mlp:2000-3000-5", "random:64,2000,5",
+                         ARGS("SPARRING_EMULATED_BYTES=50000000"));
     at = strstr(output, " bytes of GPU memory, ");
     ck_assert_msg(at != NULL, "%s", output);
     while (at > output && at[-1] != ':')
@@ -277,8 +279,8 @@ END_TEST
 
 START_TEST(test_no_module)
 {
-    const char *output =
-        refuse("mlp:4-2", "random:64,4,2", ARGS("SPARRING_CUDA_MODULE=/nowhere/sparring_cuda.so"));
+    const char *output = run_refused("mlp:4-2", "random:64,4,2",
+                                     ARGS("SPARRING_CUDA_MODULE=/nowhere/sparring_cuda.so"));
     const char *line =
         strstr(output, "device 'cuda': SPARRING_CUDA_MODULE: cannot find '/nowhere/sparring_cuda");
 
@@ -294,12 +296,12 @@ int main(void)
     TCase *cases = tcase_create("jobs");
 
     tcase_set_timeout(cases, 120);
-    tcase_add_loop_test(cases, test_every_way_as_on_the_cpu, 0, WAYS);
+    tcase_add_loop_test(cases, test_gpu_equals_cpu, 0, WAYS);
     tcase_add_loop_test(cases, test_checkpoints_change_devices, 0, 2);
     tcase_add_loop_test(cases, test_launches_and_calls, 0, 2);
     tcase_add_test(cases, test_lost_loss);
     tcase_add_loop_test(cases, test_bfloat16_is_near, 0, 2);
-    tcase_add_loop_test(cases, test_the_scale_goes_on, 0, 2);
+    tcase_add_loop_test(cases, test_loss_scale_is_resumed, 0, 2);
     tcase_add_test(cases, test_too_little_memory);
     tcase_add_test(cases, test_no_module);
     suite_add_tcase(suite, cases);

@@ -1,8 +1,8 @@
 /*
  * The optimizer on a GPU (the emulated one where there is no other) in every synchronisation: a run
- * goes on from each into the next with the same bits; survivors of a lost rank have the same;
- * uneven inputs end as on the CPU; fp16 leaves out the same updates on all ranks, and is refused
- * where it could not; and what goes over the bus is what METRICS.md says.
+ * continues from each mode into the next with the same bits; survivors of a lost rank have the same
+ * bits; uneven inputs end as on the CPU; fp16 leaves out the same updates on all ranks, and is
+ * refused where it cannot; and the bytes over the bus are those of METRICS.md.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -39,8 +39,8 @@ static const struct mode {
 
 enum { SHM, SERVER, WORKER, RING, LOCAL, ALONE, NCCL, MODES };
 
-static const char *run(const struct mode *mode, const char *device, const char *const *more,
-                       int wanted)
+static const char *run_mode(const struct mode *mode, const char *device, const char *const *more,
+                            int wanted)
 {
     const char *words[WORDS_MAX] = {JOB, "--device", device};
     struct job job = {
@@ -70,7 +70,7 @@ static void read_hash(const char *run_dir, unsigned ranks, char text[32])
 
 /* ------------------------------------------------------------------ checkpoints */
 
-/* Each mode goes on with what the one before has saved, in the middle of epochs. */
+/* Each mode continues from the checkpoint of the mode before, in the middle of epochs. */
 START_TEST(test_from_mode_to_mode)
 {
     static const char *const optimizers[][8] = {
@@ -84,16 +84,17 @@ START_TEST(test_from_mode_to_mode)
     char got[32];
     char until[16];
 
-    read_hash(run(&modes[SHM], "cuda",
-                  ARGS("--steps", "15", o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7]), 0),
+    read_hash(run_mode(&modes[SHM], "cuda",
+                       ARGS("--steps", "15", o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7]), 0),
               2, wanted);
     for (int part = 0; part < 5; part++) {
         (void)snprintf(until, sizeof(until), "%d", 3 * (part + 1));
-        read_hash(run(&modes[chain[part]], "cuda",
-                      ARGS("--steps", until, "--checkpoint-dir", folder, "--resume",
-                           part > 0 ? folder : "", o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7]),
-                      0),
-                  2, got);
+        read_hash(
+            run_mode(&modes[chain[part]], "cuda",
+                     ARGS("--steps", until, "--checkpoint-dir", folder, "--resume",
+                          part > 0 ? folder : "", o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7]),
+                     0),
+            2, got);
     }
     ck_assert_str_eq(got, wanted);
 }
@@ -137,8 +138,8 @@ START_TEST(test_survivors)
     ck_assert_int_ge(redone, 5);
     ck_assert_uint_eq(job_losses(run_dir, 2, got, STEPS_MAX), 50);
     (void)job_losses(
-        run(&three, "cuda", ARGS("--steps", "50", model[0], model[1], model[2], model[3]), 0), 2,
-        undisturbed, STEPS_MAX);
+        run_mode(&three, "cuda", ARGS("--steps", "50", model[0], model[1], model[2], model[3]), 0),
+        2, undisturbed, STEPS_MAX);
     for (int64_t step = 0; step <= redone && step < 50; step++)
         ck_assert_msg(got[step] == undisturbed[step], "step %jd of %jd: %.17g, not %.17g",
                       (intmax_t)step, (intmax_t)redone, got[step], undisturbed[step]);
@@ -147,10 +148,9 @@ END_TEST
 
 /* ------------------------------------------------------------------ uneven inputs */
 
-/* Two batches make an update.  The second rank's inputs end an update earlier, so it brings zeros
- * to the last one; or both end with what is left, and the running statistics of one are
- * everybody's; or there is one rank, which has nobody to bring its model to.
- */
+/* Two batches make an update.  Cases: the second rank's inputs end an update earlier, so it adds
+ * zeros to the last one; both end with a remainder, and all ranks get the running statistics of
+ * one; one rank alone. */
 START_TEST(test_join)
 {
     const char *model = _i == 1 ? "mlp-bn:24-32-17-5" : "mlp:24-32-5";
@@ -161,12 +161,12 @@ START_TEST(test_join)
     char hash[32];
 
     for (int gpu = 0; gpu < 2; gpu++)
-        read_hash(
-            run(&join, gpu ? "cuda" : "cpu",
-                ARGS("--model", model, "--momentum", "0.9", "--lr", "0.05", "--samples", samples,
-                     "--epochs", "3", "--accumulate-steps", "2", "--save", saved[gpu]),
-                0),
-            ranks, hash);
+        read_hash(run_mode(&join, gpu ? "cuda" : "cpu",
+                           ARGS("--model", model, "--momentum", "0.9", "--lr", "0.05", "--samples",
+                                samples, "--epochs", "3", "--accumulate-steps", "2", "--save",
+                                saved[gpu]),
+                           0),
+                  ranks, hash);
     ck_assert_double_lt(job_checkpoint_distance(saved[0], saved[1]), 1e-5);
 }
 END_TEST
@@ -185,9 +185,9 @@ START_TEST(test_fp16)
     double worst = 0;
 
     run_dir =
-        run(mode, "cuda", ARGS(model[0], model[1], model[2], model[3], model[4], model[5]), 0);
+        run_mode(mode, "cuda", ARGS(model[0], model[1], model[2], model[3], model[4], model[5]), 0);
     ck_assert_uint_eq(job_losses(run_dir, 0, exact, STEPS_MAX), 12);
-    run_dir = run(
+    run_dir = run_mode(
         mode, "cuda",
         ARGS(model[0], model[1], model[2], model[3], model[4], model[5], "--precision", "fp16"), 0);
     ck_assert_uint_eq(job_losses(run_dir, 0, half, STEPS_MAX), 12);
@@ -204,10 +204,10 @@ END_TEST
 START_TEST(test_fp16_overflows)
 {
     const struct mode *mode = &modes[_i == 0 ? RING : WORKER];
-    const char *run_dir = run(mode, "cuda",
-                              ARGS("--model", "mlp:24-32-16-5", "--optimizer", "adamw", "--lr", "1",
-                                   "--steps", "24", "--precision", "fp16"),
-                              0);
+    const char *run_dir = run_mode(mode, "cuda",
+                                   ARGS("--model", "mlp:24-32-16-5", "--optimizer", "adamw", "--lr",
+                                        "1", "--steps", "24", "--precision", "fp16"),
+                                   0);
     int64_t left_out = job_record_int(run_dir, 0, "end", "overflowed_updates");
     char hash[32];
 
@@ -236,7 +236,7 @@ START_TEST(test_fp16_refused)
         const char *const *w = cases[i].words;
         char line[128];
 
-        (void)run(
+        (void)run_mode(
             &modes[cases[i].mode], "cuda",
             ARGS("--model", "mlp:24-32-32-5", "--steps", "4", "--precision", "fp16", w[0], w[1]),
             PROCESS_FAILS);
@@ -254,7 +254,7 @@ enum {
     MORE = 6, /* steps by which two runs differ */
 };
 
-/* Nothing goes up twice, and down nothing but gradients where others need them. */
+/* Nothing is copied to the device twice; only gradients that other ranks need are copied back. */
 START_TEST(test_bus)
 {
     bool travels = _i != LOCAL && _i != ALONE && _i != NCCL;
@@ -262,9 +262,9 @@ START_TEST(test_bus)
     int64_t rx[2];
 
     for (int i = 0; i < 2; i++) {
-        const char *run_dir =
-            run(&modes[_i], "cuda",
-                ARGS("--model", "mlp:24-32-5", "--lr", "0.05", "--steps", i == 0 ? "4" : "10"), 0);
+        const char *run_dir = run_mode(
+            &modes[_i], "cuda",
+            ARGS("--model", "mlp:24-32-5", "--lr", "0.05", "--steps", i == 0 ? "4" : "10"), 0);
 
         tx[i] = job_record_int(run_dir, 0, "end", "device_tx_bytes");
         rx[i] = job_record_int(run_dir, 0, "end", "device_rx_bytes");

@@ -1,6 +1,6 @@
 /*
- * DistributedDataParallel's features as a user meets them: uneven inputs with the mean over samples
- * against one process, batch normalisation, LayerDrop, hooks, and the words of errors.
+ * DistributedDataParallel's features from the command line: uneven inputs with the mean over
+ * samples against one process, batch normalisation, LayerDrop, hooks, and the texts of errors.
  */
 #include "common/checkpoint/safetensors.h"
 #include "tests/integration/job.h"
@@ -16,8 +16,8 @@
 
 static struct error err;
 
-/* Updates see the same samples, whoever computes their part: with the mean over samples that is one
- * process with the whole batch, to the last, uneven one. */
+/* Updates are of the same samples for any number of ranks: with the mean over samples the run
+ * equals one process with the whole batch, up to the last, uneven one. */
 START_TEST(test_uneven_ranks_equal_one_process)
 {
     const char *alone = support_path("alone.safetensors");
@@ -135,7 +135,7 @@ START_TEST(test_layer_drop)
 }
 END_TEST
 
-/* Half the bytes or a few, and still the digits are learnt. */
+/* Compression hooks: with half the bytes, or few, the model still learns the digits. */
 START_TEST(test_hooks)
 {
     static const char *const hooks[] = {"none", "fp16", "bf16", "powersgd"};

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define WAIT_MS  20000
-#define QUIET_MS 100 /* long enough for what would come at once */
+#define QUIET_MS 100 /* long enough for bytes that are not held */
 #define MUCH     ((size_t)3 << 20)
 
 struct line {
@@ -39,7 +39,7 @@ static int listen_any(uint16_t *ret_port)
     return fd;
 }
 
-static int dial(uint16_t port)
+static int connect_to(uint16_t port)
 {
     struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -56,7 +56,7 @@ static struct line open_line(void)
 
     l.listener = listen_any(&port);
     l.proxy = fault_proxy_open(port, 7);
-    l.client = dial(fault_proxy_port(l.proxy));
+    l.client = connect_to(fault_proxy_port(l.proxy));
     l.server = accept(l.listener, NULL, NULL);
     ck_assert_int_ge(l.server, 0);
     return l;
@@ -70,7 +70,7 @@ static void close_line(struct line *l)
     (void)close(l->listener);
 }
 
-static bool has_news(int fd, int timeout_ms)
+static bool is_readable(int fd, int timeout_ms)
 {
     struct pollfd wait = {.fd = fd, .events = POLLIN};
 
@@ -85,7 +85,7 @@ static void expect_text(int fd, const char *text)
     while (length < strlen(text)) {
         ssize_t size;
 
-        ck_assert_msg(has_news(fd, WAIT_MS), "'%s' does not come", text);
+        ck_assert_msg(is_readable(fd, WAIT_MS), "'%s' does not come", text);
         size = recv(fd, got + length, sizeof(got) - 1 - length, 0);
         ck_assert_int_gt(size, 0);
         length += (size_t)size;
@@ -93,7 +93,7 @@ static void expect_text(int fd, const char *text)
     ck_assert_str_eq(got, text);
 }
 
-static void say(int fd, const char *text)
+static void send_text(int fd, const char *text)
 {
     ck_assert_int_eq(send(fd, text, strlen(text), MSG_NOSIGNAL), (ssize_t)strlen(text));
 }
@@ -102,7 +102,7 @@ static void expect_reset(int fd)
 {
     char byte;
 
-    ck_assert(has_news(fd, WAIT_MS));
+    ck_assert(is_readable(fd, WAIT_MS));
     ck_assert_int_eq(recv(fd, &byte, 1, 0), -1);
     ck_assert_int_eq(errno, ECONNRESET);
 }
@@ -111,7 +111,7 @@ static void expect_end(int fd)
 {
     char byte;
 
-    ck_assert(has_news(fd, WAIT_MS));
+    ck_assert(is_readable(fd, WAIT_MS));
     ck_assert_int_eq(recv(fd, &byte, 1, 0), 0);
 }
 
@@ -120,24 +120,24 @@ START_TEST(test_forwards_and_resets)
     struct line l = open_line();
     int again;
 
-    say(l.client, "up");
+    send_text(l.client, "up");
     expect_text(l.server, "up");
-    say(l.server, "down");
+    send_text(l.server, "down");
     expect_text(l.client, "down");
     ck_assert_uint_eq(fault_proxy_bytes(l.proxy, FAULT_UP), 2);
     ck_assert_uint_eq(fault_proxy_bytes(l.proxy, FAULT_DOWN), 4);
     fault_proxy_reset(l.proxy);
     expect_reset(l.client);
     expect_reset(l.server);
-    again = dial(fault_proxy_port(l.proxy)); /* those that come later live */
+    again = connect_to(fault_proxy_port(l.proxy)); /* those that come later live */
     (void)close(l.server);
     l.server = accept(l.listener, NULL, NULL);
-    say(again, "again");
+    send_text(again, "again");
     expect_text(l.server, "again");
     fault_proxy_refuse(l.proxy, true);
     (void)close(again);
     expect_end(l.server);
-    again = dial(fault_proxy_port(l.proxy));
+    again = connect_to(fault_proxy_port(l.proxy));
     expect_reset(again);
     ck_assert_uint_eq(fault_proxy_accepted(l.proxy), 2);
     (void)close(again);
@@ -150,9 +150,9 @@ START_TEST(test_holds_and_lets_go)
     struct line l = open_line();
 
     fault_proxy_hold(l.proxy, FAULT_UP, true);
-    say(l.client, "late");
-    ck_assert(!has_news(l.server, QUIET_MS));
-    say(l.server, "other way");
+    send_text(l.client, "late");
+    ck_assert(!is_readable(l.server, QUIET_MS));
+    send_text(l.server, "other way");
     expect_text(l.client, "other way");
     fault_proxy_hold(l.proxy, FAULT_UP, false);
     expect_text(l.server, "late");
@@ -166,14 +166,14 @@ START_TEST(test_ends_one_way)
 
     fault_proxy_end(l.proxy, FAULT_DOWN);
     expect_end(l.client);
-    say(l.server, "lost");
-    say(l.client, "still heard");
+    send_text(l.server, "lost");
+    send_text(l.client, "still heard");
     expect_text(l.server, "still heard");
     close_line(&l);
 }
 END_TEST
 
-/* Nothing is lost or changed on a slow link, and it is as slow as it is said to be. */
+/* A slow link loses and changes nothing, and has the rate and delay that were set. */
 START_TEST(test_slow_and_late)
 {
     struct line l = open_line();
@@ -189,7 +189,7 @@ START_TEST(test_slow_and_late)
         ssize_t size = out < MUCH ? send(l.client, sent + out, MUCH - out, MSG_DONTWAIT) : 0;
 
         out += size > 0 ? (size_t)size : 0;
-        if (!has_news(l.server, out < MUCH ? 1 : WAIT_MS))
+        if (!is_readable(l.server, out < MUCH ? 1 : WAIT_MS))
             continue;
         size = recv(l.server, got + in, MUCH - in, 0);
         ck_assert_int_gt(size, 0);
@@ -203,33 +203,33 @@ START_TEST(test_slow_and_late)
 }
 END_TEST
 
-struct strike {
+struct byte_at_act {
     struct fault_proxy *proxy;
     atomic_uint_fast64_t at;
 };
 
-static void cut(void *user)
+static void reset_at_byte(void *user)
 {
-    struct strike *s = user;
+    struct byte_at_act *s = user;
 
     atomic_store(&s->at, fault_proxy_bytes(s->proxy, FAULT_UP));
     fault_proxy_reset(s->proxy);
 }
 
-/* Not a byte more than was asked for has gone when the strike comes. */
-START_TEST(test_strikes_at_a_byte)
+/* When `act` runs, exactly the requested bytes have been forwarded. */
+START_TEST(test_acts_at_exact_byte)
 {
     struct line l = open_line();
-    struct strike s = {.proxy = l.proxy};
+    struct byte_at_act s = {.proxy = l.proxy};
     char data[4 * 4096] = "";
     size_t in = 0;
     ssize_t size;
 
-    fault_proxy_at(l.proxy, FAULT_UP, 5000, cut, &s);
+    fault_proxy_at(l.proxy, FAULT_UP, 5000, reset_at_byte, &s);
     ck_assert_int_eq(send(l.client, data, sizeof(data), MSG_NOSIGNAL), (ssize_t)sizeof(data));
-    while (has_news(l.server, WAIT_MS) && (size = recv(l.server, data, sizeof(data), 0)) > 0)
+    while (is_readable(l.server, WAIT_MS) && (size = recv(l.server, data, sizeof(data), 0)) > 0)
         in += (size_t)size;
-    ck_assert_uint_le(in, 5000); /* a reset may throw away what was not read */
+    ck_assert_uint_le(in, 5000); /* a reset may discard unread bytes */
     ck_assert_uint_eq(atomic_load(&s.at), 5000);
     expect_reset(l.client);
     close_line(&l);
@@ -243,17 +243,17 @@ START_TEST(test_finds_another_target)
     int other = listen_any(&port), client, server;
 
     fault_proxy_retarget(l.proxy, port);
-    client = dial(fault_proxy_port(l.proxy));
+    client = connect_to(fault_proxy_port(l.proxy));
     server = accept(other, NULL, NULL);
-    say(client, "new");
+    send_text(client, "new");
     expect_text(server, "new");
-    say(l.client, "old");
+    send_text(l.client, "old");
     expect_text(l.server, "old");
     (void)close(server);
     expect_end(client);
     (void)close(client);
     (void)close(other);
-    client = dial(fault_proxy_port(l.proxy)); /* nobody is there now */
+    client = connect_to(fault_proxy_port(l.proxy)); /* no listener is there now */
     expect_reset(client);
     (void)close(client);
     close_line(&l);
@@ -269,7 +269,7 @@ int main(void)
     tcase_add_test(cases, test_holds_and_lets_go);
     tcase_add_test(cases, test_ends_one_way);
     tcase_add_test(cases, test_slow_and_late);
-    tcase_add_test(cases, test_strikes_at_a_byte);
+    tcase_add_test(cases, test_acts_at_exact_byte);
     tcase_add_test(cases, test_finds_another_target);
     suite_add_tcase(suite, cases);
     return support_run(suite);

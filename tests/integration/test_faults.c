@@ -1,6 +1,6 @@
 /*
- * Bad input and dying peers, as a user meets them: a clear message that names the thing, a non-zero
- * exit, no hang, nothing lost.
+ * Bad input and lost peers, from the command line: a clear message that names the cause, a non-zero
+ * exit code, no hang, no loss of data.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define WAIT_MS 40000   /* for what must come */
-#define LONG_MS "60000" /* a time-out of the ranks that nobody comes to */
+#define LONG_MS "60000" /* time-out of ranks whose peers never arrive */
 
 #define SMALL "--model", "mlp:16-8-4", "--data", "random:512,16,4", "--batch-size", "8"
 #define ENDLESS                                                                                    \
@@ -153,12 +153,12 @@ START_TEST(test_ranks_told_to_stop_say_so)
 }
 END_TEST
 
-/* Who waits for ranks or servers that do not come has nothing to lose. */
+/* A process that waits for ranks or servers that do not arrive stops at once. */
 START_TEST(test_stop_while_nobody_comes)
 {
     static const char *const schemes[] = {"unix", "file"};
     const struct timespec nap = {.tv_nsec = 10000000};
-    bool serves = _i < 2; /* else waits for a server that is not there */
+    bool serves = _i < 2; /* otherwise it waits for a server that does not exist */
     const char *sign = support_path(serves ? "place" : "records");
     struct process worker;
     char url[600];
@@ -276,7 +276,7 @@ static const char *thin_model(unsigned layers)
 }
 
 /* A limit on the size of files (in blocks of 512 or 1024 bytes) stands for a full disk: the write
- * fails half-way, whoever runs the test.  It holds for shared memory, too. */
+ * fails half-way, also for root.  The limit holds for shared memory, too. */
 START_TEST(test_full_disk)
 {
     const char *worker = support_program("sparring-worker");
@@ -295,7 +295,7 @@ START_TEST(test_full_disk)
                                  "--model", thin_model(63), "--data", "random:512,16,4",
                                  "--batch-size", "8", "--steps", "3", "--save", save)),
                 "old.safetensors");
-    assert_ok(file_read(save, 64, &text, &size, &err)); /* what was there is still there */
+    assert_ok(file_read(save, 64, &text, &size, &err)); /* the old file is unchanged */
     ck_assert_str_eq(text, "old");
     free(text);
     expect_text(process_run(1, WAIT_MS, NULL,
@@ -338,7 +338,7 @@ START_TEST(test_usage)
                             ARGS(worker, "--model", "mlp:16-x-4", "--data", "random:9,16,4",
                                  "--steps", "1")),
                 "mlp:16-x-4");
-    /* One rank reduces with nobody, but does not pass over what was asked for. */
+    /* One rank has no peer to reduce with, but invalid options are still refused. */
     expect_text(process_run(3, WAIT_MS, ARGS("CUDA_VISIBLE_DEVICES="),
                             ARGS(worker, SMALL, "--steps", "1", "--backend", "nccl")),
                 "the nccl backend cannot run here: ");

@@ -1,6 +1,6 @@
 /*
- * Real input: MNIST, mlp:784-128-10, 3 epochs on 2 ranks, at least 97 % test accuracy whichever way
- * the ranks are synchronised.
+ * Real input: MNIST, mlp:784-128-10, 3 epochs on 2 ranks, at least 97 % test accuracy in every way
+ * of synchronisation.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"

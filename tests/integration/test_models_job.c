@@ -1,9 +1,9 @@
 /*
- * Networks of every kind as whole jobs: whichever way the gradients travel, a convolutional
- * network, a residual one and a transformer with a tied embedding end in the same bits, and where
- * no batch statistics are taken in those of one process with the whole batch, but for rounding.
- * A transformer learns from a text, a convolutional network from files of CIFAR-10.  Data that
- * does not fit is refused in one line.
+ * Networks of every kind as whole jobs: in every way of synchronisation a convolutional network, a
+ * residual one and a transformer with a tied embedding end with the same bits; without batch
+ * statistics they equal one process with the whole batch, up to rounding.  A transformer learns
+ * from a text, a convolutional network from files of CIFAR-10.  Data that does not fit the model is
+ * refused in one line.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -28,8 +28,9 @@ static const struct network {
 
 #define NETWORKS (int)(sizeof(networks) / sizeof(networks[0]))
 
-static const char *run(const struct network *n, unsigned ranks, unsigned servers, const char *sync,
-                       const char *batch, const char *const more[4], const char *save)
+static const char *run_network(const struct network *n, unsigned ranks, unsigned servers,
+                               const char *sync, const char *batch, const char *const more[4],
+                               const char *save)
 {
     struct job job = {
         .ranks = ranks,
@@ -45,7 +46,7 @@ static const char *run(const struct network *n, unsigned ranks, unsigned servers
     return job_run(&job, 0);
 }
 
-START_TEST(test_every_way_ends_in_the_same)
+START_TEST(test_all_ways_give_same_bits)
 {
     static const char *const exact[4] = {"--reduce", "reproducible"};
     static const char *const overlapped[4] = {"--reduce", "reproducible", "--overlap-forward"};
@@ -55,20 +56,20 @@ START_TEST(test_every_way_ends_in_the_same)
     const char *other = support_path("other.safetensors");
     double distance;
 
-    (void)run(n, RANKS, 0, "allreduce", "4", exact, ring);
-    (void)run(n, RANKS, 2, "ps", "4", overlapped, other);
+    (void)run_network(n, RANKS, 0, "allreduce", "4", exact, ring);
+    (void)run_network(n, RANKS, 2, "ps", "4", overlapped, other);
     ck_assert_msg(job_same_tensors(ring, other), "%s: servers, overlapped", n->model);
-    (void)run(n, RANKS, 1, "ps", "4", worker, other);
+    (void)run_network(n, RANKS, 1, "ps", "4", worker, other);
     ck_assert_msg(job_same_tensors(ring, other), "%s: servers, update on the worker", n->model);
     if (n->batch_norm)
         return;
-    (void)run(n, 1, 0, "local", "12", exact, other);
+    (void)run_network(n, 1, 0, "local", "12", exact, other);
     distance = job_checkpoint_distance(ring, other);
     ck_assert_msg(distance < 1e-3, "%s: one process: %g", n->model, distance);
 }
 END_TEST
 
-/* Each letter decides the next one but for a choice of two: log 2 is what can be reached. */
+/* Each letter allows two next letters: the least reachable loss is log 2. */
 static const char *write_text(void)
 {
     static char letters[20000];
@@ -81,7 +82,7 @@ static const char *write_text(void)
     return support_write("letters", letters, sizeof(letters));
 }
 
-START_TEST(test_a_transformer_reads_text)
+START_TEST(test_transformer_learns_text)
 {
     char data[4096];
     struct job job = {.ranks = 2, .servers = (unsigned)_i};
@@ -128,7 +129,7 @@ static void write_images(void)
     }
 }
 
-START_TEST(test_a_network_sees_cifar10)
+START_TEST(test_network_learns_cifar10)
 {
     char data[4096];
     struct job job = {.ranks = 2};
@@ -148,7 +149,7 @@ START_TEST(test_a_network_sees_cifar10)
 }
 END_TEST
 
-START_TEST(test_what_does_not_fit_is_refused)
+START_TEST(test_unfit_data_is_refused)
 {
     static const unsigned char ids[80] = {[30] = 0x2c, [31] = 1}; /* 300 at index 15 */
     const char *path = support_write("ids", ids, sizeof(ids));
@@ -187,10 +188,10 @@ int main(void)
     TCase *cases = tcase_create("jobs");
 
     tcase_set_timeout(cases, 120);
-    tcase_add_loop_test(cases, test_every_way_ends_in_the_same, 0, NETWORKS);
-    tcase_add_loop_test(cases, test_a_transformer_reads_text, 0, 2);
-    tcase_add_test(cases, test_a_network_sees_cifar10);
-    tcase_add_test(cases, test_what_does_not_fit_is_refused);
+    tcase_add_loop_test(cases, test_all_ways_give_same_bits, 0, NETWORKS);
+    tcase_add_loop_test(cases, test_transformer_learns_text, 0, 2);
+    tcase_add_test(cases, test_network_learns_cifar10);
+    tcase_add_test(cases, test_unfit_data_is_refused);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

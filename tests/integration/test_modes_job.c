@@ -1,6 +1,6 @@
 /*
  * The consistency modes from the command line: whole jobs, their records, and the configurations
- * that are refused before anybody trains.
+ * that are refused before training.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -11,7 +11,8 @@
 #define STEPS 40
 
 /* Three ranks and two servers; `mode` are up to four more words. */
-static const char *run(const char *const mode[4], const char *delays, const char *save, int wanted)
+static const char *run_mode_job(const char *const mode[4], const char *delays, const char *save,
+                                int wanted)
 {
     struct job job = {
         .ranks = 3,
@@ -34,11 +35,11 @@ static const char *const modes[][4] = {
     {"--consistency", "asp", "--delay-compensation", "0.1"},
 };
 
-/* Every rank makes every step, and computes as long as the schedule says. */
+/* Every rank makes every step, with the delays of the schedule. */
 START_TEST(test_every_rank_makes_all_steps)
 {
     const char *delays = support_write("delays", "1 0- 20\n", 8);
-    const char *folder = run(modes[_i], delays, support_path("saved"), 0);
+    const char *folder = run_mode_job(modes[_i], delays, support_path("saved"), 0);
 
     for (unsigned rank = 0; rank < 3; rank++) {
         ck_assert_int_eq(job_record_int(folder, rank, "end", "steps"), STEPS);
@@ -48,11 +49,11 @@ START_TEST(test_every_rank_makes_all_steps)
 }
 END_TEST
 
-START_TEST(test_a_late_rank_skips)
+START_TEST(test_late_rank_skips_steps)
 {
     static const char *const backup[4] = {"--consistency", "bsp", "--backup-workers", "1"};
     const char *delays = support_write("delays", "2 0- 60\n", 8);
-    const char *folder = run(backup, delays, support_path("saved"), 0);
+    const char *folder = run_mode_job(backup, delays, support_path("saved"), 0);
 
     for (unsigned rank = 0; rank < 3; rank++)
         ck_assert_int_eq(job_record_int(folder, rank, "end", "steps") +
@@ -67,8 +68,8 @@ START_TEST(test_ssp_0_saves_what_bsp_saves)
     const char *bsp = support_path("bsp.safetensors");
     const char *ssp = support_path("ssp.safetensors");
 
-    (void)run(modes[0], "", bsp, 0);
-    (void)run(modes[1], "", ssp, 0);
+    (void)run_mode_job(modes[0], "", bsp, 0);
+    (void)run_mode_job(modes[1], "", ssp, 0);
     ck_assert(job_same_tensors(bsp, ssp));
 }
 END_TEST
@@ -98,7 +99,7 @@ START_TEST(test_refused)
                          : text[0] ? support_write("delays", text, strlen(text))
                                    : "";
 
-    (void)run(refused[_i].mode, delays, support_path("saved"), refused[_i].code);
+    (void)run_mode_job(refused[_i].mode, delays, support_path("saved"), refused[_i].code);
     ck_assert_msg(strstr(job_output(), refused[_i].wanted) != NULL, "%s", job_output());
 }
 END_TEST
@@ -111,7 +112,7 @@ int main(void)
     tcase_set_timeout(tests, 200);
     tcase_add_loop_test(tests, test_every_rank_makes_all_steps, 0,
                         (int)(sizeof(modes) / sizeof(modes[0])));
-    tcase_add_test(tests, test_a_late_rank_skips);
+    tcase_add_test(tests, test_late_rank_skips_steps);
     tcase_add_test(tests, test_ssp_0_saves_what_bsp_saves);
     tcase_add_loop_test(tests, test_refused, 0, (int)(sizeof(refused) / sizeof(refused[0])));
     suite_add_tcase(suite, tests);

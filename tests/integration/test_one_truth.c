@@ -1,8 +1,8 @@
 /*
- * One truth: the same job ends in the same parameters whichever way it was synchronised.  With
- * --reduce reproducible that means the same bits; against one process with an n times larger batch
- * it means float tolerance.  Payload bytes are counted against the textbook formula, computed here
- * from scratch.
+ * The same job ends with the same parameters in every way of synchronisation.  With --reduce
+ * reproducible these are the same bits; against one process with an n times larger batch they are
+ * equal up to float tolerance.  Payload bytes are compared with the textbook formula, computed here
+ * independently.
  */
 #include "common/collective/collective.h"
 #include "tests/integration/job.h"
@@ -37,8 +37,9 @@ static const char *run_over(const char *transport, unsigned ranks, unsigned serv
     return job_run(&job, 0);
 }
 
-static const char *run(unsigned ranks, unsigned servers, const char *sync, const char *update,
-                       const char *reduce, const char *batch, const char *save)
+static const char *run_sync_job(unsigned ranks, unsigned servers, const char *sync,
+                                const char *update, const char *reduce, const char *batch,
+                                const char *save)
 {
     return run_over("auto", ranks, servers, sync, update, reduce, batch, save);
 }
@@ -49,7 +50,7 @@ START_TEST(test_reproducible_is_bit_identical)
     const char *ring = support_path("ring.safetensors");
     const char *other = support_path("other.safetensors");
 
-    (void)run(ranks, 0, "allreduce", "server", "reproducible", "16", ring);
+    (void)run_sync_job(ranks, 0, "allreduce", "server", "reproducible", "16", ring);
     for (unsigned way = 0; way < 8; way++) {
         const char *transport = way & 1 ? "shm" : "grpc", *update = way & 2 ? "worker" : "server";
         unsigned servers = way & 4 ? 2 : 1;
@@ -70,7 +71,7 @@ START_TEST(test_backends_agree)
 
     (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1); /* in a container the tests may be root */
     (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    (void)run(3, 1, "ps", "server", "reproducible", "16", servers);
+    (void)run_sync_job(3, 1, "ps", "server", "reproducible", "16", servers);
     job.worker =
         ARGS("--model", MODEL, "--data", "random:960,40,7", "--batch-size", "16", "--epochs", "2",
              "--lr", "0.05", "--momentum", "0.9", "--nesterov", "--weight-decay", "0.01", "--seed",
@@ -93,9 +94,9 @@ START_TEST(test_large_batch_agrees)
     const char *servers = support_path("servers.safetensors");
     double distance;
 
-    (void)run(1, 0, "local", "server", "fast", "48", alone);
-    (void)run(3, 0, "allreduce", "server", "fast", "16", ring);
-    (void)run(3, 2, "ps", "server", "fast", "16", servers);
+    (void)run_sync_job(1, 0, "local", "server", "fast", "48", alone);
+    (void)run_sync_job(3, 0, "allreduce", "server", "fast", "16", ring);
+    (void)run_sync_job(3, 2, "ps", "server", "fast", "16", servers);
     distance = job_checkpoint_distance(alone, ring);
     ck_assert_msg(distance < 1e-4, "ring: %g", distance);
     distance = job_checkpoint_distance(alone, servers);
@@ -103,8 +104,8 @@ START_TEST(test_large_batch_agrees)
 }
 END_TEST
 
-/* What the rank sends in one ring all-reduce of `count` floats: in 2(n-1) steps it sends every
- * chunk but one in each of the two phases: all but (rank + 1) first, all but (rank + 2) then. */
+/* Bytes that the rank sends in one ring all-reduce of `count` floats: in each of the two phases
+ * (2(n-1) steps) every chunk but one: first all but (rank + 1), then all but (rank + 2). */
 static int64_t ring_tx(int64_t count, unsigned n, unsigned rank)
 {
     int64_t sent = 0;
@@ -134,7 +135,7 @@ static const char *run_large(unsigned ranks, const char *backend)
     return job_run(&job, 0);
 }
 
-/* Every step moves the slab once each way; what stays in shared memory is not on the wire. */
+/* Every step moves the slab once in each direction; bytes in shared memory do not count as sent. */
 static void check_ps_bytes(const char *run_dir, unsigned rank, const char *transport)
 {
     int64_t steps = job_record_int(run_dir, rank, "end", "steps");

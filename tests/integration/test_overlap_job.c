@@ -1,6 +1,7 @@
 /*
- * Pulls that overlap the next forward, from the command line: the same parameters and losses with
- * and without, every step's record with its own bytes, and time that is accounted for.
+ * Pulls that overlap the next forward pass, from the command line: the same parameters and losses
+ * with and without overlap, each step's record has its own bytes, and the parts of a step's time
+ * add up.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -13,7 +14,8 @@
 #define STEPS    48 /* 3 epochs of 1024 samples in batches of 2 x 32 */
 #define ELEMENTS 50890
 
-static const char *run(const char *overlap, const char *const words[4], const char *save)
+static const char *run_overlap_job(const char *overlap, const char *const words[4],
+                                   const char *save)
 {
     struct job job = {
         .ranks = RANKS,
@@ -76,14 +78,14 @@ static const struct {
     {{"--reduce", "reproducible", "--ps-update", "worker"}, STEPS}, /* not there */
 };
 
-START_TEST(test_the_same_parameters)
+START_TEST(test_same_parameters)
 {
     static const char *const options[2] = {"--overlap-forward=false", "--overlap-forward=true"};
     const char *saved[2] = {support_path("off.safetensors"), support_path("on.safetensors")};
     double losses[2][STEPS], accuracies[2];
 
     for (unsigned on = 0; on < 2; on++) {
-        const char *folder = run(options[on], cases[_i].words, saved[on]);
+        const char *folder = run_overlap_job(options[on], cases[_i].words, saved[on]);
         json_t *summary = job_summary(folder);
 
         for (unsigned rank = 0; rank < RANKS; rank++)
@@ -104,8 +106,7 @@ int main(void)
     TCase *tests = tcase_create("overlap_job");
 
     tcase_set_timeout(tests, 250);
-    tcase_add_loop_test(tests, test_the_same_parameters, 0,
-                        (int)(sizeof(cases) / sizeof(cases[0])));
+    tcase_add_loop_test(tests, test_same_parameters, 0, (int)(sizeof(cases) / sizeof(cases[0])));
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

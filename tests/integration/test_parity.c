@@ -37,8 +37,8 @@ static const struct trajectory trajectories[] = {
     {"mnist_mlp_w3", "mlp:784-128-10", "0.9", "0", "0.05", "32", 3, "60", 1},
 };
 
-/* How ranks synchronise, and for which trajectories: each backend sees every kind of sum, shm and
- * ring every trajectory. */
+/* Ways of synchronisation and their trajectories: each backend runs every kind of sum, shm and ring
+ * run every trajectory. */
 #define SEED_W2     0x01u
 #define LINEAR10_W4 0x02u
 #define MNIST_W2    0x08u
@@ -73,7 +73,7 @@ static const struct way ways[] = {
     {NULL, "worker", "fast", "torch-fma", 1, MNIST_W3, "shm"},
 };
 
-/* nccl wants a GPU for each rank: the emulated ones (tests/support/cuda_emulator). */
+/* nccl needs a GPU for each rank: the emulated ones (tests/support/cuda_emulator). */
 static bool is_in_build(const char *backend)
 {
     if (strcmp(backend, "nccl") == 0)
@@ -116,7 +116,7 @@ static void compare_losses(const struct trajectory *t, const char *run_dir)
     json_decref(wanted);
 }
 
-/* Two ranks on each of as many hosts as it takes, so that both of hier's levels work. */
+/* Two ranks per host, so that both levels of hier are used. */
 static const char *const two_a_host[] = {
     "/bin/sh", "-c", "SPARRING_HOSTID=host$((RANK / 2)) exec \"$@\"", "sh", NULL};
 
@@ -126,8 +126,8 @@ static const char *ps_transport(const struct way *way)
     return way->ps_transport && strcmp(job_device(), "cpu") == 0 ? way->ps_transport : "auto";
 }
 
-static void run_one(const struct trajectory *t, const struct way *way, const char *data,
-                    const char *samples)
+static void run_trajectory(const struct trajectory *t, const struct way *way, const char *data,
+                           const char *samples)
 {
     const char *save = support_path("final.safetensors");
     bool from_file = strcmp(way->init, "file") == 0;
@@ -179,7 +179,7 @@ START_TEST(test_trajectory)
         if (way->backend && !is_in_build(way->backend))
             (void)printf("%s %s: skipped: not in this build\n", t->name, way->backend);
         else
-            run_one(t, way, data, t->needs_mnist ? "8192" : "0");
+            run_trajectory(t, way, data, t->needs_mnist ? "8192" : "0");
     }
 }
 END_TEST

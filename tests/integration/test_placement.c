@@ -1,7 +1,7 @@
 /*
- * Where the servers are does not change what is computed: whole jobs with servers that stand alone,
- * beside the ranks of two nodes (two `sparring launch` on loopback), and both, give the same bits.
- * And what each server holds is what its placement says.
+ * The placement of the servers does not change the result: whole jobs with dedicated servers, with
+ * servers colocated with the ranks of two nodes (two `sparring launch` on loopback), and with both
+ * give the same bits.  Each server holds the share of its placement.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -42,7 +42,7 @@ static void check_record(const char *run_dir, const char *placement)
     json_decref(summary);
 }
 
-/* One node, servers that stand alone. */
+/* One node, dedicated servers. */
 static const char *run_dedicated(const char *ranks, const char *servers, const char *checkpoint)
 {
     const char *run_dir = support_path("dedicated");
@@ -143,7 +143,7 @@ START_TEST(mixed_on_two_nodes)
 }
 END_TEST
 
-/* The figure of a real run, and the bytes that the servers have really got. */
+/* load_max_over_mean of a real run equals that of the bytes that the servers received. */
 START_TEST(three_servers_share_the_bytes)
 {
     const char *run_dir = run_dedicated("2", "3", support_path("alone.safetensors"));

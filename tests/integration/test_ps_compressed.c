@@ -1,41 +1,43 @@
 /*
- * Compressed jobs that lose servers and workers: what a rank was told, and what was left out of it,
- * is not lost with whoever said it.  Where the job promises the bits of an undisturbed run they are
- * those; elsewhere all ranks end well, and with the same parameters.
+ * Compressed jobs that lose servers and workers: values already sent to a rank, and the residuals
+ * of what was left out, survive the loss of their sender.  Where the job promises the bits of an
+ * undisturbed run, it must end with them; elsewhere all ranks succeed with equal parameters.
  */
 #include "tests/integration/job.h"
-#include "tests/integration/room.h"
+#include "tests/integration/ps_fixture.h"
 #include "tests/support/support.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
-#define STEPS "300" /* a strike is far from the last one */
+#define STEPS "300" /* faults occur far before the last step */
 
-/* A server comes back, or its replica takes over, as soon as a busy host lets it. */
-#define PATIENT "--reconnect-ms", "20000"
+/* A restart or a takeover may take long on a busy host. */
+#define LONG_RECONNECT "--reconnect-ms", "20000"
 
-/* Who is hit; a worker, and a server without a replica, is started again. */
+/* Victim of the fault; a worker, and a server without a replica, is started again. */
 enum victim { NOBODY, PRIMARY, REPLICA, SERVER, WORKER, BOTH };
 
-static const struct scene {
+static const struct fault_case {
     const char *name;
     const char *const *worker; /* options */
     const char *update;
     enum victim victim;
     bool exact;
-} scenes[] = {
+} fault_cases[] = {
     {"a server that is started again, changes of values",
-     ARGS("--compression", "topk", "--compression-down", "onebit", PATIENT), "server", SERVER,
-     true},
+     ARGS("--compression", "topk", "--compression-down", "onebit", LONG_RECONNECT), "server",
+     SERVER, true},
     {"a server that is started again, sums",
-     ARGS("--compression", "onebit", "--compression-down", "topk", PATIENT), "worker", SERVER,
-     true},
+     ARGS("--compression", "onebit", "--compression-down", "topk", LONG_RECONNECT), "worker",
+     SERVER, true},
     {"a replica that takes over, changes of values",
-     ARGS("--compression", "fp16", "--compression-down", "topk", PATIENT), "server", PRIMARY, true},
-    {"a replica that is lost", ARGS("--compression", "rows", "--compression-down", "rows", PATIENT),
-     "server", REPLICA, true},
+     ARGS("--compression", "fp16", "--compression-down", "topk", LONG_RECONNECT), "server", PRIMARY,
+     true},
+    {"a replica that is lost",
+     ARGS("--compression", "rows", "--compression-down", "rows", LONG_RECONNECT), "server", REPLICA,
+     true},
     {"a server and a worker",
      ARGS("--compression", "fp16", "--compression-down", "onebit", "--on-worker-loss", "wait",
           "--reconnect-ms", "5000"),
@@ -46,10 +48,11 @@ static const struct scene {
      "server", WORKER, true},
     {"a server of ranks that are told on their own",
      ARGS("--compression", "onebit", "--compression-down", "topk", "--consistency", "ssp",
-          "--staleness", "2", "--reduce", "fast", PATIENT),
+          "--staleness", "2", "--reduce", "fast", LONG_RECONNECT),
      "server", SERVER, false},
     {"a replica that takes over, ranks that are told on their own",
-     ARGS("--compression-down", "onebit", "--consistency", "asp", "--reduce", "fast", PATIENT),
+     ARGS("--compression-down", "onebit", "--consistency", "asp", "--reduce", "fast",
+          LONG_RECONNECT),
      "server", PRIMARY, false},
     {"a worker, whose residual is lost, among others that go on",
      ARGS("--compression", "topk", "--compression-down", "rows", "--consistency", "asp", "--reduce",
@@ -57,35 +60,35 @@ static const struct scene {
      "server", WORKER, false},
 };
 
-static struct room room_of(const struct scene *scene, enum victim victim)
+static struct ps_fixture make_fixture(const struct fault_case *fault_case, enum victim victim)
 {
-    return (struct room){.ranks = 2,
-                         .servers = 1,
-                         .worker = scene->worker,
-                         .update = scene->update,
-                         .steps = STEPS,
-                         .replicas = victim == PRIMARY || victim == REPLICA,
-                         .with_state = victim == SERVER || victim == BOTH};
+    return (struct ps_fixture){.ranks = 2,
+                               .servers = 1,
+                               .worker = fault_case->worker,
+                               .update = fault_case->update,
+                               .steps = STEPS,
+                               .replicas = victim == PRIMARY || victim == REPLICA,
+                               .with_state = victim == SERVER || victim == BOTH};
 }
 
-static void strike(struct room *r, enum victim victim)
+static void kill_and_restart(struct ps_fixture *r, enum victim victim)
 {
     bool server = victim == PRIMARY || victim == SERVER || victim == BOTH;
 
     job_await_step(r->run_dir, 0, 3 + (int64_t)(support_random() * 100));
-    room_mark(r, 0);
+    ps_fixture_mark_fault(r, 0);
     if (victim == WORKER || victim == BOTH)
-        room_hit_worker(r, 1, SIGKILL);
+        ps_fixture_signal_worker(r, 1, SIGKILL);
     if (server || victim == REPLICA)
-        room_hit_server(r, victim == REPLICA ? 1 : 0, SIGKILL);
+        ps_fixture_signal_server(r, victim == REPLICA ? 1 : 0, SIGKILL);
     if (victim == SERVER || victim == BOTH)
-        room_start_server(r, 0);
+        ps_fixture_start_server(r, 0);
     if (victim == WORKER || victim == BOTH)
-        room_start_worker(r, 1);
+        ps_fixture_start_worker(r, 1);
 }
 
-/* What the strike must have left behind, or it hit nothing. */
-static void check_struck(const struct room *r, enum victim victim)
+/* The records must show that the fault had an effect. */
+static void check_recovery_counts(const struct ps_fixture *r, enum victim victim)
 {
     if (victim == PRIMARY)
         ck_assert_int_eq(job_record_int(r->run_dir, 0, "end", "takeovers"), 1);
@@ -93,32 +96,33 @@ static void check_struck(const struct room *r, enum victim victim)
         ck_assert_int_ge(job_record_int(r->run_dir, 0, "end", "reconnects"), 1);
 }
 
-/* All end well, with the same parameters, whose hash is left in ret. */
-static void end(struct room *r, enum victim victim, char ret[32])
+/* All ranks succeed with equal parameters; ret: their hash. */
+static void check_end_and_close(struct ps_fixture *r, enum victim victim, char ret[32])
 {
-    room_expect_success(r, ROOM_NOBODY, false);
-    check_struck(r, victim);
+    ps_fixture_expect_success(r, PS_FIXTURE_NO_RANK, false);
+    check_recovery_counts(r, victim);
     (void)snprintf(ret, 32, "%s", job_record_text(r->run_dir, 0, "end", "parameters_hash"));
     ck_assert_str_eq(ret, job_record_text(r->run_dir, 1, "end", "parameters_hash"));
-    room_close(r);
+    ps_fixture_close(r);
 }
 
-START_TEST(test_nothing_said_is_lost)
+START_TEST(test_compressed_job_survives)
 {
-    const struct scene *scene = &scenes[_i];
-    struct room quiet = room_of(scene, NOBODY), struck = room_of(scene, scene->victim);
+    const struct fault_case *fault_case = &fault_cases[_i];
+    struct ps_fixture undisturbed = make_fixture(fault_case, NOBODY),
+                      struck = make_fixture(fault_case, fault_case->victim);
     char wanted[32], got[32];
 
-    printf("%s\n", scene->name);
-    room_open(&struck);
-    room_start_workers(&struck);
-    strike(&struck, scene->victim);
-    end(&struck, scene->victim, got);
-    if (!scene->exact)
+    printf("%s\n", fault_case->name);
+    ps_fixture_open(&struck);
+    ps_fixture_start_workers(&struck);
+    kill_and_restart(&struck, fault_case->victim);
+    check_end_and_close(&struck, fault_case->victim, got);
+    if (!fault_case->exact)
         return;
-    room_open(&quiet);
-    room_start_workers(&quiet);
-    end(&quiet, NOBODY, wanted);
+    ps_fixture_open(&undisturbed);
+    ps_fixture_start_workers(&undisturbed);
+    check_end_and_close(&undisturbed, NOBODY, wanted);
     ck_assert_str_eq(got, wanted);
 }
 END_TEST
@@ -129,8 +133,8 @@ int main(void)
     TCase *tests = tcase_create("ps_compressed");
 
     tcase_set_timeout(tests, 240);
-    tcase_add_loop_test(tests, test_nothing_said_is_lost, 0,
-                        (int)(sizeof(scenes) / sizeof(scenes[0])));
+    tcase_add_loop_test(tests, test_compressed_job_survives, 0,
+                        (int)(sizeof(fault_cases) / sizeof(fault_cases[0])));
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

@@ -1,11 +1,11 @@
 /*
- * Jobs with parameter servers lose workers and connections, at no moment in particular.  For losses
- * and pauses in each phase see test_ps_faults.c.
+ * Jobs with parameter servers lose workers and connections at random steps.  For losses and pauses
+ * in each phase see test_ps_faults.c.
  *
- * What must hold: where a lost worker's place is taken, and where a connection or a process only
- * pauses, the final parameters are those of the job that lost nothing, bit for bit; where the
- * others go on alone all of them end well; and where the job is to end, everybody ends in time and
- * names who was lost.
+ * What must hold: where a lost worker is replaced, and where a connection or a process only pauses,
+ * the final parameters have the bits of the undisturbed job; where the other ranks
+ * continue alone, all of them succeed; and where the job is to fail, all processes
+ * end in time and name the lost one.
  */
 #include "common/checkpoint/checkpoint.h"
 #include "tests/integration/job.h"
@@ -25,7 +25,7 @@
 #define RANKS     3
 #define STEPS     600
 #define STEP_TEXT "600"
-#define STRIKES   40
+#define RESETS    40
 
 #define JOB                                                                                        \
     "--sync", "ps", "--model", "mlp:64-96-64-8", "--data", "random:4096,64,8", "--batch-size",     \
@@ -38,10 +38,11 @@ struct run {
     const char *checkpoint;
 };
 
-static const char *plain; /* the checkpoint of find_plain */
+static const char *plain_checkpoint; /* the checkpoint of run_plain_job */
 
 /* `sparring launch` with 3 ranks and 2 servers, or other servers. */
-static void start(struct run *r, const char *const *launch_words, const char *const *worker_words)
+static void start_launch(struct run *r, const char *const *launch_words,
+                         const char *const *worker_words)
 {
     static unsigned serial;
     const char *words[64] = {support_program("sparring"), "launch", "--standalone",
@@ -72,7 +73,7 @@ static void start(struct run *r, const char *const *launch_words, const char *co
     process_start(&r->launch, NULL, words);
 }
 
-static void end(struct run *r, int wanted)
+static void expect_launch_end(struct run *r, int wanted)
 {
     int code = process_wait(&r->launch, JOB_TIMEOUT_MS);
 
@@ -80,26 +81,27 @@ static void end(struct run *r, int wanted)
 }
 
 /* The checkpoint of a job that loses nothing. */
-static const char *undisturbed(const char *compression, const char *compression_down)
+static const char *undisturbed_checkpoint(const char *compression, const char *compression_down)
 {
     struct run r;
 
-    if (plain && strcmp(compression, "none") == 0 && strcmp(compression_down, "none") == 0)
-        return plain;
-    start(&r, ARGS("--servers", "2"),
-          ARGS("--compression", compression, "--compression-down", compression_down));
-    end(&r, 0);
+    if (plain_checkpoint && strcmp(compression, "none") == 0 &&
+        strcmp(compression_down, "none") == 0)
+        return plain_checkpoint;
+    start_launch(&r, ARGS("--servers", "2"),
+                 ARGS("--compression", compression, "--compression-down", compression_down));
+    expect_launch_end(&r, 0);
     return r.checkpoint;
 }
 
 /* Once for all tests, in the process that forks them. */
-static void find_plain(void)
+static void run_plain_job(void)
 {
-    if (!plain)
-        plain = undisturbed("none", "none");
+    if (!plain_checkpoint)
+        plain_checkpoint = undisturbed_checkpoint("none", "none");
 }
 
-static void assert_holds(const char *text, const char *part)
+static void assert_contains(const char *text, const char *part)
 {
     ck_assert_msg(strstr(text, part) != NULL, "no '%s' in:\n%.3000s", part, text);
 }
@@ -109,7 +111,7 @@ static pid_t pid_of(const struct run *r, unsigned rank)
     return (pid_t)job_newest_int(r->folder, rank, "start", "pid");
 }
 
-/* Somewhere in the job, and further than the last one. */
+/* A random step after `last`. */
 static int64_t draw_step(int64_t last)
 {
     return last + 1 + (int64_t)(support_random() * 75);
@@ -117,21 +119,21 @@ static int64_t draw_step(int64_t last)
 
 /* ------------------------------------------------------------------ workers */
 
-/* Any rank, rank 0 too, one after the other, one of them twice.  Who takes rank 0's place goes on
- * with the folder of checkpoints. */
+/* Ranks, including rank 0, are killed one after the other, one of them twice.  The replacement of
+ * rank 0 continues the folder of checkpoints. */
 START_TEST(test_killed_workers_are_replaced)
 {
     static const unsigned victims[] = {1, 0, 2, 1};
-    const char *wanted = undisturbed("none", "none");
+    const char *wanted = undisturbed_checkpoint("none", "none");
     const char *checkpoints = support_path("replaced");
     char newest[CHECKPOINT_PATH_MAX];
     struct error err;
     struct run r;
     int64_t step = 0;
 
-    start(&r, ARGS("--servers", "2", "--on-worker-loss", "wait", "--max-restarts", "4"),
-          ARGS("--reconnect-ms", "500", "--checkpoint-dir", checkpoints, "--checkpoint-every", "20",
-               "--checkpoint-keep", "2"));
+    start_launch(&r, ARGS("--servers", "2", "--on-worker-loss", "wait", "--max-restarts", "4"),
+                 ARGS("--reconnect-ms", "500", "--checkpoint-dir", checkpoints,
+                      "--checkpoint-every", "20", "--checkpoint-keep", "2"));
     for (unsigned i = 0; i < 4; i++) {
         step = draw_step(step);
         ck_assert_int_lt(step, STEPS);
@@ -141,8 +143,8 @@ START_TEST(test_killed_workers_are_replaced)
         for (unsigned rank = 0; rank < RANKS; rank++) /* the whole job goes on */
             job_await_step(r.folder, rank, step + 2);
     }
-    end(&r, 0);
-    assert_holds(process_output(&r.launch), "started again (0 restarts left)");
+    expect_launch_end(&r, 0);
+    assert_contains(process_output(&r.launch), "started again (0 restarts left)");
     ck_assert(job_same_tensors(r.checkpoint, wanted));
     assert_ok(checkpoint_find(checkpoints, newest, &err));
     ck_assert_ptr_nonnull(strstr(newest, "step-000" STEP_TEXT));
@@ -154,16 +156,16 @@ END_TEST
 
 static const char *const shrink_updates[] = {"server", "worker"};
 
-START_TEST(test_the_others_go_on)
+START_TEST(test_others_continue)
 {
     struct run r;
 
-    start(&r, ARGS("--servers", "2", "--on-worker-loss", "shrink"),
-          ARGS("--reconnect-ms", "500", "--ps-update", shrink_updates[_i]));
+    start_launch(&r, ARGS("--servers", "2", "--on-worker-loss", "shrink"),
+                 ARGS("--reconnect-ms", "500", "--ps-update", shrink_updates[_i]));
     job_await_step(r.folder, 1, draw_step(0));
     ck_assert_int_eq(kill(pid_of(&r, 1), SIGKILL), 0);
-    end(&r, 7);
-    assert_holds(process_output(&r.launch), "is lost: killed by signal 9 (SIGKILL)");
+    expect_launch_end(&r, 7);
+    assert_contains(process_output(&r.launch), "is lost: killed by signal 9 (SIGKILL)");
     for (unsigned rank = 0; rank < RANKS; rank += 2) {
         int64_t steps = job_newest_int(r.folder, rank, "end", "steps");
 
@@ -172,16 +174,16 @@ START_TEST(test_the_others_go_on)
 }
 END_TEST
 
-/* The others do not wait, and the newcomer goes on where they are. */
-START_TEST(test_a_newcomer_joins_the_others)
+/* The others do not wait, and the replacement continues at their step. */
+START_TEST(test_replacement_joins_running_job)
 {
     struct run r;
 
-    start(&r, ARGS("--servers", "2", "--on-worker-loss", "shrink", "--max-restarts", "1"),
-          ARGS("--reconnect-ms", "200"));
+    start_launch(&r, ARGS("--servers", "2", "--on-worker-loss", "shrink", "--max-restarts", "1"),
+                 ARGS("--reconnect-ms", "200"));
     job_await_step(r.folder, 1, draw_step(0));
     ck_assert_int_eq(kill(pid_of(&r, 1), SIGKILL), 0);
-    end(&r, 0);
+    expect_launch_end(&r, 0);
     ck_assert_int_gt(job_newest_int(r.folder, 1, "end", "skipped_steps"), 0);
     ck_assert_int_eq(job_newest_int(r.folder, 1, "end", "steps") +
                          job_newest_int(r.folder, 1, "end", "skipped_steps"),
@@ -189,7 +191,7 @@ START_TEST(test_a_newcomer_joins_the_others)
 }
 END_TEST
 
-/* One of three workers, as somebody would start it by hand. */
+/* One of three workers, started without the launcher. */
 static void start_worker(struct process *p, unsigned rank, const char *servers, const char *folder,
                          const char *const *words)
 {
@@ -227,11 +229,11 @@ static const char *start_server(struct process *p)
     return address;
 }
 
-/* A worker that is only stopped, until another has taken its place, wakes up and is nobody: it ends
- * and says why, and nothing of it reaches the sums. */
-START_TEST(test_a_sleeper_has_lost_its_place)
+/* A worker that is stopped, replaced and then continued ends with an error that names the reason,
+ * and nothing of it reaches the sums. */
+START_TEST(test_stopped_worker_is_superseded)
 {
-    const char *wanted = undisturbed("none", "none");
+    const char *wanted = undisturbed_checkpoint("none", "none");
     struct process server, workers[3], successor;
     const char *folder = support_path("run"), *checkpoint = support_path("end.safetensors");
     const char *address = start_server(&server);
@@ -246,7 +248,7 @@ START_TEST(test_a_sleeper_has_lost_its_place)
     job_await_step(support_path("successor"), 1, 1);
     process_signal(&workers[1], SIGCONT);
     ck_assert_int_eq(process_wait(&workers[1], JOB_TIMEOUT_MS), 1);
-    assert_holds(process_output(&workers[1]), "its place is another session's since epoch 2");
+    assert_contains(process_output(&workers[1]), "its place is another session's since epoch 2");
     ck_assert_int_eq(process_wait(&successor, JOB_TIMEOUT_MS), 0);
     for (unsigned rank = 0; rank < RANKS; rank += 2)
         ck_assert_int_eq(process_wait(&workers[rank], JOB_TIMEOUT_MS), 0);
@@ -256,52 +258,54 @@ START_TEST(test_a_sleeper_has_lost_its_place)
 }
 END_TEST
 
-/* Nobody takes the lost worker's place, and the others are told to stop: they need not wait. */
+/* The lost worker is not replaced, and the others get SIGTERM: they end without waiting. */
 START_TEST(test_waiting_workers_can_be_stopped)
 {
     struct run r;
     int64_t before_ns;
 
-    start(&r, ARGS("--servers", "2", "--on-worker-loss", "wait", "--grace-ms", "60000"),
-          ARGS("--reconnect-ms", "200"));
+    start_launch(&r, ARGS("--servers", "2", "--on-worker-loss", "wait", "--grace-ms", "60000"),
+                 ARGS("--reconnect-ms", "200"));
     job_await_step(r.folder, 1, draw_step(0));
     ck_assert_int_eq(kill(pid_of(&r, 1), SIGKILL), 0);
     process_wait_output(&r.launch, "waiting for a replacement", 20000);
     before_ns = clock_now_ns();
     process_signal(&r.launch, SIGTERM);
-    end(&r, 6);
+    expect_launch_end(&r, 6);
     ck_assert_int_lt(clock_now_ns() - before_ns, INT64_C(20000) * 1000000);
-    assert_holds(process_output(&r.launch), "stopped by signal 15");
+    assert_contains(process_output(&r.launch), "stopped by signal 15");
 }
 END_TEST
 
 /* ------------------------------------------------------------------ servers */
 
-/* Killed, and told to stop, as for an update of the program: what was answered is on the disk. */
+/* Servers get SIGKILL, and SIGTERM as for an update of the program: every acknowledged round is on
+ * the disk. */
 START_TEST(test_servers_are_started_again)
 {
     static const struct {
         unsigned server;
-        int blow;
-    } strikes[] = {{0, SIGKILL}, {1, SIGKILL}, {0, SIGTERM}, {1, SIGKILL}};
-    const char *wanted = undisturbed("none", "none");
+        int signal_number;
+    } restarts[] = {{0, SIGKILL}, {1, SIGKILL}, {0, SIGTERM}, {1, SIGKILL}};
+    const char *wanted = undisturbed_checkpoint("none", "none");
     struct run r;
     int64_t step = 0;
 
-    start(&r, ARGS("--servers", "2", "--max-restarts", "4", "--state-dir", support_path("state")),
-          ARGS("--reconnect-ms", "30000"));
+    start_launch(
+        &r, ARGS("--servers", "2", "--max-restarts", "4", "--state-dir", support_path("state")),
+        ARGS("--reconnect-ms", "30000"));
     for (unsigned i = 0; i < 4; i++) {
         step = draw_step(step);
         ck_assert_int_lt(step, STEPS);
         job_await_step(r.folder, 0, step);
-        ck_assert_int_eq(kill((pid_t)job_server_int(r.folder, strikes[i].server, "start", "pid"),
-                              strikes[i].blow),
+        ck_assert_int_eq(kill((pid_t)job_server_int(r.folder, restarts[i].server, "start", "pid"),
+                              restarts[i].signal_number),
                          0);
         step = job_newest_int(r.folder, 0, "step", "step");
         job_await_step(r.folder, 0, step + 2);
     }
-    end(&r, 0);
-    assert_holds(process_output(&r.launch), "started again (0 restarts left)");
+    expect_launch_end(&r, 0);
+    assert_contains(process_output(&r.launch), "started again (0 restarts left)");
     ck_assert(job_same_tensors(r.checkpoint, wanted));
     for (unsigned rank = 0; rank < RANKS; rank++)
         ck_assert_int_ge(job_newest_int(r.folder, rank, "end", "reconnects"), 4);
@@ -313,10 +317,10 @@ END_TEST
 struct breaker {
     struct fault_proxy *proxy;
     unsigned left;
-    double most_bytes; /* between two strikes */
+    double most_bytes; /* between two resets */
 };
 
-static void strike(void *user)
+static void reset_and_rearm(void *user)
 {
     struct breaker *b = user;
     enum fault_way way = b->left % 2 ? FAULT_UP : FAULT_DOWN;
@@ -326,17 +330,16 @@ static void strike(void *user)
         fault_proxy_at(b->proxy, way,
                        fault_proxy_bytes(b->proxy, way) + 1 +
                            (uint64_t)(support_random() * b->most_bytes),
-                       strike, b);
+                       reset_and_rearm, b);
 }
 
 static const struct {
     const char *transport, *connections, *up, *down;
-    double most_bytes; /* between two strikes */
+    double most_bytes; /* between two resets */
 } ways[] = {{"grpc", "1", "none", "none", 2e6},    {"grpc", "3", "none", "none", 2e6},
             {"shm", "1", "none", "none", 25e3},    {"shm", "2", "none", "none", 25e3},
             {"grpc", "2", "topk", "onebit", 25e3}, {"grpc", "1", "onebit", "fp16", 5e5}};
 
-/* All connections of all ranks to the server, again and again, in the middle of whatever. */
 static uint16_t port_of(const char *address)
 {
     uint64_t port = 0;
@@ -346,11 +349,12 @@ static uint16_t port_of(const char *address)
     return (uint16_t)port;
 }
 
+/* All connections of all ranks to the server are reset repeatedly at random bytes. */
 START_TEST(test_resets_change_nothing)
 {
-    const char *wanted = undisturbed(ways[_i].up, ways[_i].down);
+    const char *wanted = undisturbed_checkpoint(ways[_i].up, ways[_i].down);
     struct process server;
-    struct breaker breaker = {.left = STRIKES, .most_bytes = ways[_i].most_bytes};
+    struct breaker breaker = {.left = RESETS, .most_bytes = ways[_i].most_bytes};
     const char *address = start_server(&server);
     char proxied[64];
     struct run r;
@@ -358,15 +362,15 @@ START_TEST(test_resets_change_nothing)
 
     breaker.proxy = fault_proxy_open(port_of(address), 1);
     (void)snprintf(proxied, sizeof(proxied), "127.0.0.1:%u", fault_proxy_port(breaker.proxy));
-    fault_proxy_at(breaker.proxy, FAULT_UP, 20000, strike, &breaker);
-    start(&r, ARGS("--server-addresses", proxied),
-          ARGS("--reconnect-ms", "30000", "--ps-transport", ways[_i].transport, "--connections",
-               ways[_i].connections, "--compression", ways[_i].up, "--compression-down",
-               ways[_i].down));
-    end(&r, 0);
+    fault_proxy_at(breaker.proxy, FAULT_UP, 20000, reset_and_rearm, &breaker);
+    start_launch(&r, ARGS("--server-addresses", proxied),
+                 ARGS("--reconnect-ms", "30000", "--ps-transport", ways[_i].transport,
+                      "--connections", ways[_i].connections, "--compression", ways[_i].up,
+                      "--compression-down", ways[_i].down));
+    expect_launch_end(&r, 0);
     ck_assert(job_same_tensors(r.checkpoint, wanted));
     for (unsigned rank = 0; rank < RANKS; rank++) {
-        ck_assert_int_ge(job_newest_int(r.folder, rank, "end", "reconnects"), STRIKES / 2);
+        ck_assert_int_ge(job_newest_int(r.folder, rank, "end", "reconnects"), RESETS / 2);
         retries += job_newest_int(r.folder, rank, "end", "retries");
     }
     ck_assert_int_gt(retries, 0);
@@ -383,21 +387,21 @@ int main(void)
           *servers = tcase_create("servers");
 
     tcase_set_timeout(cases, 300);
-    tcase_add_unchecked_fixture(cases, find_plain, NULL);
+    tcase_add_unchecked_fixture(cases, run_plain_job, NULL);
     tcase_add_test(cases, test_killed_workers_are_replaced);
-    tcase_add_loop_test(cases, test_the_others_go_on, 0, 2);
-    tcase_add_test(cases, test_a_newcomer_joins_the_others);
-    tcase_add_test(cases, test_a_sleeper_has_lost_its_place);
+    tcase_add_loop_test(cases, test_others_continue, 0, 2);
+    tcase_add_test(cases, test_replacement_joins_running_job);
+    tcase_add_test(cases, test_stopped_worker_is_superseded);
     tcase_add_test(cases, test_waiting_workers_can_be_stopped);
 
     tcase_add_test(servers, test_servers_are_started_again);
     tcase_set_timeout(servers, 300);
-    tcase_add_unchecked_fixture(servers, find_plain, NULL);
+    tcase_add_unchecked_fixture(servers, run_plain_job, NULL);
     suite_add_tcase(suite, servers);
     tcase_add_loop_test(links, test_resets_change_nothing, 0,
                         (int)(sizeof(ways) / sizeof(ways[0])));
     tcase_set_timeout(links, 300);
-    tcase_add_unchecked_fixture(links, find_plain, NULL);
+    tcase_add_unchecked_fixture(links, run_plain_job, NULL);
     suite_add_tcase(suite, links);
     suite_add_tcase(suite, cases);
     return support_run(suite);

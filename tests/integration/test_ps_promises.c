@@ -1,10 +1,10 @@
 /*
- * Jobs that are to go on without who was lost, or with another in its place: a worker or a server,
- * killed and stopped at every phase.  What the policy promises is what the job ends with.  Of
- * replicas see test_ps_replica.c.
+ * Jobs that continue without a lost process, or with a replacement: a worker or a server is killed
+ * or stopped in every phase.  The job must end as its policy promises.  For replicas see
+ * test_ps_replica.c.
  */
 #include "tests/integration/job.h"
-#include "tests/integration/room.h"
+#include "tests/integration/ps_fixture.h"
 #include "tests/support/support.h"
 
 #include <poll.h>
@@ -14,29 +14,29 @@
 
 enum phase { PUSH, SUM, PULL, SNAPSHOT };
 
-struct strike {
-    int number;
+struct victim_case {
+    int signal_number;
     enum phase phase;
     const char *name;
 };
 
-/* Rank 1's link to the first server stands still in the middle of the phase. */
-static void come_to(struct room *r, enum phase phase)
+/* Hold rank 1's link to the first server in the middle of the phase. */
+static void reach_phase(struct ps_fixture *r, enum phase phase)
 {
     if (phase == SNAPSHOT) {
-        room_stop_in_snapshot(r, 0);
+        ps_fixture_stop_in_snapshot(r, 0);
         return;
     }
-    room_freeze_at(r, 1, 0, phase == PULL ? FAULT_DOWN : FAULT_UP, phase == PULL ? 9.5 : 8.5);
-    room_start_workers(r);
-    room_await_freeze(r, 1, 0);
+    ps_fixture_freeze_at(r, 1, 0, phase == PULL ? FAULT_DOWN : FAULT_UP, phase == PULL ? 9.5 : 8.5);
+    ps_fixture_start_workers(r);
+    ps_fixture_await_freeze(r, 1, 0);
     if (phase == SUM) /* the server has all of rank 0's, and half of rank 1's */
-        room_await(r, 0, 0, FAULT_UP, 9);
+        ps_fixture_await_bytes(r, 0, 0, FAULT_UP, 9);
 }
 
 /* ------------------------------------------------------------------ workers */
 
-static const struct strike workers[] = {
+static const struct victim_case workers[] = {
     {SIGKILL, PUSH, "worker killed in push"},
     {SIGKILL, SUM, "worker killed in sum"},
     {SIGKILL, PULL, "worker killed in pull"},
@@ -49,98 +49,99 @@ static const struct strike workers[] = {
 #define WORKERS (int)(sizeof(workers) / sizeof(workers[0]))
 #define SHRINKS (WORKERS - 2)
 
-static void go_on(struct room *r, enum phase phase)
+static void resume_after(struct ps_fixture *r, enum phase phase)
 {
     if (phase != SNAPSHOT)
-        room_release(r, 1, 0);
+        ps_fixture_release(r, 1, 0);
     else if (r->server_runs[0])
-        room_hit_server(r, 0, SIGCONT);
+        ps_fixture_signal_server(r, 0, SIGCONT);
 }
 
-static void report(const struct room *r, const char *name, const char *policy)
+static void report_fault(const struct ps_fixture *r, const char *name, const char *policy)
 {
     char text[100];
 
     (void)snprintf(text, sizeof(text), "%s, %s", name, policy);
-    room_report(r, text);
+    ps_fixture_report_fault(r, text);
 }
 
-/* Another process takes the place, and not a bit is different. */
+/* Another process replaces the lost one; the final parameters are the same bits. */
 START_TEST(test_wait)
 {
-    struct room r = {.ranks = 2,
-                     .servers = 2,
-                     .with_state = workers[_i].phase == SNAPSHOT,
-                     .worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", "500")};
+    struct ps_fixture r = {.ranks = 2,
+                           .servers = 2,
+                           .with_state = workers[_i].phase == SNAPSHOT,
+                           .worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", "500")};
     struct process stopped;
 
-    room_open(&r);
-    come_to(&r, workers[_i].phase);
-    room_mark(&r, 0);
-    room_hit_worker(&r, 1, workers[_i].number);
+    ps_fixture_open(&r);
+    reach_phase(&r, workers[_i].phase);
+    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_signal_worker(&r, 1, workers[_i].signal_number);
     stopped = r.worker_process[1];
-    go_on(&r, workers[_i].phase);
-    room_start_worker(&r, 1);
-    room_await_recovery(&r);
-    room_expect_success(&r, ROOM_NOBODY, true);
-    report(&r, workers[_i].name, "wait");
-    if (workers[_i].number == SIGSTOP) { /* it wakes up in a job that has no place for it */
+    resume_after(&r, workers[_i].phase);
+    ps_fixture_start_worker(&r, 1);
+    ps_fixture_await_recovery(&r);
+    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
+    report_fault(&r, workers[_i].name, "wait");
+    if (workers[_i].signal_number ==
+        SIGSTOP) { /* its rank belongs to the replacement: it must fail */
         process_signal(&stopped, SIGCONT);
-        ck_assert_int_gt(process_wait(&stopped, ROOM_WAIT_MS), 0);
+        ck_assert_int_gt(process_wait(&stopped, PS_FIXTURE_WAIT_MS), 0);
     }
-    room_close(&r);
+    ps_fixture_close(&r);
 }
 END_TEST
 
-/* Before the job has begun nothing is lost with a process: another one may join as its rank. */
+/* A process lost before the job begins loses nothing: another one may join as its rank. */
 START_TEST(test_wait_in_join)
 {
-    struct room r = {.ranks = 2,
-                     .servers = 2,
-                     .worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", "500")};
+    struct ps_fixture r = {.ranks = 2,
+                           .servers = 2,
+                           .worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", "500")};
 
-    room_open(&r);
-    room_freeze_at(&r, 1, 0, FAULT_UP, 0.006); /* in the request */
-    room_start_workers(&r);
-    room_await_freeze(&r, 1, 0);
-    room_mark(&r, 0);
-    room_hit_worker(&r, 1, SIGKILL);
-    room_release(&r, 1, 0);
-    room_start_worker(&r, 1);
-    room_await_recovery(&r);
-    room_expect_success(&r, ROOM_NOBODY, true);
-    report(&r, "worker killed in join", "wait");
-    room_close(&r);
+    ps_fixture_open(&r);
+    ps_fixture_freeze_at(&r, 1, 0, FAULT_UP, 0.006); /* in the request */
+    ps_fixture_start_workers(&r);
+    ps_fixture_await_freeze(&r, 1, 0);
+    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_signal_worker(&r, 1, SIGKILL);
+    ps_fixture_release(&r, 1, 0);
+    ps_fixture_start_worker(&r, 1);
+    ps_fixture_await_recovery(&r);
+    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
+    report_fault(&r, "worker killed in join", "wait");
+    ps_fixture_close(&r);
 }
 END_TEST
 
-/* The others go on, and agree. */
+/* The other ranks continue and end with equal parameters. */
 START_TEST(test_shrink)
 {
-    struct room r = {.ranks = 3,
-                     .servers = 2,
-                     .worker = ARGS("--on-worker-loss", "shrink", "--reconnect-ms", "500")};
+    struct ps_fixture r = {.ranks = 3,
+                           .servers = 2,
+                           .worker = ARGS("--on-worker-loss", "shrink", "--reconnect-ms", "500")};
     char hash[64];
 
-    room_open(&r);
-    come_to(&r, workers[_i].phase);
-    room_mark(&r, 0);
-    room_hit_worker(&r, 1, workers[_i].number);
-    room_release(&r, 1, 0);
-    room_await_recovery(&r);
-    room_expect_success(&r, 1, false);
-    report(&r, workers[_i].name, "shrink");
+    ps_fixture_open(&r);
+    reach_phase(&r, workers[_i].phase);
+    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_signal_worker(&r, 1, workers[_i].signal_number);
+    ps_fixture_release(&r, 1, 0);
+    ps_fixture_await_recovery(&r);
+    ps_fixture_expect_success(&r, 1, false);
+    report_fault(&r, workers[_i].name, "shrink");
     (void)snprintf(hash, sizeof(hash), "%s",
                    job_record_text(r.run_dir, 0, "end", "parameters_hash"));
     ck_assert_str_eq(hash, job_record_text(r.run_dir, 2, "end", "parameters_hash"));
-    ck_assert_str_ne(hash, room_reference(3, "server")); /* gradients are missing */
-    room_close(&r);
+    ck_assert_str_ne(hash, ps_fixture_reference_hash(3, "server")); /* gradients are missing */
+    ps_fixture_close(&r);
 }
 END_TEST
 
-/* ------------------------------------------------------------------ servers that come back */
+/* ------------------------------------------------------------------ servers that restart */
 
-static const struct strike restarts[] = {
+static const struct victim_case restarts[] = {
     {SIGKILL, PUSH, "killed in push"},  {SIGKILL, SUM, "killed in sum"},
     {SIGKILL, PULL, "killed in pull"},  {SIGKILL, SNAPSHOT, "killed in a snapshot"},
     {SIGTERM, PUSH, "SIGTERM in push"}, {SIGTERM, SUM, "SIGTERM in sum"},
@@ -148,52 +149,54 @@ static const struct strike restarts[] = {
 };
 #define RESTARTS (int)(sizeof(restarts) / sizeof(restarts[0]))
 
-/* And have it there again. */
-static void strike_server(struct room *r, const struct strike *how)
+/* Send the signal, and leave the server running again. */
+static void signal_and_restart_server(struct ps_fixture *r, const struct victim_case *how)
 {
-    room_hit_server(r, 0, how->number);
-    if (how->number == SIGSTOP)
+    ps_fixture_signal_server(r, 0, how->signal_number);
+    if (how->signal_number == SIGSTOP)
         (void)poll(NULL, 0, 2500); /* longer than --heartbeat-timeout-ms */
-    if (how->number == SIGTERM) /* a busy machine may do the other rounds before it hears of it */
-        process_wait_output(&r->server_process[0], "finishing the round under way", ROOM_WAIT_MS);
-    go_on(r, how->phase);
-    if (how->number == SIGTERM)
-        room_end_server(r, 0);
-    if (how->number != SIGSTOP)
-        room_start_server(r, 0);
+    if (how->signal_number ==
+        SIGTERM) /* on a busy machine other rounds may end before the signal is handled */
+        process_wait_output(&r->server_process[0], "finishing the round under way",
+                            PS_FIXTURE_WAIT_MS);
+    resume_after(r, how->phase);
+    if (how->signal_number == SIGTERM)
+        ps_fixture_await_server_end(r, 0);
+    if (how->signal_number != SIGSTOP)
+        ps_fixture_start_server(r, 0);
 }
 
-/* The server's next process goes on where the last one was, and nobody notices but by the clock. */
+/* The server's next process continues where the last one ended; results do not change. */
 START_TEST(test_restart)
 {
-    struct room r = {.ranks = 2,
-                     .servers = 2,
-                     .with_state = true,
-                     .worker = ARGS("--reconnect-ms", "30000"),
-                     .update = _i % 2 ? "worker" : "server"};
+    struct ps_fixture r = {.ranks = 2,
+                           .servers = 2,
+                           .with_state = true,
+                           .worker = ARGS("--reconnect-ms", "30000"),
+                           .update = _i % 2 ? "worker" : "server"};
 
-    room_open(&r);
-    come_to(&r, restarts[_i].phase);
-    room_mark(&r, 0);
-    strike_server(&r, &restarts[_i]);
-    room_await_recovery(&r);
-    room_expect_success(&r, ROOM_NOBODY, true);
-    report(&r, restarts[_i].name, "a server that comes back");
+    ps_fixture_open(&r);
+    reach_phase(&r, restarts[_i].phase);
+    ps_fixture_mark_fault(&r, 0);
+    signal_and_restart_server(&r, &restarts[_i]);
+    ps_fixture_await_recovery(&r);
+    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
+    report_fault(&r, restarts[_i].name, "a server that comes back");
     ck_assert_int_gt(job_record_int(r.run_dir, 0, "end", "reconnects"), 0);
-    room_close(&r);
+    ps_fixture_close(&r);
 }
 END_TEST
 
-/* A server that cannot keep what it would promise says so, and promises nothing. */
+/* A server that cannot write its state fails the job with an error that names the folder. */
 START_TEST(test_full_disk)
 {
-    struct room r = {.ranks = 2, .servers = 1, .with_state = true, .before = "ulimit -f 300"};
+    struct ps_fixture r = {.ranks = 2, .servers = 1, .with_state = true, .before = "ulimit -f 300"};
 
-    room_open(&r);
-    room_start_workers(&r);
-    r.struck_ns = 0;
-    room_expect_failure(&r, ROOM_NOBODY, "/state-0/default.0/");
-    room_close(&r);
+    ps_fixture_open(&r);
+    ps_fixture_start_workers(&r);
+    r.fault_ns = 0;
+    ps_fixture_expect_failure(&r, PS_FIXTURE_NO_RANK, "/state-0/default.0/");
+    ps_fixture_close(&r);
 }
 END_TEST
 
@@ -201,8 +204,8 @@ static TCase *add_case(Suite *suite, const char *name)
 {
     TCase *cases = tcase_create(name);
 
-    tcase_set_timeout(cases, 3 * ROOM_WAIT_MS / 1000.0);
-    tcase_add_unchecked_fixture(cases, room_find_references, NULL);
+    tcase_set_timeout(cases, 3 * PS_FIXTURE_WAIT_MS / 1000.0);
+    tcase_add_unchecked_fixture(cases, ps_fixture_compute_references, NULL);
     suite_add_tcase(suite, cases);
     return cases;
 }

@@ -1,11 +1,11 @@
 /*
- * A server and its replica, of which one is killed or stopped, in every phase and at no moment in
- * particular: the job goes on by itself, and ends with the bits that it ends with undisturbed.  One
- * that was stopped and wakes up finds that it has been succeeded.  When both are lost every worker
- * ends, soon, with an error that names them.
+ * A server and its replica, of which one is killed or stopped, in every phase and at random bytes:
+ * the job continues by itself, and ends with the bits of an undisturbed run.  A primary that was
+ * stopped and continued finds that it has been superseded.  When both are lost every worker ends
+ * soon, with an error that names them.
  */
 #include "tests/integration/job.h"
-#include "tests/integration/room.h"
+#include "tests/integration/ps_fixture.h"
 #include "tests/support/support.h"
 
 #include <poll.h>
@@ -18,300 +18,301 @@ enum phase { PUSH, SUM, PULL, SNAPSHOT };
 
 static const char *const phase_names[] = {"push", "sum", "pull", "a snapshot"};
 
-/* Of a job that goes on: a busy machine may keep workers from connecting for seconds. */
-#define PATIENT ARGS("--reconnect-ms", "20000")
+/* For jobs that continue: a busy machine may keep workers from connecting for seconds. */
+#define LONG_RECONNECT ARGS("--reconnect-ms", "20000")
 
-/* Rounds of bytes at which a worker has joined, and rank 0 is in the middle of the first initial
- * values. */
+/* Byte positions, in rounds, at which a worker has joined, and at which rank 0 is in the middle of
+ * the first initial values. */
 #define JOINED  0.034
 #define INITIAL 0.06
 
-/* Rank 1's link to the server stands still in the middle of the phase, or the victim does. */
-static void come_to(struct room *r, enum phase phase, enum victim victim)
+/* Hold rank 1's link to the server, or stop the victim, in the middle of the phase. */
+static void reach_phase(struct ps_fixture *r, enum phase phase, enum victim victim)
 {
     if (phase == SNAPSHOT) {
-        room_stop_in_snapshot(r, victim == PRIMARY ? 0 : 1);
+        ps_fixture_stop_in_snapshot(r, victim == PRIMARY ? 0 : 1);
         return;
     }
     if (phase == PULL)
-        room_freeze_at(r, 1, 0, FAULT_DOWN, 9.5);
+        ps_fixture_freeze_at(r, 1, 0, FAULT_DOWN, 9.5);
     else
-        room_freeze_at(r, 1, 0, FAULT_UP, 8.5);
-    room_start_workers(r);
-    room_await_freeze(r, 1, 0);
+        ps_fixture_freeze_at(r, 1, 0, FAULT_UP, 8.5);
+    ps_fixture_start_workers(r);
+    ps_fixture_await_freeze(r, 1, 0);
     if (phase == SUM) /* the server has all of rank 0's, and half of rank 1's */
-        room_await(r, 0, 0, FAULT_UP, 9);
+        ps_fixture_await_bytes(r, 0, 0, FAULT_UP, 9);
 }
 
-/* Rank 1 is in the middle of a round, no worker can be further than the next one, and everybody's
- * bytes flow again as soon as it is released. */
-static void hold_in(struct room *r, double round)
+/* Hold rank 1 in the middle of a round.  No worker can be further than the next round, and all
+ * links flow again as soon as rank 1's is released. */
+static void freeze_rank_1_in(struct ps_fixture *r, double round)
 {
-    room_freeze_at(r, 1, 0, FAULT_DOWN, round);
-    room_start_workers(r);
-    room_await_freeze(r, 1, 0);
+    ps_fixture_freeze_at(r, 1, 0, FAULT_DOWN, round);
+    ps_fixture_start_workers(r);
+    ps_fixture_await_freeze(r, 1, 0);
 }
 
-static void report(const struct room *r, int number, enum victim victim, const char *when)
+static void report_fault(const struct ps_fixture *r, int signal_number, enum victim victim,
+                         const char *when)
 {
     char name[64];
 
-    (void)snprintf(name, sizeof(name), "%s %s in %s", number == SIGKILL ? "kill" : "stop",
+    (void)snprintf(name, sizeof(name), "%s %s in %s", signal_number == SIGKILL ? "kill" : "stop",
                    victim == PRIMARY ? "primary" : "replica", when);
-    room_report(r, name);
+    ps_fixture_report_fault(r, name);
 }
 
-/* Who was stopped wakes up: a primary has nothing more to say. */
-static void wake_up(struct room *r, enum victim victim)
+/* Continue the stopped process; a primary must report that it is superseded. */
+static void resume_stopped(struct ps_fixture *r, enum victim victim)
 {
-    room_hit_server(r, victim == PRIMARY ? 0 : 1, SIGCONT);
+    ps_fixture_signal_server(r, victim == PRIMARY ? 0 : 1, SIGCONT);
     if (victim == PRIMARY)
-        process_wait_output(&r->server_process[0], "superseded by epoch 2", ROOM_WAIT_MS);
+        process_wait_output(&r->server_process[0], "superseded by epoch 2", PS_FIXTURE_WAIT_MS);
 }
 
-static void expect_epoch_2(const struct room *r, enum victim lost)
+static void expect_epoch_2(const struct ps_fixture *r, enum victim lost)
 {
     const char *text = lost == PRIMARY
                            ? "this server takes over in epoch 2"
                            : "no replica from here on: all ranks have agreed to epoch 2";
 
-    ck_assert_ptr_nonnull(strstr(room_server_output(r, lost == PRIMARY ? 1 : 0), text));
+    ck_assert_ptr_nonnull(strstr(ps_fixture_server_output(r, lost == PRIMARY ? 1 : 0), text));
 }
 
 /* _i: victim, signal, phase. */
 START_TEST(test_one_is_lost)
 {
     enum victim victim = _i % 2 == 0 ? PRIMARY : REPLICA;
-    int number = _i / 2 % 2 == 0 ? SIGKILL : SIGSTOP;
+    int signal_number = _i / 2 % 2 == 0 ? SIGKILL : SIGSTOP;
     enum phase phase = (enum phase)(_i / 4);
-    struct room r = {.ranks = 2,
-                     .servers = 1,
-                     .replicas = true,
-                     .worker = PATIENT,
-                     .with_state = phase == SNAPSHOT};
+    struct ps_fixture r = {.ranks = 2,
+                           .servers = 1,
+                           .replicas = true,
+                           .worker = LONG_RECONNECT,
+                           .with_state = phase == SNAPSHOT};
 
-    room_open(&r);
-    come_to(&r, phase, victim);
-    room_mark(&r, 0);
-    room_hit_server(&r, victim == PRIMARY ? 0 : 1, number);
-    room_release(&r, 1, 0);
-    room_await_recovery(&r);
-    report(&r, number, victim, phase_names[phase]);
-    if (number == SIGSTOP)
-        wake_up(&r, victim);
-    room_expect_success(&r, ROOM_NOBODY, true);
+    ps_fixture_open(&r);
+    reach_phase(&r, phase, victim);
+    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_signal_server(&r, victim == PRIMARY ? 0 : 1, signal_number);
+    ps_fixture_release(&r, 1, 0);
+    ps_fixture_await_recovery(&r);
+    report_fault(&r, signal_number, victim, phase_names[phase]);
+    if (signal_number == SIGSTOP)
+        resume_stopped(&r, victim);
+    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
     expect_epoch_2(&r, victim);
-    room_close(&r);
+    ps_fixture_close(&r);
 }
 END_TEST
 
-/* All have joined, and no value is set: what there is, is the terms.  _i: victim, signal. */
+/* All ranks have joined and no value is set: only the job's terms exist.  _i: victim, signal. */
 START_TEST(test_one_is_lost_in_join)
 {
     enum victim victim = _i % 2 == 0 ? PRIMARY : REPLICA;
-    int number = _i / 2 == 0 ? SIGKILL : SIGSTOP;
-    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .worker = PATIENT};
+    int signal_number = _i / 2 == 0 ? SIGKILL : SIGSTOP;
+    struct ps_fixture r = {.ranks = 2, .servers = 1, .replicas = true, .worker = LONG_RECONNECT};
 
-    room_open(&r);
-    room_freeze_at(&r, 0, 0, FAULT_UP, INITIAL);
-    room_start_workers(&r);
-    room_await_freeze(&r, 0, 0);
-    room_await(&r, 1, 0, FAULT_UP, JOINED);
-    room_mark(&r, 1);
-    room_hit_server(&r, victim == PRIMARY ? 0 : 1, number);
-    room_release(&r, 0, 0);
-    room_await_recovery(&r);
-    report(&r, number, victim, "join");
-    if (number == SIGSTOP)
-        wake_up(&r, victim);
-    room_expect_success(&r, ROOM_NOBODY, true);
+    ps_fixture_open(&r);
+    ps_fixture_freeze_at(&r, 0, 0, FAULT_UP, INITIAL);
+    ps_fixture_start_workers(&r);
+    ps_fixture_await_freeze(&r, 0, 0);
+    ps_fixture_await_bytes(&r, 1, 0, FAULT_UP, JOINED);
+    ps_fixture_mark_fault(&r, 1);
+    ps_fixture_signal_server(&r, victim == PRIMARY ? 0 : 1, signal_number);
+    ps_fixture_release(&r, 0, 0);
+    ps_fixture_await_recovery(&r);
+    report_fault(&r, signal_number, victim, "join");
+    if (signal_number == SIGSTOP)
+        resume_stopped(&r, victim);
+    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
     expect_epoch_2(&r, victim);
-    room_close(&r);
+    ps_fixture_close(&r);
 }
 END_TEST
 
-/* Half of the last request is here, and the replica has not heard of the job: it cannot take it
- * over. */
+/* Half of the last request has arrived, and the replica has received nothing of the job: it cannot
+ * take the job over. */
 START_TEST(test_the_primary_is_lost_in_a_request)
 {
-    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .timeout_ms = "6000"};
+    struct ps_fixture r = {.ranks = 2, .servers = 1, .replicas = true, .timeout_ms = "6000"};
 
-    room_open(&r);
-    room_freeze_at(&r, 1, 0, FAULT_UP, 0.006);
-    room_start_workers(&r);
-    room_await_freeze(&r, 1, 0);
-    room_mark(&r, 0);
-    room_hit_server(&r, 0, SIGKILL);
-    room_release(&r, 1, 0);
-    room_expect_failure(&r, ROOM_NOBODY, "parameter server 127.0.0.1:");
-    report(&r, SIGKILL, PRIMARY, "a request to join");
+    ps_fixture_open(&r);
+    ps_fixture_freeze_at(&r, 1, 0, FAULT_UP, 0.006);
+    ps_fixture_start_workers(&r);
+    ps_fixture_await_freeze(&r, 1, 0);
+    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_signal_server(&r, 0, SIGKILL);
+    ps_fixture_release(&r, 1, 0);
+    ps_fixture_expect_failure(&r, PS_FIXTURE_NO_RANK, "parameter server 127.0.0.1:");
+    report_fault(&r, SIGKILL, PRIMARY, "a request to join");
     ck_assert_double_le(r.last_ms, 15000);
-    room_close(&r);
+    ps_fixture_close(&r);
 }
 END_TEST
 
-/* At no moment in particular, from the initial values on; the sums alone, too. */
+/* At a random byte after the initial values; also with --ps-update worker. */
 START_TEST(test_any_moment)
 {
     enum victim victim = _i % 2 == 0 ? PRIMARY : REPLICA;
-    struct room r = {.ranks = 3,
-                     .servers = 1,
-                     .replicas = true,
-                     .worker = PATIENT,
-                     .seed = (uint64_t)_i + 1,
-                     .update = _i / 2 % 2 == 0 ? "server" : "worker"};
+    struct ps_fixture r = {.ranks = 3,
+                           .servers = 1,
+                           .replicas = true,
+                           .worker = LONG_RECONNECT,
+                           .seed = (uint64_t)_i + 1,
+                           .update = _i / 2 % 2 == 0 ? "server" : "worker"};
 
-    room_open(&r);
-    hold_in(&r, 0.1 + 35 * support_random());
-    room_mark(&r, 0);
-    room_hit_server(&r, victim == PRIMARY ? 0 : 1, SIGKILL);
-    room_release(&r, 1, 0);
-    room_expect_success(&r, ROOM_NOBODY, true);
-    report(&r, SIGKILL, victim, "any moment");
+    ps_fixture_open(&r);
+    freeze_rank_1_in(&r, 0.1 + 35 * support_random());
+    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_signal_server(&r, victim == PRIMARY ? 0 : 1, SIGKILL);
+    ps_fixture_release(&r, 1, 0);
+    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
+    report_fault(&r, SIGKILL, victim, "any moment");
     expect_epoch_2(&r, victim);
-    room_close(&r);
+    ps_fixture_close(&r);
 }
 END_TEST
 
-/* Each pair loses one. */
+/* Each pair of a primary and a replica loses one process. */
 START_TEST(test_one_of_each)
 {
-    struct room r = {.ranks = 2, .servers = 2, .replicas = true, .worker = PATIENT};
+    struct ps_fixture r = {.ranks = 2, .servers = 2, .replicas = true, .worker = LONG_RECONNECT};
 
-    room_open(&r);
-    hold_in(&r, 5.5);
-    room_mark(&r, 0);
-    room_hit_server(&r, 0, SIGKILL); /* the first one's primary */
-    room_hit_server(&r, 3, SIGKILL); /* the second one's replica */
-    room_release(&r, 1, 0);
-    room_expect_success(&r, ROOM_NOBODY, true);
-    ck_assert_ptr_nonnull(strstr(room_server_output(&r, 2), "takes over in epoch 2"));
-    ck_assert_ptr_nonnull(strstr(room_server_output(&r, 1), "have agreed to epoch 2"));
-    room_report(&r, "kill a primary and another's replica");
-    room_close(&r);
+    ps_fixture_open(&r);
+    freeze_rank_1_in(&r, 5.5);
+    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_signal_server(&r, 0, SIGKILL); /* the first one's primary */
+    ps_fixture_signal_server(&r, 3, SIGKILL); /* the second one's replica */
+    ps_fixture_release(&r, 1, 0);
+    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
+    ck_assert_ptr_nonnull(strstr(ps_fixture_server_output(&r, 2), "takes over in epoch 2"));
+    ck_assert_ptr_nonnull(strstr(ps_fixture_server_output(&r, 1), "have agreed to epoch 2"));
+    ps_fixture_report_fault(&r, "kill a primary and another's replica");
+    ps_fixture_close(&r);
 }
 END_TEST
 
-/* A link between the two that breaks is a replica that is lost; the workers hear of it in time. */
+/* A broken link between the two counts as a lost replica; the workers learn of it in time. */
 START_TEST(test_the_link_between_them)
 {
-    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .worker = PATIENT};
+    struct ps_fixture r = {.ranks = 2, .servers = 1, .replicas = true, .worker = LONG_RECONNECT};
 
-    room_open(&r);
-    hold_in(&r, 5.5);
-    fault_proxy_hold(r.links[ROOM_CHAIN][0].proxy, FAULT_UP, true);
-    fault_proxy_hold(r.links[ROOM_CHAIN][0].proxy, FAULT_DOWN, true);
-    room_mark(&r, 0);
-    room_release(&r, 1, 0);
-    room_await_recovery(&r);
-    room_expect_success(&r, ROOM_NOBODY, true);
-    room_report(&r, "cut primary from replica");
+    ps_fixture_open(&r);
+    freeze_rank_1_in(&r, 5.5);
+    fault_proxy_hold(r.links[PS_FIXTURE_REPLICA_LINK][0].proxy, FAULT_UP, true);
+    fault_proxy_hold(r.links[PS_FIXTURE_REPLICA_LINK][0].proxy, FAULT_DOWN, true);
+    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_release(&r, 1, 0);
+    ps_fixture_await_recovery(&r);
+    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
+    ps_fixture_report_fault(&r, "cut primary from replica");
     expect_epoch_2(&r, REPLICA);
-    room_close(&r);
+    ps_fixture_close(&r);
 }
 END_TEST
 
-/* _i: both at once, the replica and then the primary that went on alone, the primary and then the
- * replica that took over. */
+/* _i = 0: both at once; 1: the replica, then the primary that continued alone; 2: the primary, then
+ * the replica that took over. */
 START_TEST(test_both_are_lost)
 {
-    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .steps = "4000"};
+    struct ps_fixture r = {.ranks = 2, .servers = 1, .replicas = true, .steps = "4000"};
     unsigned first = _i == 1 ? 1 : 0;
 
-    room_open(&r);
-    hold_in(&r, 5.5);
-    room_mark(&r, 0);
-    room_hit_server(&r, first, SIGKILL);
+    ps_fixture_open(&r);
+    freeze_rank_1_in(&r, 5.5);
+    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_signal_server(&r, first, SIGKILL);
     if (_i > 0) {
-        room_release(&r, 1, 0);
-        room_await_recovery(&r);
-        room_mark(&r, 0);
+        ps_fixture_release(&r, 1, 0);
+        ps_fixture_await_recovery(&r);
+        ps_fixture_mark_fault(&r, 0);
     }
-    room_hit_server(&r, 1 - first, SIGKILL);
-    room_release(&r, 1, 0);
-    room_expect_failure(&r, ROOM_NOBODY, "parameter server 127.0.0.1:");
-    room_report(&r, "kill primary and replica");
+    ps_fixture_signal_server(&r, 1 - first, SIGKILL);
+    ps_fixture_release(&r, 1, 0);
+    ps_fixture_expect_failure(&r, PS_FIXTURE_NO_RANK, "parameter server 127.0.0.1:");
+    ps_fixture_report_fault(&r, "kill primary and replica");
     ck_assert_double_le(r.last_ms, 15000);
-    room_close(&r);
+    ps_fixture_close(&r);
 }
 END_TEST
 
 /* Both keep their state, are killed, and started again, in either order; or one of them alone: the
- * job goes on at one of them, and nothing is lost. */
+ * job continues on one of them, and nothing is lost. */
 START_TEST(test_started_again)
 {
-    struct room r = {.ranks = 2,
-                     .servers = 1,
-                     .replicas = true,
-                     .with_state = true,
-                     .seed = (uint64_t)_i + 1,
-                     .update = _i % 2 ? "worker" : "server",
-                     .worker = ARGS("--reconnect-ms", "30000")};
+    struct ps_fixture r = {.ranks = 2,
+                           .servers = 1,
+                           .replicas = true,
+                           .with_state = true,
+                           .seed = (uint64_t)_i + 1,
+                           .update = _i % 2 ? "worker" : "server",
+                           .worker = ARGS("--reconnect-ms", "30000")};
     unsigned first = (unsigned)_i % 2, count = _i < 4 ? 2 : 1;
 
-    room_open(&r);
-    hold_in(&r, 5 + 20 * support_random());
-    room_mark(&r, 0);
+    ps_fixture_open(&r);
+    freeze_rank_1_in(&r, 5 + 20 * support_random());
+    ps_fixture_mark_fault(&r, 0);
     for (unsigned k = 0; k < count; k++)
-        room_hit_server(&r, _i / 2 % 2 == 0 ? first ^ k : 1 ^ first ^ k, SIGKILL);
-    room_release(&r, 1, 0);
+        ps_fixture_signal_server(&r, _i / 2 % 2 == 0 ? first ^ k : 1 ^ first ^ k, SIGKILL);
+    ps_fixture_release(&r, 1, 0);
     for (unsigned k = 0; k < count; k++)
-        room_start_server(&r, first ^ k);
-    room_await_recovery(&r);
-    room_expect_success(&r, ROOM_NOBODY, true);
-    room_report(&r, count == 2 ? "kill primary and replica, start both" : "kill one, start it");
-    room_close(&r);
+        ps_fixture_start_server(&r, first ^ k);
+    ps_fixture_await_recovery(&r);
+    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
+    ps_fixture_report_fault(&r, count == 2 ? "kill primary and replica, start both"
+                                           : "kill one, start it");
+    ps_fixture_close(&r);
 }
 END_TEST
 
-/* A replica that is not there, or is lost before the job has begun. */
+/* A replica that is absent, or stopped, before the job begins. */
 START_TEST(test_no_replica)
 {
-    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .timeout_ms = "8000"};
+    struct ps_fixture r = {.ranks = 2, .servers = 1, .replicas = true, .timeout_ms = "8000"};
 
-    room_open(&r);
-    room_hit_server(&r, 1, _i == 0 ? SIGKILL : SIGSTOP);
-    room_mark(&r, 0);
-    room_start_workers(&r);
-    room_expect_failure(&r, ROOM_NOBODY, "replica 127.0.0.1:");
+    ps_fixture_open(&r);
+    ps_fixture_signal_server(&r, 1, _i == 0 ? SIGKILL : SIGSTOP);
+    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_start_workers(&r);
+    ps_fixture_expect_failure(&r, PS_FIXTURE_NO_RANK, "replica 127.0.0.1:");
     ck_assert_double_le(r.last_ms, 20000);
-    room_close(&r);
+    ps_fixture_close(&r);
 }
 END_TEST
 
-/* A primary that is told to stop leaves the job to its replica. */
+/* A primary that gets SIGTERM leaves the job to its replica. */
 START_TEST(test_orderly_stop)
 {
-    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .worker = PATIENT};
+    struct ps_fixture r = {.ranks = 2, .servers = 1, .replicas = true, .worker = LONG_RECONNECT};
 
-    room_open(&r);
-    hold_in(&r, 5.5);
-    room_hit_server(&r, 0, SIGTERM);
-    room_release(&r, 1, 0);
-    room_expect_success(&r, ROOM_NOBODY, true);
-    ck_assert_int_eq(process_wait(&r.server_process[0], ROOM_WAIT_MS), 0);
+    ps_fixture_open(&r);
+    freeze_rank_1_in(&r, 5.5);
+    ps_fixture_signal_server(&r, 0, SIGTERM);
+    ps_fixture_release(&r, 1, 0);
+    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
+    ck_assert_int_eq(process_wait(&r.server_process[0], PS_FIXTURE_WAIT_MS), 0);
     r.server_runs[0] = false;
-    room_close(&r);
+    ps_fixture_close(&r);
 }
 END_TEST
 
-/* First a server, then a worker, which another process replaces; it finds the job at the replica.
- */
+/* First the server is lost, then a worker; the worker's replacement joins at the replica. */
 START_TEST(test_a_server_and_then_a_worker)
 {
-    struct room r = {
+    struct ps_fixture r = {
         .ranks = 2, .servers = 1, .replicas = true, .worker = ARGS("--on-worker-loss", "wait")};
 
-    room_open(&r);
-    hold_in(&r, 5.5);
-    room_mark(&r, 0);
-    room_hit_server(&r, 0, SIGKILL);
-    room_release(&r, 1, 0);
-    room_await_recovery(&r);
-    room_hit_worker(&r, 1, SIGKILL);
-    room_start_worker(&r, 1);
-    room_expect_success(&r, ROOM_NOBODY, true);
-    room_close(&r);
+    ps_fixture_open(&r);
+    freeze_rank_1_in(&r, 5.5);
+    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_signal_server(&r, 0, SIGKILL);
+    ps_fixture_release(&r, 1, 0);
+    ps_fixture_await_recovery(&r);
+    ps_fixture_signal_worker(&r, 1, SIGKILL);
+    ps_fixture_start_worker(&r, 1);
+    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
+    ps_fixture_close(&r);
 }
 END_TEST
 
@@ -330,8 +331,8 @@ static pid_t server_pid(const char *run_dir, unsigned server)
     return pid;
 }
 
-/* As a user has it: launch starts all, workers and servers share memory, and the launcher can do
- * without one of each two. */
+/* As a user runs it: `sparring launch` starts all processes, workers and servers share memory, and
+ * the launcher tolerates the loss of one server of each pair. */
 START_TEST(test_launched)
 {
     const char *undisturbed =
@@ -368,7 +369,7 @@ int main(void)
     TCase *tests = tcase_create("ps_replica");
 
     tcase_set_timeout(tests, 200);
-    tcase_add_unchecked_fixture(tests, room_find_references, NULL);
+    tcase_add_unchecked_fixture(tests, ps_fixture_compute_references, NULL);
     tcase_add_loop_test(tests, test_one_is_lost, 0, 16);
     tcase_add_loop_test(tests, test_one_is_lost_in_join, 0, 4);
     tcase_add_test(tests, test_the_primary_is_lost_in_a_request);

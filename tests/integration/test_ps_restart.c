@@ -1,8 +1,8 @@
 /*
- * Whole jobs whose servers are killed and stopped again and again, at random moments and both of
- * them: the workers come back by themselves, and the job ends with the checkpoint of one that was
- * left alone.  Over shared memory as over sockets, with every optimizer, here and there.  The
- * moments within a round are in test_ps_promises.c.
+ * Whole jobs whose two servers are killed and stopped repeatedly at random steps: the workers
+ * reconnect by themselves, and the job ends with the checkpoint of an undisturbed one.  Over shared
+ * memory and sockets, with every optimizer, on servers and workers.  For the phases of a round see
+ * test_ps_promises.c.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -15,19 +15,19 @@
 #include <unistd.h>
 
 #define WAIT_MS 60000
-#define TIMEOUT "20000" /* a round that stalls says so before the test is out of patience */
+#define TIMEOUT "20000" /* a stalled round reports before the test times out */
 #define RANKS   2u
 #define SERVERS 2u
 #define STEPS   300
 #define FAULTS  6
 
-struct scene {
+struct job_options {
     const char *const *worker; /* options */
-    bool exact;                /* the bits are those of a quiet run */
+    bool exact;                /* has the bits of an undisturbed run */
 };
 
 struct run {
-    const struct scene *scene;
+    const struct job_options *job_options;
     const char *folder, *store;
     uint16_t ports[SERVERS];
     struct process servers[SERVERS], workers[RANKS];
@@ -73,7 +73,7 @@ static void start_worker(struct run *r, unsigned rank)
                   "--init-method", url, "--run-dir", r->folder, "--timeout-ms", TIMEOUT);
          *w; w++)
         words[count++] = *w;
-    for (const char *const *w = r->scene->worker; *w; w++)
+    for (const char *const *w = r->job_options->worker; *w; w++)
         words[count++] = *w;
     if (rank == 0) {
         words[count++] = "--save";
@@ -82,12 +82,12 @@ static void start_worker(struct run *r, unsigned rank)
     process_start(&r->workers[rank], NULL, words);
 }
 
-static void start(struct run *r, const struct scene *scene)
+static void start_job(struct run *r, const struct job_options *job_options)
 {
     static unsigned serial;
     char name[32];
 
-    *r = (struct run){.scene = scene};
+    *r = (struct run){.job_options = job_options};
     (void)snprintf(name, sizeof(name), "run-%u", serial);
     r->folder = support_path(name);
     (void)snprintf(name, sizeof(name), "meet-%u", serial++);
@@ -100,8 +100,8 @@ static void start(struct run *r, const struct scene *scene)
         start_worker(r, rank);
 }
 
-/* Somewhere in the rounds behind `step`. */
-static void strike(struct run *r, int64_t step)
+/* Kill or stop one server, or both, at a random time after `step`, and restart them. */
+static void restart_random_servers(struct run *r, int64_t step)
 {
     unsigned k = support_random() < 0.5;
     bool stop = support_random() < 0.3;
@@ -110,7 +110,7 @@ static void strike(struct run *r, int64_t step)
     (void)poll(NULL, 0, (int)(support_random() * 10));
     process_signal(&r->servers[k], stop ? SIGTERM : SIGKILL);
     ck_assert_int_eq(process_wait(&r->servers[k], WAIT_MS), stop ? 0 : 128 + SIGKILL);
-    if (support_random() < 0.3) { /* both are gone */
+    if (support_random() < 0.3) { /* both are down */
         process_signal(&r->servers[1 - k], SIGKILL);
         ck_assert_int_eq(process_wait(&r->servers[1 - k], WAIT_MS), 128 + SIGKILL);
         start_server(r, 1 - k);
@@ -118,8 +118,8 @@ static void strike(struct run *r, int64_t step)
     start_server(r, k);
 }
 
-/* All workers end well, and no state is left. */
-static void finish(struct run *r)
+/* All workers succeed, and no state is left. */
+static void check_end(struct run *r)
 {
     for (unsigned rank = 0; rank < RANKS; rank++) {
         int code = process_wait(&r->workers[rank], WAIT_MS);
@@ -147,29 +147,29 @@ static const char *const ssp[] = {"--consistency", "ssp",  "--staleness", "2",
 static const char *const asp[] = {"--consistency", "asp",  "--momentum", "0.9",
                                   "--reduce",      "fast", NULL};
 
-static const struct scene scenes[] = {
+static const struct job_options job_variants[] = {
     {grpc_momentum, true}, {auto_adamw, true}, {on_worker, true},
     {lanes, true},         {ssp, false},       {asp, false},
 };
-#define SCENES ((int)(sizeof(scenes) / sizeof(scenes[0])))
+#define JOB_VARIANTS ((int)(sizeof(job_variants) / sizeof(job_variants[0])))
 
-START_TEST(test_servers_go_and_come)
+START_TEST(test_servers_restart_repeatedly)
 {
-    const struct scene *scene = &scenes[_i];
-    struct run quiet, disturbed;
+    const struct job_options *job_options = &job_variants[_i];
+    struct run undisturbed, disturbed;
     char wanted[700];
 
-    start(&disturbed, scene);
+    start_job(&disturbed, job_options);
     for (int i = 0; i < FAULTS; i++)
-        strike(&disturbed, i * STEPS / FAULTS);
-    finish(&disturbed);
+        restart_random_servers(&disturbed, i * STEPS / FAULTS);
+    check_end(&disturbed);
     ck_assert_int_ge(job_record_int(disturbed.folder, 0, "end", "reconnects"), FAULTS / 2);
     ck_assert_int_eq(job_newest_int(disturbed.folder, 1, "step", "step"), STEPS - 1);
-    if (!scene->exact)
+    if (!job_options->exact)
         return;
-    start(&quiet, scene);
-    finish(&quiet);
-    (void)snprintf(wanted, sizeof(wanted), "%s", in_folder(&quiet, "end.safetensors"));
+    start_job(&undisturbed, job_options);
+    check_end(&undisturbed);
+    (void)snprintf(wanted, sizeof(wanted), "%s", in_folder(&undisturbed, "end.safetensors"));
     ck_assert(job_same_tensors(wanted, in_folder(&disturbed, "end.safetensors")));
 }
 END_TEST
@@ -180,7 +180,7 @@ int main(void)
     TCase *tcase = tcase_create("ps_restart");
 
     tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, test_servers_go_and_come, 0, SCENES);
+    tcase_add_loop_test(tcase, test_servers_restart_repeatedly, 0, JOB_VARIANTS);
     suite_add_tcase(suite, tcase);
     return support_run(suite);
 }

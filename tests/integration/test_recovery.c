@@ -1,11 +1,10 @@
 /*
- * Ranks are killed and stopped at no moment in particular, and the others go on.
+ * Ranks are killed and stopped at random steps, and the others continue.
  *
- * What must hold: the job ends well and says whom it lost; every survivor has made every update
- * once, in order; up to and with the step that was redone, each survivor's losses are bit for bit
- * those of a run that lost nobody (same parameters, same batches: the loss is taken before the
- * update), and behind it they are not, because a gradient is missing; and all survivors end with
- * the same bits.
+ * What must hold: the job succeeds and names the lost rank; every survivor has made every update
+ * once, in order; up to and including the redone step, each survivor's losses are bit for bit those
+ * of a run without losses (same parameters, same batches: the loss is taken before the update), and
+ * after it they are not, because a gradient is missing; and all survivors end with the same bits.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -59,7 +58,7 @@ static const char *start_job(struct process *launch, const char *backend, const 
     return run_dir;
 }
 
-static void strike(const char *run_dir, const struct loss *loss)
+static void disturb_rank(const char *run_dir, const struct loss *loss)
 {
     for (unsigned i = 0; i < loss->count; i++)
         job_await_step(run_dir, loss->victims[i], 20 + (int64_t)(support_random() * 60));
@@ -132,7 +131,7 @@ static void check_summary(const char *run_dir, const struct loss *loss)
     json_decref(summary);
 }
 
-START_TEST(test_survivors_go_on)
+START_TEST(test_survivors_continue)
 {
     const struct loss *loss = &losses[_i];
     static double undisturbed[STEPS + 1];
@@ -143,7 +142,7 @@ START_TEST(test_survivors_go_on)
 
     run_undisturbed();
     run_dir = start_job(&launch, loss->backend, "shrink", "--steps", STEP_TEXT);
-    strike(run_dir, loss);
+    disturb_rank(run_dir, loss);
     code = process_wait(&launch, JOB_TIMEOUT_MS);
     ck_assert_msg(code == 7, "exit code %d:\n%.3000s", code, process_output(&launch));
     for (unsigned rank = 0; rank < RANKS; rank++) {
@@ -153,7 +152,7 @@ START_TEST(test_survivors_go_on)
         if (is_victim(loss, rank))
             continue;
         redone = job_record_int(run_dir, rank, "recovery", "step");
-        if ((size_t)redone >= known) { /* the strike came late: as many steps as it needs */
+        if ((size_t)redone >= known) { /* the fault came late: as many steps as it needs */
             struct job job = {.ranks = RANKS,
                               .worker = ARGS(JOB, "--backend", "shm", "--steps", STEP_TEXT,
                                              "--evaluate", "never")};
@@ -182,7 +181,7 @@ START_TEST(test_epochs_are_counted_anew)
     int64_t redone;
     int64_t epoch;
 
-    strike(run_dir, &loss);
+    disturb_rank(run_dir, &loss);
     ck_assert_int_eq(process_wait(&launch, JOB_TIMEOUT_MS), 7);
     summary = job_summary(run_dir);
     redone = job_record_int(run_dir, 0, "recovery", "step");
@@ -197,7 +196,7 @@ START_TEST(test_epochs_are_counted_anew)
 }
 END_TEST
 
-/* Without shrink the job fails, and what the ranks left names the one that is to blame. */
+/* Without shrink the job fails, and the ranks' records name the culprit. */
 START_TEST(test_inspect_names_a_killed_rank)
 {
     const struct loss loss = {"ring", {2}, 1, SIGKILL, "dead"};
@@ -208,7 +207,7 @@ START_TEST(test_inspect_names_a_killed_rank)
     job_await_step(run_dir, 2, 20);
     text = process_run(0, 60000, NULL, ARGS(support_program("sparring"), "inspect", run_dir));
     ck_assert_msg(strstr(text, "running.") != NULL, "%.3000s", text);
-    strike(run_dir, &loss);
+    disturb_rank(run_dir, &loss);
     ck_assert_int_eq(process_wait(&launch, JOB_TIMEOUT_MS), 128 + SIGKILL);
     text = process_run(0, 60000, NULL, ARGS(support_program("sparring"), "inspect", run_dir));
     ck_assert_msg(strstr(text, "FAILED: rank 2 ") != NULL, "%.3000s", text);
@@ -216,7 +215,7 @@ START_TEST(test_inspect_names_a_killed_rank)
 }
 END_TEST
 
-START_TEST(test_what_cannot_shrink_says_so)
+START_TEST(test_shrink_is_refused_where_unsupported)
 {
     const char *text = process_run(2, 60000, NULL,
                                    ARGS(support_program("sparring-worker"), JOB, "--steps", "5",
@@ -236,10 +235,10 @@ int main(void)
     TCase *cases = tcase_create("recovery");
 
     tcase_set_timeout(cases, 400);
-    tcase_add_loop_test(cases, test_survivors_go_on, 0, (int)LOSSES);
+    tcase_add_loop_test(cases, test_survivors_continue, 0, (int)LOSSES);
     tcase_add_test(cases, test_epochs_are_counted_anew);
     tcase_add_test(cases, test_inspect_names_a_killed_rank);
-    tcase_add_test(cases, test_what_cannot_shrink_says_so);
+    tcase_add_test(cases, test_shrink_is_refused_where_unsupported);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

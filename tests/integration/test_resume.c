@@ -1,10 +1,10 @@
 /*
- * Runs that go on with a checkpoint, from the command line.
+ * Runs resumed from a checkpoint, from the command line.
  *
- * What must hold: with reproducible sums a run that was saved in the middle of an epoch and went on
- * in other processes, through the same synchronisation or another, ends with the bits of one that
- * was never interrupted; so does one that was killed at no moment in particular; and what cannot be
- * gone on with is refused with a reason.
+ * What must hold: with reproducible sums a run that was saved in the middle of an epoch and resumed
+ * in other processes, with the same synchronisation or another, ends with the bits of an
+ * uninterrupted run; so does one that was killed at a random step; and a checkpoint that cannot be
+ * resumed is refused with a reason.
  */
 #include "common/checkpoint/checkpoint.h"
 #include "tests/integration/job.h"
@@ -129,7 +129,7 @@ static void run_undisturbed(void)
     }
 }
 
-/* Into the middle of an epoch, and on from there, each into the next mode. */
+/* Each mode runs into the middle of an epoch; the next mode resumes from there. */
 START_TEST(test_goes_on_in_another_mode)
 {
     const struct mode *from = &modes[(size_t)_i % MODES];
@@ -206,7 +206,7 @@ START_TEST(test_alone_and_with_generators)
 }
 END_TEST
 
-/* Several devices of one process make the steps of one device, and go on with its checkpoint. */
+/* Several devices of one process make the steps of one device, and resume its checkpoint. */
 START_TEST(test_several_devices)
 {
     static const struct mode local = {"local", NULL, 0, {"--sync", "local"}};
@@ -228,8 +228,8 @@ START_TEST(test_several_devices)
 }
 END_TEST
 
-/* Ranks that are not in step: the servers' state, each partition by itself, and rank 0's place.
- * What goes on with it is any other run. */
+/* Ranks that are not in step: the checkpoint has the servers' state, each partition by itself, and
+ * rank 0's position.  Any other run can resume it. */
 START_TEST(test_ranks_that_are_not_in_step)
 {
     static const struct mode asp = {
@@ -253,9 +253,8 @@ START_TEST(test_ranks_that_are_not_in_step)
 }
 END_TEST
 
-/* Where processes come and go, too, a new run does not take over another one's folder, and says so
- * before it trains. */
-START_TEST(test_a_folder_of_another_run)
+/* A new run refuses another run's folder before it trains, also where processes are replaced. */
+START_TEST(test_folder_of_another_run_is_refused)
 {
     static const struct mode modes_of_loss[] = {
         {"wait", NULL, 2, {"--sync", "ps", "--on-worker-loss", "wait"}},
@@ -292,8 +291,8 @@ static int64_t epochs_of(const char *run_dir)
     return epochs;
 }
 
-/* What had ended has nothing left to do, and is as long as it was: with even parts and uneven. */
-START_TEST(test_a_run_that_had_ended)
+/* A run that had ended makes no more steps and keeps its length: with even and uneven parts. */
+START_TEST(test_ended_run_makes_no_steps)
 {
     static const struct mode even = {"even", "shm", 0, {"--sync", "allreduce"}};
     static const struct mode join = {"join", "shm", 0, {"--sync", "allreduce", "--uneven", "join"}};
@@ -337,8 +336,8 @@ START_TEST(test_stopped)
 }
 END_TEST
 
-/* The same of several ranks, whichever hears of it first: all end behind the same update, which
- * rank 0 has saved, and where ranks are not in step it has at least saved. */
+/* The same with several ranks, whichever gets the signal first: all end after the same update,
+ * which rank 0 has saved; where ranks are not in step, rank 0 has at least saved. */
 START_TEST(test_stopped_together)
 {
     static const struct mode asp = {
@@ -396,9 +395,9 @@ static void signal_rank(const char *run_dir, unsigned rank, int number)
               (rank > 0 && errno == ESRCH));
 }
 
-/* Rank 0 receives SIGTERM first and has saved, or is about to, when the others receive it.  Those
- * may have sent one update more, which is never made: they end without it.  The naps are the case
- * itself: how much later the next rank receives it, up to several steps. */
+/* Rank 0 gets the signal first and has saved, or is about to, when the others get it.  Those may
+ * have sent one update more, which is never applied: they end without it.  The sleeps are the delay
+ * between the ranks' signals, up to several steps. */
 START_TEST(test_stopped_after_rank_0)
 {
     const char *folder = name_folder("after");
@@ -427,7 +426,7 @@ START_TEST(test_stopped_after_rank_0)
 }
 END_TEST
 
-/* Killed, all of it; `auto` finds whatever was saved last, or nothing. */
+/* All processes are killed; `auto` finds the last checkpoint, or none. */
 START_TEST(test_killed_and_started_again)
 {
     const char *folder = name_folder("killed");
@@ -459,7 +458,7 @@ START_TEST(test_killed_and_started_again)
 }
 END_TEST
 
-/* Other numbers of ranks go on where what is behind divides among them, and at an epoch's end. */
+/* Other numbers of ranks resume where the samples done divide among them, and at an epoch's end. */
 START_TEST(test_other_numbers_of_ranks)
 {
     const char *folder = name_folder("ranks");
@@ -506,8 +505,9 @@ START_TEST(test_other_models_and_settings)
 }
 END_TEST
 
-/* A loss that is not finite ends the run, says where, and leaves the last good checkpoint. */
-START_TEST(test_a_loss_that_is_no_number)
+/* A loss that is not finite ends the run with an error that names the step, and leaves the last
+ * good checkpoint. */
+START_TEST(test_loss_not_finite)
 {
     static const char *const explodes[6] = {"--model", "mlp:24-96-8", "--lr", "1e6"};
     const char *folder = name_folder("nan");
@@ -557,15 +557,15 @@ int main(void)
     tcase_add_test(cases, test_alone_and_with_generators);
     tcase_add_test(cases, test_several_devices);
     tcase_add_test(cases, test_ranks_that_are_not_in_step);
-    tcase_add_loop_test(cases, test_a_folder_of_another_run, 0, 3);
-    tcase_add_loop_test(cases, test_a_run_that_had_ended, 0, 2);
+    tcase_add_loop_test(cases, test_folder_of_another_run_is_refused, 0, 3);
+    tcase_add_loop_test(cases, test_ended_run_makes_no_steps, 0, 2);
     tcase_add_test(cases, test_stopped);
     tcase_add_loop_test(cases, test_stopped_after_rank_0, 0, 6);
     tcase_add_loop_test(cases, test_stopped_together, 0, (int)MODES + 1);
     tcase_add_test(cases, test_killed_and_started_again);
     tcase_add_test(cases, test_other_numbers_of_ranks);
     tcase_add_test(cases, test_other_models_and_settings);
-    tcase_add_loop_test(cases, test_a_loss_that_is_no_number, 0, (int)MODES);
+    tcase_add_loop_test(cases, test_loss_not_finite, 0, (int)MODES);
     tcase_set_timeout(cases, 300);
     suite_add_tcase(suite, cases);
     return support_run(suite);

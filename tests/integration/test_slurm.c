@@ -1,7 +1,7 @@
 /*
- * Slurm: jobs through srun on three nodes, as the README has them; what becomes of one when a rank
- * fails or the job is cancelled.  Runs inside tests/support/slurm_cluster, so that every process it
- * sees is the cluster's.
+ * Slurm: jobs through srun on three nodes, as in the README; and jobs in which a rank fails or
+ * which are cancelled.  Runs inside tests/support/slurm_cluster, so that every visible process is
+ * the cluster's.
  */
 #include "common/base/clock.h"
 #include "tests/integration/job.h"
@@ -90,7 +90,7 @@ static unsigned count_processes(const char *name)
     return count;
 }
 
-/* Once Slurm says that no job is there nothing of one may be. */
+/* Once Slurm lists no job, no process of one may be left. */
 static void check_nothing_left(void)
 {
     ck_assert(process_shell(
@@ -100,7 +100,7 @@ static void check_nothing_left(void)
     ck_assert_msg(process_shell("[ -z \"$(ls /dev/shm)\" ]"), "left in /dev/shm");
 }
 
-/* Wait for the end of what was struck at struck_ns. */
+/* Wait for the end of the job that was disturbed at struck_ns. */
 static void check_ends_at_once(const char *what, int64_t struck_ns, struct lateness *lateness)
 {
     const int code = process_wait(&job, JOB_TIMEOUT_MS);
@@ -155,7 +155,7 @@ static unsigned case_rank(int i)
     return i % 2 == 0 ? 0 : NODES - 1;
 }
 
-/* Killed, or asked to stop alone: the others find out by themselves. */
+/* One rank is killed, or gets SIGTERM alone: the others detect it by themselves. */
 static void fail_in_a_step(int i, int number)
 {
     const struct architecture *a = &architectures[i / 2];

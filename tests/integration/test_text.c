@@ -1,10 +1,10 @@
 /*
  * Real text: a small GPT learns Shakespeare's bytes, on 2 ranks.
  *
- * What must hold, whichever way the ranks are synchronised: on the last tenth of the text, which it
- * has not seen, the loss is half a nat below the entropy of single bytes, counted over the same
- * tenth.  A model that knows how often each byte comes, and nothing of what stands before it,
- * cannot get below that.
+ * What must hold in every way of synchronisation: on the last tenth of the text, which is not
+ * trained on, the loss is half a nat below the entropy of single bytes, counted over the same
+ * tenth.  A model that uses only the frequency of each byte, and not the bytes before it, cannot
+ * get below that entropy.
  */
 #include "common/base/file.h"
 #include "tests/integration/job.h"
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Nats per byte of what the file is tested with. */
+/* Nats per byte of the test part of the file. */
 static double count_entropy(const char *path)
 {
     size_t counts[256] = {0};
@@ -38,7 +38,7 @@ static double count_entropy(const char *path)
     return entropy;
 }
 
-START_TEST(test_learns_what_follows_what)
+START_TEST(test_learns_byte_context)
 {
     static const char *const ways[] = {"allreduce", "ps"};
     const char *folder = support_data("text");
@@ -76,7 +76,7 @@ int main(void)
     TCase *cases = tcase_create("loss");
 
     tcase_set_timeout(cases, 280);
-    tcase_add_loop_test(cases, test_learns_what_follows_what, 0, 2);
+    tcase_add_loop_test(cases, test_learns_byte_context, 0, 2);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

@@ -1,7 +1,7 @@
 /*
- * A whole job under mutual TLS: the store and the parameter server ask every worker for a
- * certificate; a worker without one is turned away, and a plaintext bind beyond loopback is
- * refused.  With the files of experiments/make-certificates, also a token and bound ranks.
+ * A whole job under mutual TLS: the store and the parameter server require a certificate of every
+ * worker; a worker without one is rejected, and a plaintext bind beyond loopback is refused.  With
+ * the files of experiments/make-certificates, also a token and certificates bound to ranks.
  */
 #include "tests/integration/job.h"
 #include "tests/support/certificate.h"
@@ -63,7 +63,7 @@ START_TEST(test_job_under_tls)
 }
 END_TEST
 
-/* What `name` of experiments/make-certificates has, for every process of the next job. */
+/* Use certificate `name` of experiments/make-certificates in every process of the next job. */
 static void use_certificate(const char *name)
 {
     char path[600];
@@ -79,7 +79,7 @@ static void use_certificate(const char *name)
     ck_assert_int_eq(setenv("SPARRING_BIND_RANKS", "true", 1), 0);
 }
 
-static const char *make(int wanted, const char *const *words)
+static const char *make_certificates(int wanted, const char *const *words)
 {
     const char *argv[16] = {support_source("experiments/make-certificates"), support_path("certs")};
 
@@ -98,7 +98,7 @@ START_TEST(test_job_with_token_and_ranks)
 
     if (!certificate_can_make())
         return;
-    (void)make(0, ARGS("node", "--host", "127.0.0.1", "--ranks", "0-1"));
+    (void)make_certificates(0, ARGS("node", "--host", "127.0.0.1", "--ranks", "0-1"));
     use_certificate("node");
     summary = job_summary(job_run(&job, 0));
     ck_assert_str_eq(json_string_value(json_object_get(summary, "status")), "ok");
@@ -126,17 +126,21 @@ START_TEST(test_job_with_token_and_ranks)
 }
 END_TEST
 
-START_TEST(test_bad_words_for_certificates)
+START_TEST(test_bad_arguments_for_certificates)
 {
     if (!certificate_can_make())
         return;
-    ck_assert_ptr_nonnull(strstr(make(2, ARGS("node")), "needs a --host or --ranks"));
-    ck_assert_ptr_nonnull(strstr(make(2, ARGS("node", "--ranks", "3-1")), "is empty"));
-    ck_assert_ptr_nonnull(strstr(make(2, ARGS("node", "--host", "a,URI:sparring:rank/0")),
-                                 "neither a name nor an address"));
-    ck_assert_ptr_nonnull(strstr(make(2, ARGS("../node", "--ranks", "1")), "cannot be the name"));
-    ck_assert_ptr_nonnull(strstr(make(2, ARGS("ca", "--ranks", "1")), "cannot be the name"));
-    ck_assert_ptr_nonnull(strstr(make(2, ARGS("node", "--rank", "1")), "unknown option"));
+    ck_assert_ptr_nonnull(strstr(make_certificates(2, ARGS("node")), "needs a --host or --ranks"));
+    ck_assert_ptr_nonnull(strstr(make_certificates(2, ARGS("node", "--ranks", "3-1")), "is empty"));
+    ck_assert_ptr_nonnull(
+        strstr(make_certificates(2, ARGS("node", "--host", "a,URI:sparring:rank/0")),
+               "neither a name nor an address"));
+    ck_assert_ptr_nonnull(
+        strstr(make_certificates(2, ARGS("../node", "--ranks", "1")), "cannot be the name"));
+    ck_assert_ptr_nonnull(
+        strstr(make_certificates(2, ARGS("ca", "--ranks", "1")), "cannot be the name"));
+    ck_assert_ptr_nonnull(
+        strstr(make_certificates(2, ARGS("node", "--rank", "1")), "unknown option"));
 }
 END_TEST
 
@@ -157,7 +161,7 @@ int main(void)
     tcase_set_timeout(cases, 120);
     tcase_add_test(cases, test_job_under_tls);
     tcase_add_test(cases, test_job_with_token_and_ranks);
-    tcase_add_test(cases, test_bad_words_for_certificates);
+    tcase_add_test(cases, test_bad_arguments_for_certificates);
     tcase_add_test(cases, test_plaintext_stays_on_loopback);
     suite_add_tcase(suite, cases);
     return support_run(suite);

@@ -1,6 +1,6 @@
 /*
- * A whole job over Unix sockets, and the same job over TCP: same parameters to the last bit, and
- * nothing left behind.  The store too can be on a Unix socket.
+ * A whole job over Unix sockets, and the same job over TCP: the same bits, and no file is left. The
+ * store can use a Unix socket, too.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -13,7 +13,8 @@
 
 #define WAIT_MS 100000
 
-static const char *run(const char *transport, const char *init_method, const char *checkpoint)
+static const char *run_over_transport(const char *transport, const char *init_method,
+                                      const char *checkpoint)
 {
     char folder[600];
 
@@ -28,7 +29,7 @@ static const char *run(const char *transport, const char *init_method, const cha
                             checkpoint));
 }
 
-static size_t entries(const char *path)
+static size_t count_entries(const char *path)
 {
     DIR *folder = opendir(path);
     size_t count = 0;
@@ -47,12 +48,12 @@ START_TEST(same_job_over_both)
     const char *output;
 
     ck_assert_int_eq(mkdir(support_path("tmp"), 0700), 0);
-    output = run("tcp", "env://", tcp);
+    output = run_over_transport("tcp", "env://", tcp);
     ck_assert_ptr_nonnull(strstr(output, "at 127.0.0.1:"));
     (void)snprintf(url, sizeof(url), "unix://%s", support_path("store"));
-    output = run("unix", url, sock);
+    output = run_over_transport("unix", url, sock);
     ck_assert_ptr_nonnull(strstr(output, "at unix:/"));
-    ck_assert_uint_eq(entries(support_path("tmp")), 0);
+    ck_assert_uint_eq(count_entries(support_path("tmp")), 0);
     ck_assert(job_same_tensors(tcp, sock));
 }
 END_TEST

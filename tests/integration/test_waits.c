@@ -1,6 +1,7 @@
 /*
- * Waits: every place where a worker waits for others says so, and ends at once when it is asked to
- * stop.  All places at the same time, each with processes of its own; their times are printed.
+ * Waits: wherever a worker waits for other processes it prints a line, and it ends at once when it
+ * gets a signal.  All cases run at the same time, each with its own processes; their times are
+ * printed.
  */
 #include "common/base/clock.h"
 #include "tests/integration/job.h"
@@ -19,14 +20,14 @@
 #define JOB                                                                                        \
     "--model", "linear:10-5-2", "--data", "random:1000,10,2", "--evaluate", "never",               \
         "--heartbeat-timeout-ms", "300000"
-#define WORDS_MAX   40
-#define STOPPED     6                    /* exit code of a worker that was asked to stop */
-#define PATIENCE_NS INT64_C(10000000000) /* of a step (stop.h) */
-#define AT_ONCE_NS  INT64_C(1000000000)
+#define ARGUMENTS_MAX 40
+#define STOPPED       6                    /* exit code of a worker that got a signal */
+#define STEP_STOP_NS  INT64_C(10000000000) /* of a step (stop.h) */
+#define AT_ONCE_NS    INT64_C(1000000000)
 
-struct place {
+struct wait_case {
     const char *name;
-    const char *says; /* its line, but for the seconds */
+    const char *expected_line; /* its line, but for the seconds */
     const char *options[12];
     const char *store; /* "tcp", "file" or "env"; NULL: none */
     unsigned rank;     /* of the one that waits */
@@ -35,62 +36,62 @@ struct place {
     int64_t within_ns;
 };
 
-static const struct place places[] = {
+static const struct wait_case wait_cases[] = {
     {.name = "connect to rank 0",
-     .says = "waiting for rank 0 at 127.0.0.1:",
+     .expected_line = "waiting for rank 0 at 127.0.0.1:",
      .store = "tcp",
      .rank = 1,
      .within_ns = AT_ONCE_NS},
     {.name = "rendezvous by tcp",
-     .says = "(rank 1 is missing), ",
+     .expected_line = "(rank 1 is missing), ",
      .store = "tcp",
      .within_ns = AT_ONCE_NS},
     {.name = "rendezvous by env",
-     .says = "(rank 1 is missing), ",
+     .expected_line = "(rank 1 is missing), ",
      .store = "env",
      .within_ns = AT_ONCE_NS},
     {.name = "rendezvous by file",
-     .says = "(rank 0 is missing), ",
+     .expected_line = "(rank 0 is missing), ",
      .store = "file",
      .rank = 1,
      .within_ns = AT_ONCE_NS},
     {.name = "connect to a server",
-     .says = "waiting for server 127.0.0.1:1 (connection refused), ",
+     .expected_line = "waiting for server 127.0.0.1:1 (connection refused), ",
      .options = {"--sync", "ps", "--servers", "127.0.0.1:1", "--steps", "9"},
      .within_ns = AT_ONCE_NS},
     {.name = "a server that is silent",
-     .says = "(it accepts connections and does not speak gRPC), ",
+     .expected_line = "(it accepts connections and does not speak gRPC), ",
      .options = {"--sync", "ps", "--steps", "9", "--servers", "SILENT"},
      .within_ns = AT_ONCE_NS},
     {.name = "join",
-     .says = "(all 2 ranks must join it), ",
+     .expected_line = "(all 2 ranks must join it), ",
      .options = {"--sync", "ps", "--on-worker-loss", "wait", "--steps", "9", "--servers", "SERVER"},
      .store = "tcp",
      .has_server = true,
      .within_ns = AT_ONCE_NS},
     {.name = "the end",
-     .says = "waiting for the other ranks to end, ",
+     .expected_line = "waiting for the other ranks to end, ",
      .store = "tcp",
      .options = {"--sync", "local", "--steps", "9", "--delay-schedule", "SLOW"},
      .has_other = true,
      .within_ns = AT_ONCE_NS},
     {.name = "a step",
-     .says = NULL,
+     .expected_line = NULL,
      .store = "tcp",
      .has_other = true,
      .options = {"--backend", "ring", "--steps", "9", "--delay-schedule", "SLOW"},
-     .within_ns = PATIENCE_NS + AT_ONCE_NS},
+     .within_ns = STEP_STOP_NS + AT_ONCE_NS},
 };
 
-#define PLACES (sizeof(places) / sizeof(places[0]))
+#define WAIT_CASES (sizeof(wait_cases) / sizeof(wait_cases[0]))
 
 static struct running {
     struct process worker, other, server;
     char url[600];
     char address[64];
-} running[PLACES];
+} running[WAIT_CASES];
 
-/* Accepts connections (its backlog does), and says nothing. */
+/* A listener whose backlog accepts connections and which never sends. */
 static const char *silent_listener(void)
 {
     static char text[32];
@@ -113,7 +114,7 @@ static void start_server(struct running *r)
     process_wait_output(&r->server, "serving on ", JOB_TIMEOUT_MS);
 }
 
-static const char *option_word(const struct running *r, const char *word)
+static const char *option_argument(const struct running *r, const char *word)
 {
     static const char slow[] = "1 4 1000000\n"; /* rank 1 comes to step 4 and no further */
 
@@ -126,38 +127,38 @@ static const char *option_word(const struct running *r, const char *word)
     return word;
 }
 
-static void start_worker(struct running *r, const struct place *p, unsigned rank,
+static void start_worker(struct running *r, const struct wait_case *p, unsigned rank,
                          struct process *process)
 {
-    const char *words[WORDS_MAX] = {support_program("sparring-worker"), JOB};
+    const char *arguments[ARGUMENTS_MAX] = {support_program("sparring-worker"), JOB};
     const char *variables[4] = {NULL};
     size_t n = 0;
 
-    while (words[n])
+    while (arguments[n])
         n++;
     for (size_t i = 0; i < 12 && p->options[i]; i++)
-        words[n++] = option_word(r, p->options[i]);
+        arguments[n++] = option_argument(r, p->options[i]);
     if (!p->options[0]) {
-        words[n++] = "--steps";
-        words[n++] = "9";
+        arguments[n++] = "--steps";
+        arguments[n++] = "9";
     }
     if (p->store && strcmp(p->store, "env") == 0) {
         variables[0] = "MASTER_ADDR=127.0.0.1";
         variables[1] = r->url;
     } else if (p->store) {
-        words[n++] = "--init-method";
-        words[n++] = r->url;
+        arguments[n++] = "--init-method";
+        arguments[n++] = r->url;
     }
     if (p->store) {
-        words[n++] = "--world-size";
-        words[n++] = "2";
-        words[n++] = "--rank";
-        words[n++] = rank ? "1" : "0";
+        arguments[n++] = "--world-size";
+        arguments[n++] = "2";
+        arguments[n++] = "--rank";
+        arguments[n++] = rank ? "1" : "0";
     }
-    process_start(process, variables, words);
+    process_start(process, variables, arguments);
 }
 
-static void start(struct running *r, const struct place *p)
+static void start_case(struct running *r, const struct wait_case *p)
 {
     if (p->store && strcmp(p->store, "file") == 0)
         (void)snprintf(r->url, sizeof(r->url), "file://%s", support_path("store"));
@@ -172,18 +173,18 @@ static void start(struct running *r, const struct place *p)
     start_worker(r, p, p->rank, &r->worker);
 }
 
-/* Every second place is asked as a terminal does it. */
-static void stop(struct running *r, const struct place *p, bool by_terminal)
+/* Every second case gets SIGINT, as from a terminal. */
+static void stop_case(struct running *r, const struct wait_case *p, bool by_terminal)
 {
     struct lateness lateness;
-    int64_t struck_ns, took_ns, late_ns;
+    int64_t signal_ns, took_ns, late_ns;
     int code;
 
     lateness_begin(&lateness);
-    struck_ns = clock_now_ns();
+    signal_ns = clock_now_ns();
     process_signal(&r->worker, by_terminal ? SIGINT : SIGTERM);
     code = process_wait(&r->worker, JOB_TIMEOUT_MS);
-    took_ns = clock_now_ns() - struck_ns;
+    took_ns = clock_now_ns() - signal_ns;
     late_ns = lateness_end_ns(&lateness);
     (void)printf("%s: ended after %.2f s\n", p->name, (double)took_ns * 1e-9);
     ck_assert_msg(code == STOPPED, "%s: exit code %d: %s", p->name, code,
@@ -195,27 +196,27 @@ static void stop(struct running *r, const struct place *p, bool by_terminal)
 
 START_TEST(test_stops)
 {
-    for (size_t i = 0; i < PLACES; i++)
-        start(&running[i], &places[i]);
-    for (size_t i = 0; i < PLACES; i++)
-        if (places[i].says)
-            process_wait_output(&running[i].worker, places[i].says, JOB_TIMEOUT_MS);
+    for (size_t i = 0; i < WAIT_CASES; i++)
+        start_case(&running[i], &wait_cases[i]);
+    for (size_t i = 0; i < WAIT_CASES; i++)
+        if (wait_cases[i].expected_line)
+            process_wait_output(&running[i].worker, wait_cases[i].expected_line, JOB_TIMEOUT_MS);
         else /* its warnings come later: it waits since the others' lines came */
             process_wait_output(&running[i].worker, "ranks: 2, ", JOB_TIMEOUT_MS);
-    for (size_t i = 0; i < PLACES; i++)
-        stop(&running[i], &places[i], i % 2 == 1);
+    for (size_t i = 0; i < WAIT_CASES; i++)
+        stop_case(&running[i], &wait_cases[i], i % 2 == 1);
 }
 END_TEST
 
-/* A second signal does not wait for anything.  Which of two is the second, the kernel decides where
- * both are pending. */
+/* A second signal ends the process at once.  The kernel decides the order of two pending signals.
+ */
 START_TEST(test_second_signal)
 {
     struct running *r = &running[0];
-    const struct place *p = &places[PLACES - 1];
+    const struct wait_case *p = &wait_cases[WAIT_CASES - 1];
     int code;
 
-    start(r, p);
+    start_case(r, p);
     process_wait_output(&r->worker, "ranks: 2, ", JOB_TIMEOUT_MS);
     process_signal(&r->worker, SIGTERM);
     process_signal(&r->worker, SIGINT);
@@ -224,7 +225,7 @@ START_TEST(test_second_signal)
 }
 END_TEST
 
-/* Where rank 0 listens may come from a scheduler. */
+/* Rank 0's address may come from a scheduler: the error names both sources. */
 START_TEST(test_address_that_does_not_resolve)
 {
     const char *output = process_run(PROCESS_FAILS, JOB_TIMEOUT_MS,
@@ -238,8 +239,8 @@ START_TEST(test_address_that_does_not_resolve)
 }
 END_TEST
 
-/* Nothing that ends well frightens: no line of a missing GPU, none of a signal. */
-START_TEST(test_quiet_end)
+/* A successful job prints no line about a missing GPU or a signal. */
+START_TEST(test_no_spurious_lines)
 {
     const char *output = process_run(
         0, JOB_TIMEOUT_MS, NULL,
@@ -260,7 +261,7 @@ int main(void)
     tcase_add_test(cases, test_stops);
     tcase_add_test(cases, test_second_signal);
     tcase_add_test(cases, test_address_that_does_not_resolve);
-    tcase_add_test(cases, test_quiet_end);
+    tcase_add_test(cases, test_no_spurious_lines);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

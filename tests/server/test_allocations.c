@@ -452,7 +452,8 @@ START_TEST(names_allocate_nothing)
                                  .servers_origin = "test",
                                  .partition_bytes = 65536,
                                  .update_on_server = true,
-                                 .compression = compression_make(CODEC_NONE, CODEC_NAMED, 0),
+                                 .compression =
+                                     compression_make(CODEC_NONE, CODEC_SELECTED_ROWS, 0),
                                  .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
 
     assert_ok(service_open(&serve, &service, &err));

@@ -1,3 +1,4 @@
+/* Forward error bounds of float32 operations; see bounded.h. */
 #include "tests/support/bounded.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /*
- * bounded: a value in double precision, and how far from it a sound float32 result may be.
- * A running error analysis: an operation hands on the errors of its operands and adds the rounding
- * of its own result.  A fused operation rounds less, so the bounds hold for it, too.
+ * bounded: a value in double precision, and a bound of the error of a correct float32 result.
+ * This is a running error analysis: an operation propagates the errors of its operands and adds the
+ * rounding of its own result.  A fused operation rounds less, so the bounds hold for it, too.
  * Source: Higham 2002, section 3.3.
  */
 #ifndef SPARRING_TESTS_SUPPORT_BOUNDED_H
@@ -17,7 +17,7 @@ struct bounded {
 
 /* No error. */
 struct bounded bounded_exact(double value);
-/* The result of one operation in float32 whose operands make it err by `error` already. */
+/* The result of one float32 operation whose operands contribute an error of `error`. */
 struct bounded bounded_round(double value, double error);
 struct bounded bounded_product(struct bounded a, struct bounded b);
 struct bounded bounded_plus(struct bounded a, struct bounded b);
@@ -26,7 +26,7 @@ struct bounded bounded_times(struct bounded a, double by);
 struct bounded bounded_quotient(struct bounded a, struct bounded b);
 struct bounded bounded_root(struct bounded a); /* not negative */
 
-/* A term of a sum that takes `roundings` on it, in whatever order: n of n terms. */
+/* A term of a sum that is rounded up to `roundings` times, in any order: n for n terms. */
 void bounded_add(struct bounded *sum, struct bounded term, size_t roundings);
 
 /* 1 / sqrt(variance + epsilon) */

@@ -1,3 +1,4 @@
+/* Runs openssl in the test's folder; see certificate.h. */
 #include "tests/support/certificate.h"
 
 #include "tests/support/process.h"

@@ -1,3 +1,4 @@
+/* The set of states: an array of copies, and an open hash table of their indices. */
 #include "tests/support/explore.h"
 
 #include <stdlib.h>

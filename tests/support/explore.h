@@ -1,7 +1,7 @@
 /*
- * explore: what tests share that look at every state which something can reach: a set that keeps
- * each state once, in the order in which they were found, so that the test can go through it while
- * it grows; masks; an assertion that costs nothing while it holds.
+ * explore: helpers of tests that enumerate every reachable state of a model: a set that keeps each
+ * state once, in the order of discovery, so that a test can iterate over it while it grows; masks;
+ * an assertion that costs nothing while it holds.
  */
 #ifndef SPARRING_TESTS_SUPPORT_EXPLORE_H
 #define SPARRING_TESTS_SUPPORT_EXPLORE_H
@@ -53,7 +53,7 @@ void explored_close(struct explored *e);
 /* Forget all of them. */
 void explored_clear(struct explored *e);
 
-/* Remember a copy of the state; false when it was known. */
+/* Add a copy of the state; false if the set has it already. */
 bool explored_add(struct explored *e, const void *state);
 
 /* State i of `count`, valid until explored_clear. */

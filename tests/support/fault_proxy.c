@@ -37,9 +37,9 @@ struct flow {
     size_t first, length;
     struct waiting_read reads[READS_MAX]; /* ring */
     unsigned reads_first, reads_count;
-    bool has_end; /* the sender has ended */
-    bool is_over; /* and the receiver was told */
-    bool is_mute; /* drop what comes */
+    bool has_end;      /* the sender has ended */
+    bool is_over;      /* and the receiver has got it */
+    bool is_discarded; /* drop received bytes */
     bool is_frozen;
 };
 
@@ -50,8 +50,8 @@ struct connection {
     struct flow flows[FAULT_WAYS];
 };
 
-/* What the test asks for. */
-struct wishes {
+/* Settings of the test. */
+struct settings {
     bool stop, reset, refuse;
     bool end[FAULT_WAYS], hold[FAULT_WAYS];
     bool freeze[FAULT_WAYS];
@@ -70,11 +70,11 @@ struct fault_proxy {
     int listener, wake;
     uint16_t port;
     pthread_mutex_t lock;
-    struct wishes wishes;        /* (lock) */
+    struct settings settings;    /* (lock) */
     uint64_t bytes[FAULT_WAYS];  /* (lock) to write, and to read outside the thread */
     unsigned accepted;           /* (lock) as well */
     int64_t called_ns;           /* (lock) as well */
-    struct wishes now;           /* the thread's, like what follows */
+    struct settings applied;     /* of the thread, as all members below */
     int64_t free_ns[FAULT_WAYS]; /* the slow link is busy until then */
     uint64_t random;
     struct connection connections[CONNECTIONS_MAX];
@@ -92,13 +92,13 @@ static void set_up(int fd)
 
 static void reset_socket(int fd)
 {
-    struct linger now = {.l_onoff = 1};
+    struct linger linger = {.l_onoff = 1};
 
-    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
     (void)close(fd);
 }
 
-static void drop(struct connection *c, bool with_reset)
+static void close_connection(struct connection *c, bool with_reset)
 {
     for (int side = 0; side < 2; side++) {
         if (with_reset)
@@ -137,8 +137,9 @@ static void accept_one(struct fault_proxy *p)
     (void)pthread_mutex_unlock(&p->lock);
     while (c < p->connections + CONNECTIONS_MAX && c->open)
         c++;
-    server =
-        p->now.refuse || c == p->connections + CONNECTIONS_MAX ? -1 : connect_to(p->now.target);
+    server = p->applied.refuse || c == p->connections + CONNECTIONS_MAX
+                 ? -1
+                 : connect_to(p->applied.target);
     if (server < 0) {
         reset_socket(client);
         return;
@@ -168,7 +169,7 @@ static uint64_t draw(struct fault_proxy *p, uint64_t limit)
 static bool wants_read(const struct fault_proxy *p, const struct flow *f, enum fault_way way)
 {
     return !f->has_end && f->length < BUFFER_BYTES && f->reads_count < READS_MAX &&
-           !p->now.hold[way] && !f->is_frozen;
+           !p->applied.hold[way] && !f->is_frozen;
 }
 
 /* When something could be written; INT64_MAX: nothing is there. */
@@ -176,13 +177,13 @@ static int64_t write_time_ns(const struct fault_proxy *p, const struct flow *f, 
 {
     int64_t due_ns = f->reads[f->reads_first].due_ns;
 
-    if (f->reads_count == 0 || p->now.hold[way] || f->is_frozen)
+    if (f->reads_count == 0 || p->applied.hold[way] || f->is_frozen)
         return INT64_MAX;
-    return p->now.rate > 0 && p->free_ns[way] > due_ns ? p->free_ns[way] : due_ns;
+    return p->applied.rate > 0 && p->free_ns[way] > due_ns ? p->free_ns[way] : due_ns;
 }
 
 /* Returns false when the connection has failed. */
-static bool take(struct fault_proxy *p, struct connection *c, enum fault_way way)
+static bool read_to_buffer(struct fault_proxy *p, struct connection *c, enum fault_way way)
 {
     struct flow *f = &c->flows[way];
     size_t at = (f->first + f->length) % BUFFER_BYTES;
@@ -190,45 +191,45 @@ static bool take(struct fault_proxy *p, struct connection *c, enum fault_way way
     ssize_t size =
         recv(c->fds[way], f->bytes + at, room < BUFFER_BYTES - at ? room : BUFFER_BYTES - at, 0);
     struct waiting_read *r = &f->reads[(f->reads_first + f->reads_count) % READS_MAX];
-    uint64_t span = p->now.max_ms - p->now.min_ms + UINT64_C(1);
+    uint64_t span = p->applied.max_ms - p->applied.min_ms + UINT64_C(1);
 
     if (size < 0)
         return errno == EAGAIN || errno == EINTR;
     f->has_end = size == 0;
-    if (size == 0 || f->is_mute)
+    if (size == 0 || f->is_discarded)
         return true;
     r->size = (size_t)size;
     r->due_ns = clock_now_ns();
-    if (p->now.max_ms > 0)
-        r->due_ns += (int64_t)(p->now.min_ms + draw(p, span)) * 1000000;
+    if (p->applied.max_ms > 0)
+        r->due_ns += (int64_t)(p->applied.min_ms + draw(p, span)) * 1000000;
     f->length += (size_t)size;
     f->reads_count++;
     return true;
 }
 
-/* How much of the oldest read may go now. */
-static size_t slice(const struct fault_proxy *p, const struct flow *f, enum fault_way way)
+/* How much of the oldest read may be sent now. */
+static size_t sendable_bytes(const struct fault_proxy *p, const struct flow *f, enum fault_way way)
 {
     size_t size = f->reads[f->reads_first].size;
-    uint64_t left = p->now.at_bytes - p->bytes[way];
+    uint64_t left = p->applied.at_bytes - p->bytes[way];
 
     if (size > BUFFER_BYTES - f->first)
         size = BUFFER_BYTES - f->first;
-    if (p->now.rate > 0 && size > SLICE_BYTES)
+    if (p->applied.rate > 0 && size > SLICE_BYTES)
         size = SLICE_BYTES;
-    if (p->now.act && p->now.at_way == way && size > left)
+    if (p->applied.act && p->applied.at_way == way && size > left)
         size = (size_t)left;
     return size;
 }
 
-static bool give(struct fault_proxy *p, struct connection *c, enum fault_way way)
+static bool write_from_buffer(struct fault_proxy *p, struct connection *c, enum fault_way way)
 {
     struct flow *f = &c->flows[way];
     int64_t now_ns = clock_now_ns();
     ssize_t size;
 
     (void)pthread_mutex_lock(&p->lock); /* who has received them finds them counted */
-    size = send(c->fds[!way], f->bytes + f->first, slice(p, f, way), MSG_NOSIGNAL);
+    size = send(c->fds[!way], f->bytes + f->first, sendable_bytes(p, f, way), MSG_NOSIGNAL);
     if (size > 0)
         p->bytes[way] += (uint64_t)size;
     (void)pthread_mutex_unlock(&p->lock);
@@ -241,14 +242,14 @@ static bool give(struct fault_proxy *p, struct connection *c, enum fault_way way
         f->reads_first = (f->reads_first + 1) % READS_MAX;
         f->reads_count--;
     }
-    if (p->now.rate > 0)
+    if (p->applied.rate > 0)
         p->free_ns[way] = (p->free_ns[way] > now_ns ? p->free_ns[way] : now_ns) +
-                          (int64_t)((uint64_t)size * 1000000000 / p->now.rate);
+                          (int64_t)((uint64_t)size * 1000000000 / p->applied.rate);
     return true;
 }
 
-/* Tell the receiver of an end; drop the connection when both ways are over. */
-static void pass_ends(struct connection *c)
+/* Tell the receiver of an end; close the connection when both ways are over. */
+static void forward_ends(struct connection *c)
 {
     for (int way = 0; way < FAULT_WAYS; way++) {
         struct flow *f = &c->flows[way];
@@ -259,16 +260,16 @@ static void pass_ends(struct connection *c)
         }
     }
     if (c->flows[FAULT_UP].is_over && c->flows[FAULT_DOWN].is_over)
-        drop(c, false);
+        close_connection(c, false);
 }
 
 /* ------------------------------------------------------------------ the thread */
 
-static void mute(struct connection *c, enum fault_way way)
+static void discard_reads(struct connection *c, enum fault_way way)
 {
     struct flow *f = &c->flows[way];
 
-    f->is_mute = true;
+    f->is_discarded = true;
     f->first = f->length = 0;
     f->reads_count = 0;
     if (!f->is_over)
@@ -277,21 +278,21 @@ static void mute(struct connection *c, enum fault_way way)
 }
 
 /* Run `act` when it is time; what it asks for holds before anything else is forwarded. */
-static void look_at_wishes(struct fault_proxy *p)
+static void apply_settings(struct fault_proxy *p)
 {
     for (;;) {
         void (*act)(void *user) = NULL;
         void *user;
 
         (void)pthread_mutex_lock(&p->lock);
-        if (p->wishes.act && p->bytes[p->wishes.at_way] >= p->wishes.at_bytes) {
-            act = p->wishes.act;
-            p->wishes.act = NULL;
+        if (p->settings.act && p->bytes[p->settings.at_way] >= p->settings.at_bytes) {
+            act = p->settings.act;
+            p->settings.act = NULL;
         }
-        user = p->wishes.act_user;
-        p->now = p->wishes;
+        user = p->settings.act_user;
+        p->applied = p->settings;
         if (!act)
-            p->wishes.reset = p->wishes.end[FAULT_UP] = p->wishes.end[FAULT_DOWN] = false;
+            p->settings.reset = p->settings.end[FAULT_UP] = p->settings.end[FAULT_DOWN] = false;
         (void)pthread_mutex_unlock(&p->lock);
         if (!act)
             break;
@@ -301,12 +302,12 @@ static void look_at_wishes(struct fault_proxy *p)
         struct connection *c = &p->connections[i];
 
         for (int way = 0; c->open && way < FAULT_WAYS; way++) {
-            c->flows[way].is_frozen = p->now.freeze[way] && c->index == p->now.frozen;
-            if (p->now.end[way])
-                mute(c, (enum fault_way)way);
+            c->flows[way].is_frozen = p->applied.freeze[way] && c->index == p->applied.frozen;
+            if (p->applied.end[way])
+                discard_reads(c, (enum fault_way)way);
         }
-        if (c->open && p->now.reset)
-            drop(c, true);
+        if (c->open && p->applied.reset)
+            close_connection(c, true);
     }
 }
 
@@ -320,7 +321,7 @@ static int wait_ms(int64_t at_ns)
 }
 
 /* What each socket is polled for; returns when the next write is due that is not yet. */
-static int64_t ask(const struct fault_proxy *p, struct pollfd *polls)
+static int64_t prepare_poll(const struct fault_proxy *p, struct pollfd *polls)
 {
     int64_t now_ns = clock_now_ns(), next_ns = INT64_MAX;
 
@@ -345,37 +346,39 @@ static int64_t ask(const struct fault_proxy *p, struct pollfd *polls)
     return next_ns;
 }
 
-static void serve(struct fault_proxy *p, struct connection *c, const struct pollfd *polls)
+static void serve_connection(struct fault_proxy *p, struct connection *c,
+                             const struct pollfd *polls)
 {
     for (int way = 0; way < FAULT_WAYS; way++) {
         struct flow *f = &c->flows[way];
         bool readable = polls[way].revents & (POLLIN | POLLHUP | POLLERR);
         bool writable = polls[!way].revents & (POLLOUT | POLLHUP | POLLERR);
 
-        if (readable && wants_read(p, f, (enum fault_way)way) && !take(p, c, (enum fault_way)way)) {
-            drop(c, true);
+        if (readable && wants_read(p, f, (enum fault_way)way) &&
+            !read_to_buffer(p, c, (enum fault_way)way)) {
+            close_connection(c, true);
             return;
         }
         if (writable && write_time_ns(p, f, (enum fault_way)way) <= clock_now_ns()) {
-            if (!give(p, c, (enum fault_way)way)) {
-                drop(c, true);
+            if (!write_from_buffer(p, c, (enum fault_way)way)) {
+                close_connection(c, true);
                 return;
             }
-            look_at_wishes(p);
+            apply_settings(p);
             if (!c->open)
                 return;
         }
     }
-    pass_ends(c);
+    forward_ends(c);
 }
 
-static void *run(void *user)
+static void *proxy_thread(void *user)
 {
     struct fault_proxy *p = user;
     static _Thread_local struct pollfd polls[2 * CONNECTIONS_MAX + 2];
 
-    for (look_at_wishes(p); !p->now.stop; look_at_wishes(p)) {
-        int64_t next_ns = ask(p, polls);
+    for (apply_settings(p); !p->applied.stop; apply_settings(p)) {
+        int64_t next_ns = prepare_poll(p, polls);
         uint64_t count;
 
         polls[2 * CONNECTIONS_MAX] = (struct pollfd){.fd = p->wake, .events = POLLIN};
@@ -384,20 +387,20 @@ static void *run(void *user)
             continue;
         if (polls[2 * CONNECTIONS_MAX].revents)
             (void)!read(p->wake, &count, sizeof(count));
-        look_at_wishes(p);
+        apply_settings(p);
         for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
             if (p->connections[i].open)
-                serve(p, &p->connections[i], &polls[2 * (size_t)i]);
+                serve_connection(p, &p->connections[i], &polls[2 * (size_t)i]);
         if (polls[2 * CONNECTIONS_MAX + 1].revents)
             accept_one(p);
     }
     for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
         if (p->connections[i].open)
-            drop(&p->connections[i], true);
+            close_connection(&p->connections[i], true);
     return NULL;
 }
 
-/* ------------------------------------------------------------------ wishes */
+/* ------------------------------------------------------------------ settings of the test */
 
 struct fault_proxy *fault_proxy_open(uint16_t target, uint64_t seed)
 {
@@ -407,7 +410,7 @@ struct fault_proxy *fault_proxy_open(uint16_t target, uint64_t seed)
 
     ck_assert_ptr_nonnull(p);
     p->random = seed | 1;
-    p->wishes.target = target;
+    p->settings.target = target;
     (void)pthread_mutex_init(&p->lock, NULL);
     p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     p->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -416,7 +419,7 @@ struct fault_proxy *fault_proxy_open(uint16_t target, uint64_t seed)
     ck_assert_int_eq(listen(p->listener, (int)CONNECTIONS_MAX), 0);
     ck_assert_int_eq(getsockname(p->listener, (struct sockaddr *)&address, &length), 0);
     p->port = ntohs(address.sin_port);
-    ck_assert_int_eq(pthread_create(&p->thread, NULL, run, p), 0);
+    ck_assert_int_eq(pthread_create(&p->thread, NULL, proxy_thread, p), 0);
     return p;
 }
 
@@ -425,12 +428,12 @@ uint16_t fault_proxy_port(const struct fault_proxy *p)
     return p->port;
 }
 
-static void begin(struct fault_proxy *p)
+static void lock_settings(struct fault_proxy *p)
 {
     (void)pthread_mutex_lock(&p->lock);
 }
 
-static void commit(struct fault_proxy *p)
+static void unlock_and_wake(struct fault_proxy *p)
 {
     uint64_t one = 1;
 
@@ -442,9 +445,9 @@ void fault_proxy_close(struct fault_proxy *p)
 {
     if (!p)
         return;
-    begin(p);
-    p->wishes.stop = true;
-    commit(p);
+    lock_settings(p);
+    p->settings.stop = true;
+    unlock_and_wake(p);
     (void)pthread_join(p->thread, NULL);
     (void)close(p->listener);
     (void)close(p->wake);
@@ -454,61 +457,61 @@ void fault_proxy_close(struct fault_proxy *p)
 
 void fault_proxy_retarget(struct fault_proxy *p, uint16_t target)
 {
-    begin(p);
-    p->wishes.target = target;
-    commit(p);
+    lock_settings(p);
+    p->settings.target = target;
+    unlock_and_wake(p);
 }
 
 void fault_proxy_reset(struct fault_proxy *p)
 {
-    begin(p);
-    p->wishes.reset = true;
-    commit(p);
+    lock_settings(p);
+    p->settings.reset = true;
+    unlock_and_wake(p);
 }
 
 void fault_proxy_end(struct fault_proxy *p, enum fault_way way)
 {
-    begin(p);
-    p->wishes.end[way] = true;
-    commit(p);
+    lock_settings(p);
+    p->settings.end[way] = true;
+    unlock_and_wake(p);
 }
 
 void fault_proxy_refuse(struct fault_proxy *p, bool on)
 {
-    begin(p);
-    p->wishes.refuse = on;
-    commit(p);
+    lock_settings(p);
+    p->settings.refuse = on;
+    unlock_and_wake(p);
 }
 
 void fault_proxy_hold(struct fault_proxy *p, enum fault_way way, bool on)
 {
-    begin(p);
-    p->wishes.hold[way] = on;
-    commit(p);
+    lock_settings(p);
+    p->settings.hold[way] = on;
+    unlock_and_wake(p);
 }
 
 void fault_proxy_freeze(struct fault_proxy *p, unsigned index, bool both)
 {
-    begin(p);
-    p->wishes.freeze[FAULT_DOWN] = true;
-    p->wishes.freeze[FAULT_UP] = both;
-    p->wishes.frozen = index;
-    commit(p);
+    lock_settings(p);
+    p->settings.freeze[FAULT_DOWN] = true;
+    p->settings.freeze[FAULT_UP] = both;
+    p->settings.frozen = index;
+    unlock_and_wake(p);
 }
 
 void fault_proxy_throttle(struct fault_proxy *p, uint64_t bytes_per_second)
 {
-    begin(p);
-    p->wishes.rate = bytes_per_second;
-    commit(p);
+    lock_settings(p);
+    p->settings.rate = bytes_per_second;
+    unlock_and_wake(p);
 }
 
 void fault_proxy_delay(struct fault_proxy *p, unsigned min_ms, unsigned max_ms)
 {
-    begin(p);
-    p->wishes.min_ms = min_ms;
-    p->wishes.max_ms = max_ms;
-    commit(p);
+    lock_settings(p);
+    p->settings.min_ms = min_ms;
+    p->settings.max_ms = max_ms;
+    unlock_and_wake(p);
 }
 
 uint64_t fault_proxy_bytes(struct fault_proxy *p, enum fault_way way)
@@ -551,10 +554,10 @@ int64_t fault_proxy_called_ns(struct fault_proxy *p)
 void fault_proxy_at(struct fault_proxy *p, enum fault_way way, uint64_t bytes,
                     void (*act)(void *user), void *user)
 {
-    begin(p);
-    p->wishes.at_way = way;
-    p->wishes.at_bytes = bytes;
-    p->wishes.act = act;
-    p->wishes.act_user = user;
-    commit(p);
+    lock_settings(p);
+    p->settings.at_way = way;
+    p->settings.at_bytes = bytes;
+    p->settings.act = act;
+    p->settings.act_user = user;
+    unlock_and_wake(p);
 }

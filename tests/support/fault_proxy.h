@@ -1,7 +1,7 @@
 /*
- * fault_proxy: a TCP proxy on loopback that a test puts between a worker and a server, to have
- * every fault of a network when it wants it: resets, a black hole, one direction that ends, a slow
- * link, delays.
+ * fault_proxy: a TCP proxy on loopback that a test puts between a worker and a server, to inject
+ * faults of a network at chosen times: resets, a black hole, one direction that ends, a slow link,
+ * delays.
  *
  * A thread forwards.  The functions may be called from any thread, also from an `act`; they return
  * at once, and hold for what is forwarded next.  Delays are drawn from the seed.
@@ -21,24 +21,25 @@ struct fault_proxy *fault_proxy_open(uint16_t target, uint64_t seed);
 uint16_t fault_proxy_port(const struct fault_proxy *p);
 void fault_proxy_close(struct fault_proxy *p); /* NULL is allowed */
 
-/* Of new connections, from now on. */
+/* Change the target port of new connections. */
 void fault_proxy_retarget(struct fault_proxy *p, uint16_t target);
 
 /* Reset all connections that are open now. */
 void fault_proxy_reset(struct fault_proxy *p);
 
-/* On those that are open now: what comes that way is dropped, and its receiver sees the end. */
+/* On open connections: bytes in that direction are dropped, and the receiver gets end of file. */
 void fault_proxy_end(struct fault_proxy *p, enum fault_way way);
 
 /* Reset new connections at once. */
 void fault_proxy_refuse(struct fault_proxy *p, bool on);
 
-/* Forward nothing that way; nobody is told.  What was sent comes when it is off again. */
+/* Forward nothing in that direction, without closing it.  Held bytes are forwarded when it is off
+ * again. */
 void fault_proxy_hold(struct fault_proxy *p, enum fault_way way, bool on);
 
-/* A black hole for one connection: the one accepted as number `index` (from 0, of all that came),
- * now or when it comes, forwards nothing any more from the server, and with `both` nothing to it;
- * nobody is told.  One at a time: another call lets go of the one before. */
+/* A black hole for one connection, the one accepted as number `index` (from 0), now or once it is
+ * accepted: it forwards nothing more from the server, and with `both` nothing to it, and stays
+ * open.  One at a time: another call releases the connection before. */
 void fault_proxy_freeze(struct fault_proxy *p, unsigned index, bool both);
 
 /* A link of so many bytes per second in each direction; 0: no limit. */
@@ -50,8 +51,8 @@ void fault_proxy_delay(struct fault_proxy *p, unsigned min_ms, unsigned max_ms);
 /* Bytes forwarded so far, over all connections. */
 uint64_t fault_proxy_bytes(struct fault_proxy *p, enum fault_way way);
 
-/* Connections accepted so far; and when the first one came, whatever became of it, since
- * fault_proxy_expect (clock_now_ns; 0: none has come). */
+/* Connections accepted so far; and when the first one since fault_proxy_expect was accepted, even
+ * if it was refused then (clock_now_ns; 0: none). */
 unsigned fault_proxy_accepted(struct fault_proxy *p);
 void fault_proxy_expect(struct fault_proxy *p);
 int64_t fault_proxy_called_ns(struct fault_proxy *p);

@@ -1,6 +1,6 @@
 /*
- * lateness: by how much this host lets a sleeper wait past its time, so that a limit on a time
- * means the code and not the load: on an idle host it is next to nothing.
+ * lateness: by how much this host wakes a sleeping thread too late, so that a limit on a time tests
+ * the code and not the load.  On an idle host it is near zero.
  */
 #ifndef SPARRING_TESTS_SUPPORT_LATENESS_H
 #define SPARRING_TESTS_SUPPORT_LATENESS_H
@@ -22,7 +22,7 @@ void lateness_begin(struct lateness *l);
 /* The sum of all delays since then. */
 int64_t lateness_end_ns(struct lateness *l);
 
-/* What a limit allows on top: a thread that has worked gets a core later than one that slept. */
+/* Extra tolerance of a limit: a busy thread gets a core later than one that slept. */
 #define LATENESS_ROOM_MS 5000
 
 #endif

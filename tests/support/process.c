@@ -1,3 +1,5 @@
+/* fork and exec with stdout and stderr in a file of the test's folder; waits poll with a deadline.
+ */
 #include "tests/support/process.h"
 
 #include "common/base/clock.h"
@@ -37,8 +39,8 @@ static bool is_named(const char *variable, const char *const *list)
     return false;
 }
 
-/* Our environment without what a launcher sets, and `extra`, of which the last of a name counts.
- * The caller frees the list only. */
+/* Our environment without the variables that a launcher sets, plus `extra` (the last entry of a
+ * name counts).  The caller frees the list only. */
 static const char **make_environment(const char *const *extra)
 {
     static const char *const launcher_names[] = {

@@ -1,3 +1,4 @@
+/* Process-wide state of a test program: its temporary folder, random seed and held ports. */
 #include "tests/support/support.h"
 
 #include "common/base/clock.h"
@@ -167,7 +168,7 @@ uint16_t support_port(void)
 
 uint16_t support_ports(unsigned count)
 {
-    for (;;) { /* what an attempt holds it keeps: the next one begins elsewhere */
+    for (;;) { /* ports of a failed attempt stay held: the next attempt begins elsewhere */
         uint16_t first = hold_port(0);
         unsigned held = 1;
 

@@ -1,5 +1,5 @@
 /*
- * support: what every test program shares: a main, a temporary folder, assertions on our results.
+ * support: helpers of every test program: a main, a temporary folder, assertions on statuses.
  */
 #ifndef SPARRING_TESTS_SUPPORT_SUPPORT_H
 #define SPARRING_TESTS_SUPPORT_SUPPORT_H
@@ -28,8 +28,8 @@
         ck_assert_msg(strstr(err.text, (part)) != NULL, "'%s' lacks '%s'", err.text, (part));      \
     } while (0)
 
-/* How often what is drawn at random is drawn, or how much is moved: less where each costs ten times
- * as much and the sanitizer sees the same lines with few. */
+/* Number of random draws, or amount of data: smaller under a sanitizer, where each costs ten times
+ * as much and few cover the same lines. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SUPPORT_DRAWS(usual, instrumented) (instrumented)
 #else
@@ -66,9 +66,9 @@ const char *support_python(void);
 /* Path of one of our programs in the build ("sparring-worker"). */
 const char *support_program(const char *name);
 
-/* A TCP port of 127.0.0.1 that the kernel gives to nobody else before this test's process ends.  It
- * is bound and does not listen: connections are refused until somebody listens there, which
- * whoever sets SO_REUSEADDR can, as net_listen and gRPC's servers do. */
+/* A TCP port of 127.0.0.1 that the kernel does not assign again before this test's process ends. It
+ * is bound and does not listen: connections are refused until a process that sets SO_REUSEADDR, as
+ * net_listen and gRPC's servers do, listens there. */
 uint16_t support_port(void);
 
 /* The first of `count` such ports in a row. */

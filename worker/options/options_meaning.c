@@ -229,9 +229,9 @@ enum status worker_options_compression(const struct worker_options *o,
         return STATUS_OK;
     status = compression_check(ret, err);
     if (status == STATUS_OK)
-        status =
-            compression_check_names(ret, consistency, strcmp(o->ps_update, "server") == 0, err);
-    if (status == STATUS_OK && down == CODEC_NAMED)
+        status = compression_check_row_selection(ret, consistency,
+                                                 strcmp(o->ps_update, "server") == 0, err);
+    if (status == STATUS_OK && down == CODEC_SELECTED_ROWS)
         status = check_named(o, consistency, err);
     if (status == STATUS_OK && (up != CODEC_NONE || down != CODEC_NONE) &&
         worker_options_ps_transport(o) == SYNC_TRANSPORT_SHM)

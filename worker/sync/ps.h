@@ -109,7 +109,7 @@ struct ps_partition {
 /* The links' call-backs. */
 enum status ps_take_chunk(void *user, struct ps_link *link, const struct chunk_header *h,
                           struct rpc_message *message, struct error *err);
-void ps_take_beat(void *user, struct ps_link *link, const struct beat *beat);
+void ps_take_beat(void *user, struct ps_link *link, const struct heartbeat *beat);
 void ps_link_closed(void *user, struct ps_link *link, const struct error *why, bool may_return);
 
 /* The job is lost to this rank, with the first reason.  Lock held. */

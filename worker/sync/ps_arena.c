@@ -84,7 +84,7 @@ void ps_arena_release(struct ps_link *l)
 static enum status exchange(const struct sync_ps *s, int fd, const unsigned char *token,
                             int64_t deadline_ns, struct shared_memory *ret, struct error *err)
 {
-    struct handover_ticket ticket = {
+    struct handover_message ticket = {
         .sender = s->rank, .has_memory = 1, .size = s->memory->size, .session = s->terms.session};
     int memory_fd = -1;
     enum status status;

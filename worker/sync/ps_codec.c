@@ -49,9 +49,9 @@ enum status ps_codec_init(struct ps_codec *c, const struct compression *compress
         c->tx_bytes += codec_bytes(&compression->up, map->partitions[i].count);
         c->rx_bytes += codec_bytes(&compression->down, map->partitions[i].count);
     }
-    if (codec_varies(&compression->up))
+    if (codec_has_variable_size(&compression->up))
         c->tx_bytes = UINT64_MAX;
-    if (codec_varies(&compression->down))
+    if (codec_has_variable_size(&compression->down))
         c->rx_bytes = UINT64_MAX;
     if (compression->up.kind == CODEC_NONE)
         return STATUS_OK;
@@ -85,7 +85,7 @@ static enum status encode(struct ps_codec *c, size_t partition, const float *gra
 {
     uint8_t *coded = c->coded + c->at[partition];
 
-    if (codec_varies(&c->compression.up)) {
+    if (codec_has_variable_size(&c->compression.up)) {
         c->sizes[partition] = codec_encode_rows(gradient, NULL, p->count, coded);
         return STATUS_OK;
     }

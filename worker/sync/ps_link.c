@@ -19,7 +19,7 @@ static enum status name_failure(const struct ps_link *l, enum status status, str
 enum status ps_link_open(struct ps_link *l, struct error *err)
 {
     struct rpc_client_config config = {
-        .target = l->server, .security = l->security, .watch = l->watch};
+        .target = l->server, .security = l->security, .keepalive = l->keepalive};
     enum status status = STATUS_OK;
 
     for (unsigned i = 0; status == STATUS_OK && i < l->lane_count; i++) {
@@ -45,8 +45,8 @@ enum status ps_link_join(struct ps_link *l, const struct join_request *request, 
     enum status status = wire_pack_join_request(request, &bytes, &size, err);
 
     if (status == STATUS_OK)
-        status = rpc_client_unary_told(l->lanes[0].client, PS_METHOD("Join"), bytes, size,
-                                       deadline_ns, &reply, &reply_size, &l->told, err);
+        status = rpc_client_unary_with_origin(l->lanes[0].client, PS_METHOD("Join"), bytes, size,
+                                              deadline_ns, &reply, &reply_size, &l->told, err);
     if (status == STATUS_OK)
         atomic_store(&l->joined, true);
     if (status == STATUS_OK)
@@ -128,14 +128,14 @@ static void on_beat(struct rpc_call *call, struct rpc_message *message, void *us
 {
     struct ps_lane *lane = user;
     struct ps_link *l = lane->link;
-    struct beat beat;
+    struct heartbeat beat;
     const uint8_t *head;
     size_t size;
 
     if (!message)
         return;
     head = rpc_message_head(message, &size);
-    if (wire_unpack_beat(head, size, &beat, NULL) != STATUS_OK) {
+    if (wire_unpack_heartbeat(head, size, &beat, NULL) != STATUS_OK) {
         rpc_call_cancel(call);
         return;
     }
@@ -225,18 +225,18 @@ enum status ps_link_send(struct rpc_call *stream, uint32_t priority,
 {
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
     size_t size = wire_pack_chunk(header, head);
-    enum status status = rpc_call_send_urgent(stream, priority, head, size, payload);
+    enum status status = rpc_call_send_prioritized(stream, priority, head, size, payload);
 
     if (status == STATUS_OK)
         *ret_wire_bytes = ps_link_wire_bytes(size, payload ? payload->size : 0);
     return status;
 }
 
-void ps_link_beat(struct rpc_call *attend, const struct beat *beat)
+void ps_link_beat(struct rpc_call *attend, const struct heartbeat *beat)
 {
-    uint8_t bytes[WIRE_BEAT_MAX];
+    uint8_t bytes[WIRE_HEARTBEAT_MAX];
 
-    (void)rpc_call_send(attend, bytes, wire_pack_beat(beat, bytes), NULL);
+    (void)rpc_call_send(attend, bytes, wire_pack_heartbeat(beat, bytes), NULL);
 }
 
 /* ------------------------------------------------------------------ the end */
@@ -253,8 +253,8 @@ enum status ps_link_leave(struct ps_link *l, const char *job, const char *reason
     (void)snprintf(request.reason, sizeof(request.reason), "%s", reason);
     status = wire_pack_leave_request(&request, &bytes, &size, err);
     if (status == STATUS_OK)
-        status = rpc_client_unary_told(l->lanes[0].client, PS_METHOD("Leave"), bytes, size,
-                                       deadline_ns, &reply, &reply_size, &l->told, err);
+        status = rpc_client_unary_with_origin(l->lanes[0].client, PS_METHOD("Leave"), bytes, size,
+                                              deadline_ns, &reply, &reply_size, &l->told, err);
     free(bytes);
     free(reply);
     if (ps_link_may_return(status, l->told))

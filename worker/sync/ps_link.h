@@ -46,7 +46,7 @@ struct ps_link_owner {
     /* A chunk came down; a failure ends the stream. */
     enum status (*take)(void *user, struct ps_link *link, const struct chunk_header *header,
                         struct rpc_message *message, struct error *err);
-    void (*beat)(void *user, struct ps_link *link, const struct beat *beat);
+    void (*beat)(void *user, struct ps_link *link, const struct heartbeat *beat);
     /* A stream is over, `why` says how.  may_return: a new connection may mend it. */
     void (*closed)(void *user, struct ps_link *link, const struct error *why, bool may_return);
     void *user;
@@ -65,7 +65,7 @@ struct ps_link {
     unsigned index;               /* of the server */
     unsigned rank;                /* of this worker */
     struct rpc_security security; /* its texts are borrowed */
-    struct rpc_watch watch;       /* of calls that take long, until the lanes beat */
+    struct rpc_keepalive keepalive; /* of calls that take long, until the lanes beat */
     struct ps_link_owner owner;
     struct ps_lane lanes[WIRE_LANES_MAX];
     unsigned lane_count;
@@ -131,7 +131,7 @@ enum status ps_link_send(struct rpc_call *stream, uint32_t priority,
                          size_t *ret_wire_bytes);
 
 /* Queue one beat; never blocks. */
-void ps_link_beat(struct rpc_call *attend, const struct beat *beat);
+void ps_link_beat(struct rpc_call *attend, const struct heartbeat *beat);
 
 /* Bytes of a chunk on the wire: gRPC's prefix, header, payload. */
 size_t ps_link_wire_bytes(size_t head_bytes, size_t payload_bytes);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORD_NUMBERS (64 * CODEC_NAME_BYTES) /* bytes of the numbers of a whole word */
+#define WORD_NUMBERS (64 * CODEC_ROW_NUMBER_BYTES) /* bytes of the numbers of a whole word */
 
 enum status ps_names_init(struct ps_names *n, const struct codec *down, const struct shard_map *map,
                           struct error *err)
@@ -15,7 +15,7 @@ enum status ps_names_init(struct ps_names *n, const struct codec *down, const st
     enum status status;
 
     *n = (struct ps_names){0};
-    if (down->kind != CODEC_NAMED)
+    if (down->kind != CODEC_SELECTED_ROWS)
         return STATUS_OK;
     status =
         mem_calloc(map->length, sizeof(*n->partitions), "named partitions", &n->partitions, err);
@@ -23,7 +23,7 @@ enum status ps_names_init(struct ps_names *n, const struct codec *down, const st
         return status;
     for (size_t i = 0; i < map->length; i++) {
         n->partitions[i].at = n->words;
-        n->words += codec_row_words(map->partitions[i].count);
+        n->words += codec_selection_words(map->partitions[i].count);
     }
     status = mem_calloc(n->words, sizeof(*n->set), "named rows", &n->set, err);
     if (status == STATUS_OK)
@@ -70,7 +70,7 @@ void ps_names_collect(struct ps_names *n, size_t offset, size_t count)
         size_t from = offset > p->offset ? offset - p->offset : 0;
         size_t to = end - p->offset < p->count ? end - p->offset : p->count;
 
-        codec_name_rows(n->set + n->partitions[i].at, from, to - from);
+        codec_select_rows(n->set + n->partitions[i].at, from, to - from);
     }
 }
 
@@ -82,10 +82,11 @@ void ps_names_settle(struct ps_names *n)
         struct ps_named *p = &n->partitions[i];
         size_t count = n->map->partitions[i].count;
 
-        p->bytes = n->collects ? codec_named_bytes(n->set + p->at, count) : 0;
+        p->bytes = n->collects ? codec_selected_rows_bytes(n->set + p->at, count) : 0;
         p->some = p->bytes > 0;
         if (p->some)
-            p->size = codec_encode_names(n->set + p->at, count, n->numbers + p->at * WORD_NUMBERS);
+            p->size =
+                codec_encode_selection(n->set + p->at, count, n->numbers + p->at * WORD_NUMBERS);
     }
     if (n->collects)
         memset(n->set, 0, n->words * sizeof(*n->set));

@@ -11,7 +11,7 @@
 #ifndef SPARRING_WORKER_SYNC_PS_NAMES_H
 #define SPARRING_WORKER_SYNC_PS_NAMES_H
 
-#include "common/codec/codec_names.h"
+#include "common/codec/codec_row_selection.h"
 #include "common/codec/compression.h"
 #include "common/shard_map/shard_map.h"
 

@@ -50,9 +50,9 @@ static enum status parse_servers(struct sync_ps *s, const struct sync_config *co
         l->rank = s->rank;
         l->lane_count = s->terms.lanes;
         l->security = config->security;
-        l->watch = (struct rpc_watch){.interval_ms = s->heartbeat_ms,
-                                      .timeout_ms = s->heartbeat_timeout_ms,
-                                      .option = "--heartbeat-timeout-ms"};
+        l->keepalive = (struct rpc_keepalive){.interval_ms = s->heartbeat_ms,
+                                              .timeout_ms = s->heartbeat_timeout_ms,
+                                              .option = "--heartbeat-timeout-ms"};
         l->owner = (struct ps_link_owner){
             .take = ps_take_chunk, .beat = ps_take_beat, .closed = ps_link_closed, .user = s};
         (void)pthread_mutex_init(&l->lock, NULL);
@@ -192,8 +192,8 @@ static enum status open_parts(struct sync_ps *s, const struct sync_config *confi
     enum status status = compression_check(&config->compression, err);
 
     if (status == STATUS_OK)
-        status = compression_check_names(&config->compression, &config->consistency,
-                                         config->update_on_server, err);
+        status = compression_check_row_selection(&config->compression, &config->consistency,
+                                                 config->update_on_server, err);
     if (status == STATUS_OK)
         status = make_terms(s, config, err);
     if (status == STATUS_OK)

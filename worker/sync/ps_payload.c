@@ -35,7 +35,7 @@ enum status ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_h
     if (header->flags & CHUNK_BY_REFERENCE) { /* nothing is compressed then */
         header->dtype = CODEC_NONE;
         header->length = p->count * sizeof(float);
-        header->place = ps_arena_place(s, slab + p->offset);
+        header->offset = ps_arena_place(s, slab + p->offset);
         *ret = (struct rpc_payload){0};
         return STATUS_OK;
     }
@@ -67,7 +67,7 @@ static bool may_be_whole(const struct sync_ps *s)
     return s->round == 0 || s->base.yields == SYNC_YIELDS_PARAMETERS ||
            s->codec.compression.down.kind == CODEC_NONE ||
            codec_has_residual(&s->codec.compression.down) ||
-           codec_varies(&s->codec.compression.down);
+           codec_has_variable_size(&s->codec.compression.down);
 }
 
 /* Changes are for whoever has what has changed. */
@@ -84,11 +84,11 @@ enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header 
     const struct codec *down = &s->codec.compression.down;
     bool is_plain = !may_be_coded(s) || (header->dtype == CODEC_NONE && may_be_whole(s));
     const struct codec *codec = is_plain ? &plain : down;
-    bool shorter = codec_varies(codec) && header->length < p->count * sizeof(float);
+    bool shorter = codec_has_variable_size(codec) && header->length < p->count * sizeof(float);
     const struct ps_named *named = ps_names_of(&s->names, header->partition);
-    size_t wanted = codec->kind == CODEC_NAMED ? named ? named->bytes : 0
-                    : shorter                  ? header->length
-                                               : codec_bytes(codec, p->count);
+    size_t wanted = codec->kind == CODEC_SELECTED_ROWS ? named ? named->bytes : 0
+                    : shorter                          ? header->length
+                                                       : codec_bytes(codec, p->count);
     bool by_reference = header->flags & CHUNK_BY_REFERENCE;
 
     if (header->dtype != (uint32_t)codec->kind)
@@ -101,11 +101,11 @@ enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header 
                          "it sent %zu bytes for partition %" PRIu32 " of %zu (its header says "
                          "%" PRIu64 ")",
                          payload_bytes, header->partition, wanted, header->length);
-    if (by_reference && !ps_arena_at(&s->links[p->server], header->place, wanted))
+    if (by_reference && !ps_arena_at(&s->links[p->server], header->offset, wanted))
         return error_set(err, STATUS_PROTOCOL,
                          "it answers partition %" PRIu32 " from byte %" PRIu64
                          " of its memory, which has %zu here",
-                         header->partition, header->place, s->links[p->server].arena.size);
+                         header->partition, header->offset, s->links[p->server].arena.size);
     return STATUS_OK;
 }
 
@@ -135,6 +135,6 @@ enum status ps_payload_take(struct sync_ps *s, const struct chunk_header *header
         return ps_codec_decode(&s->codec, message, dst, p, err);
     if (!(header->flags & CHUNK_BY_REFERENCE))
         return rpc_message_copy(message, dst, p->count * sizeof(float), err);
-    memcpy(dst, ps_arena_at(&s->links[p->server], header->place, header->length), header->length);
+    memcpy(dst, ps_arena_at(&s->links[p->server], header->offset, header->length), header->length);
     return STATUS_OK;
 }

@@ -89,7 +89,7 @@ enum status ps_take_chunk(void *user, struct ps_link *link, const struct chunk_h
     return status;
 }
 
-void ps_take_beat(void *user, struct ps_link *link, const struct beat *beat)
+void ps_take_beat(void *user, struct ps_link *link, const struct heartbeat *beat)
 {
     struct sync_ps *s = user;
     int64_t until_ns;

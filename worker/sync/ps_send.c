@@ -23,7 +23,7 @@ static struct rpc_call *take_stream(const struct sync_ps *s, size_t partition)
     const struct partition *p = &s->map.partitions[partition];
     const struct ps_link *l = &s->links[p->server];
     struct rpc_call *stream =
-        l->state == PS_LINK_UP ? l->lanes[p->slot % l->lane_count].stream : NULL;
+        l->state == PS_LINK_UP ? l->lanes[p->local_index % l->lane_count].stream : NULL;
 
     if (stream)
         rpc_call_ref(stream);
@@ -82,8 +82,8 @@ static void send_names(struct sync_ps *s, const struct question *q, const struct
     struct chunk_header header = q->header;
     size_t wire_bytes;
 
-    header.kind = CHUNK_NAMES;
-    header.dtype = CODEC_NAMED;
+    header.kind = CHUNK_ROW_SELECTION;
+    header.dtype = CODEC_SELECTED_ROWS;
     header.length = named->size;
     if (named->size > 0)
         (void)atomic_fetch_add(&s->outstanding, 1);

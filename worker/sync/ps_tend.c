@@ -92,7 +92,7 @@ static void judge_silence(struct sync_ps *s, struct ps_link *l, unsigned index)
 /* On every lane: each is a connection of its own, and may be lost alone. */
 static void beat(struct sync_ps *s, struct ps_link *l)
 {
-    struct beat beat = {.rank = s->rank};
+    struct heartbeat beat = {.rank = s->rank};
     struct rpc_call *attends[WIRE_LANES_MAX] = {NULL};
 
     (void)pthread_mutex_lock(&s->lock);

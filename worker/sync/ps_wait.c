@@ -25,7 +25,7 @@ static void name_missing(const struct sync_ps *s, const struct ps_link *l, struc
 
     for (size_t i = 0; i < length; i++)
         if (s->partitions[held[i]].answered != s->round + 1)
-            missing[s->map.partitions[held[i]].slot % l->lane_count] = true;
+            missing[s->map.partitions[held[i]].local_index % l->lane_count] = true;
     for (unsigned lane = 0; lane < l->lane_count; lane++) {
         if (!missing[lane])
             continue;

@@ -210,9 +210,10 @@ enum status sync_finish(struct sync *s, struct error *err);
 /* Where rows are named (compression down: named), between begin and the first ready: the parameters
  * that this step brings need be new only in elements [offset, offset + count), and in those of
  * other calls.  All others may stay as they are here, and become older with each step, until a step
- * wants them; they are rounded up to rows (codec_names.h).  A step for which it is not called
- * brings all.  So the caller wants whatever it reads next: what the next forward multiplies with
- * anything but zero, or all before an evaluation, a checkpoint or the end.  Does nothing elsewhere.
+ * wants them; they are rounded up to rows (codec_row_selection.h).  A step for which it is not
+ * called brings all.  So the caller wants whatever it reads next: what the next forward multiplies
+ * with anything but zero, or all before an evaluation, a checkpoint or the end.  Does nothing
+ * elsewhere.
  */
 void sync_want(struct sync *s, size_t offset, size_t count);
 

@@ -227,7 +227,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
 static enum status check_delays(const struct trainer *t, struct error *err)
 {
     if (t->delays.staleness_count == 0 ||
-        (strcmp(t->options->sync, "ps") == 0 && consistency_steps_each(&t->consistency)))
+        (strcmp(t->options->sync, "ps") == 0 && consistency_steps_per_push(&t->consistency)))
         return STATUS_OK;
     return error_set(err, STATUS_CONFIG,
                      "'%s' has rules of staleness: they need --sync ps with --consistency asp, or "
@@ -306,7 +306,7 @@ static void close_store(struct trainer *t, const unsigned *lost, unsigned count,
         if (lost[i] == 0 && strncmp(store_address(t->store), "file:", 5) != 0)
             linger_ms = -1;
     for (unsigned i = 0; i < count && linger_ms >= 0; i++)
-        store_excuse(t->store, lost[i]);
+        store_mark_departed(t->store, lost[i]);
     store_close(t->store, linger_ms);
 }
 

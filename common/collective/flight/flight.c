@@ -51,7 +51,7 @@ static enum status make_file(const char *path, size_t size, int *ret_fd, struct 
     return STATUS_OK;
 }
 
-static enum status map(struct flight *f, const char *path, struct error *err)
+static enum status map_recorder(struct flight *f, const char *path, struct error *err)
 {
     int fd = -1;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -108,7 +108,7 @@ enum status flight_open(const struct flight_config *config, struct flight **ret,
         return status;
     f->entries = entries;
     f->size = FLIGHT_HEADER_BYTES + entries * sizeof(struct flight_cell);
-    status = map(f, config->path, err);
+    status = map_recorder(f, config->path, err);
     if (status != STATUS_OK) {
         free(f);
         return status;
@@ -128,13 +128,13 @@ void flight_close(struct flight *f)
 
 /* ---- cells ---- */
 
-/* In order: whoever sees a word sees what was put before it, the taken lock first of all. */
-static void put(struct flight_cell *cell, enum flight_word word, uint64_t value)
+/* Release order: a reader that sees a word also sees all earlier stores, the odd lock first. */
+static void store_word(struct flight_cell *cell, enum flight_word word, uint64_t value)
 {
     atomic_store_explicit(&cell->words[word], value, memory_order_release);
 }
 
-static uint64_t get(const struct flight_cell *cell, enum flight_word word)
+static uint64_t load_word(const struct flight_cell *cell, enum flight_word word)
 {
     return atomic_load_explicit(&cell->words[word], memory_order_relaxed);
 }
@@ -142,7 +142,7 @@ static uint64_t get(const struct flight_cell *cell, enum flight_word word)
 /* False when another writer is in the cell. */
 static bool lock_cell(struct flight_cell *cell)
 {
-    uint64_t lock = get(cell, FLIGHT_LOCK);
+    uint64_t lock = load_word(cell, FLIGHT_LOCK);
 
     if (lock & 1 ||
         !atomic_compare_exchange_strong_explicit(&cell->words[FLIGHT_LOCK], &lock, lock + 1,
@@ -153,7 +153,7 @@ static bool lock_cell(struct flight_cell *cell)
 
 static void unlock_cell(struct flight_cell *cell)
 {
-    atomic_store_explicit(&cell->words[FLIGHT_LOCK], get(cell, FLIGHT_LOCK) + 1,
+    atomic_store_explicit(&cell->words[FLIGHT_LOCK], load_word(cell, FLIGHT_LOCK) + 1,
                           memory_order_release);
 }
 
@@ -170,25 +170,26 @@ static void put_entry(struct flight_cell *cell, const struct flight_entry *entry
 
     (void)memccpy(name, entry->group, '\0', sizeof(name) - 1);
     memcpy(words, name, sizeof(words));
-    put(cell, FLIGHT_INDEX, 0);
-    put(cell, FLIGHT_STATE, FLIGHT_QUEUED);
-    put(cell, FLIGHT_WHAT,
-        (uint64_t)s->generation << 32 | (uint64_t)s->order << 24 | (uint64_t)s->op << 16 |
-            (uint64_t)s->dtype << 8 | (uint64_t)s->call);
-    put(cell, FLIGHT_GROUP, s->group);
-    put(cell, FLIGHT_SEQUENCE, s->sequence);
-    put(cell, FLIGHT_COUNT, s->count);
-    put(cell, FLIGHT_ROOT, s->root);
-    put(cell, FLIGHT_STEP, entry->step);
-    put(cell, FLIGHT_BUCKET, (uint64_t)(uint32_t)entry->buckets << 32 | (uint32_t)entry->bucket);
-    put(cell, FLIGHT_QUEUED_NS, (uint64_t)entry->queued_ns);
-    put(cell, FLIGHT_STARTED_NS, 0);
-    put(cell, FLIGHT_ENDED_NS, 0);
-    put(cell, FLIGHT_DONE_BYTES, 0);
-    put(cell, FLIGHT_TOTAL_BYTES, 0);
+    store_word(cell, FLIGHT_INDEX, 0);
+    store_word(cell, FLIGHT_STATE, FLIGHT_QUEUED);
+    store_word(cell, FLIGHT_WHAT,
+               (uint64_t)s->generation << 32 | (uint64_t)s->order << 24 | (uint64_t)s->op << 16 |
+                   (uint64_t)s->dtype << 8 | (uint64_t)s->call);
+    store_word(cell, FLIGHT_GROUP, s->group);
+    store_word(cell, FLIGHT_SEQUENCE, s->sequence);
+    store_word(cell, FLIGHT_COUNT, s->count);
+    store_word(cell, FLIGHT_ROOT, s->root);
+    store_word(cell, FLIGHT_STEP, entry->step);
+    store_word(cell, FLIGHT_BUCKET,
+               (uint64_t)(uint32_t)entry->buckets << 32 | (uint32_t)entry->bucket);
+    store_word(cell, FLIGHT_QUEUED_NS, (uint64_t)entry->queued_ns);
+    store_word(cell, FLIGHT_STARTED_NS, 0);
+    store_word(cell, FLIGHT_ENDED_NS, 0);
+    store_word(cell, FLIGHT_DONE_BYTES, 0);
+    store_word(cell, FLIGHT_TOTAL_BYTES, 0);
     for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-        put(cell, FLIGHT_NAME + i, words[i]);
-    put(cell, FLIGHT_INDEX, index);
+        store_word(cell, FLIGHT_NAME + i, words[i]);
+    store_word(cell, FLIGHT_INDEX, index);
 }
 
 size_t flight_queue(struct flight *f, const struct flight_entry *entry)
@@ -204,51 +205,51 @@ size_t flight_queue(struct flight *f, const struct flight_entry *entry)
 }
 
 /* Lock the cell if it still holds that operation. */
-static struct flight_cell *hold(struct flight *f, size_t slot)
+static struct flight_cell *lock_entry_cell(struct flight *f, size_t index)
 {
-    struct flight_cell *cell = cell_of(f, slot);
+    struct flight_cell *cell = cell_of(f, index);
 
     if (!lock_cell(cell))
         return NULL;
-    if (get(cell, FLIGHT_INDEX) == slot)
+    if (load_word(cell, FLIGHT_INDEX) == index)
         return cell;
     unlock_cell(cell);
     return NULL;
 }
 
-void flight_start(struct flight *f, size_t slot, int64_t now_ns)
+void flight_start(struct flight *f, size_t index, int64_t now_ns)
 {
-    struct flight_cell *cell = hold(f, slot);
+    struct flight_cell *cell = lock_entry_cell(f, index);
 
     if (!cell)
         return;
-    put(cell, FLIGHT_STARTED_NS, (uint64_t)now_ns);
-    put(cell, FLIGHT_STATE, FLIGHT_RUNNING);
+    store_word(cell, FLIGHT_STARTED_NS, (uint64_t)now_ns);
+    store_word(cell, FLIGHT_STATE, FLIGHT_RUNNING);
     unlock_cell(cell);
 }
 
-void flight_progress(struct flight *f, size_t slot, uint64_t done_bytes, uint64_t total_bytes)
+void flight_progress(struct flight *f, size_t index, uint64_t done_bytes, uint64_t total_bytes)
 {
-    struct flight_cell *cell = cell_of(f, slot);
+    struct flight_cell *cell = cell_of(f, index);
 
-    if (get(cell, FLIGHT_INDEX) != slot)
+    if (load_word(cell, FLIGHT_INDEX) != index)
         return;
-    put(cell, FLIGHT_DONE_BYTES, done_bytes);
-    if (get(cell, FLIGHT_TOTAL_BYTES) != total_bytes)
-        put(cell, FLIGHT_TOTAL_BYTES, total_bytes);
+    store_word(cell, FLIGHT_DONE_BYTES, done_bytes);
+    if (load_word(cell, FLIGHT_TOTAL_BYTES) != total_bytes)
+        store_word(cell, FLIGHT_TOTAL_BYTES, total_bytes);
 }
 
-void flight_end(struct flight *f, size_t slot, bool ok, uint64_t done_bytes, uint64_t total_bytes,
+void flight_end(struct flight *f, size_t index, bool ok, uint64_t done_bytes, uint64_t total_bytes,
                 int64_t now_ns)
 {
-    struct flight_cell *cell = hold(f, slot);
+    struct flight_cell *cell = lock_entry_cell(f, index);
 
     if (!cell)
         return;
-    put(cell, FLIGHT_ENDED_NS, (uint64_t)now_ns);
-    put(cell, FLIGHT_DONE_BYTES, done_bytes);
-    put(cell, FLIGHT_TOTAL_BYTES, total_bytes);
-    put(cell, FLIGHT_STATE, ok ? FLIGHT_DONE : FLIGHT_FAILED);
+    store_word(cell, FLIGHT_ENDED_NS, (uint64_t)now_ns);
+    store_word(cell, FLIGHT_DONE_BYTES, done_bytes);
+    store_word(cell, FLIGHT_TOTAL_BYTES, total_bytes);
+    store_word(cell, FLIGHT_STATE, ok ? FLIGHT_DONE : FLIGHT_FAILED);
     unlock_cell(cell);
 }
 

@@ -4,8 +4,8 @@
  * still in the file when the process is killed.  `sparring inspect RUN` reads the files of all
  * ranks.
  * Threads: entries are written by the caller of each group; groups of one process share a recorder
- * and take slots atomically.  Readers of another process see whole entries (a sequence lock).
- * Calls of one slot come from one thread at a time.
+ * and take entries atomically.  Readers of another process see whole entries (a sequence lock).
+ * Calls for one index come from one thread at a time.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_FLIGHT_H
 #define SPARRING_COMMON_COLLECTIVE_FLIGHT_H
@@ -44,19 +44,19 @@ struct flight_config {
 enum status flight_open(const struct flight_config *config, struct flight **ret, struct error *err);
 void flight_close(struct flight *f); /* keeps the file; NULL allowed */
 
-/* Record a queued operation (state, index and later times are filled in); returns the slot for the
+/* Record a queued operation (state, index and later times are filled in); returns the index for the
  * calls below, which leave an entry alone that a newer operation has taken meanwhile. */
 size_t flight_queue(struct flight *f, const struct flight_entry *entry);
-void flight_start(struct flight *f, size_t slot, int64_t now_ns);
-/* One or two stores: for the middle of an operation, as often as wanted. */
-void flight_progress(struct flight *f, size_t slot, uint64_t done_bytes, uint64_t total_bytes);
-void flight_end(struct flight *f, size_t slot, bool ok, uint64_t done_bytes, uint64_t total_bytes,
+void flight_start(struct flight *f, size_t index, int64_t now_ns);
+/* One or two stores: for the middle of an operation, any number of times. */
+void flight_progress(struct flight *f, size_t index, uint64_t done_bytes, uint64_t total_bytes);
+void flight_end(struct flight *f, size_t index, bool ok, uint64_t done_bytes, uint64_t total_bytes,
                 int64_t now_ns);
 
 /* Why the rank failed: the first reason stays. */
 void flight_fail(struct flight *f, enum fault fault, int culprit, const char *reason);
 
-/* The group has recovered: forget why, and take the next reason. */
+/* The group has recovered: clear the reason, so that the next one is recorded. */
 void flight_rearm(struct flight *f);
 
 /* ---- reading, by anyone, at any time ---- */
@@ -72,7 +72,7 @@ struct flight_log {
     uint64_t recorded;            /* operations so far; the newest `length` of them are here */
     struct flight_entry *entries; /* owned, oldest first */
     size_t length;
-    size_t damaged; /* entries left out because they make no sense */
+    size_t damaged; /* entries left out because they are invalid */
 };
 
 /* STATUS_NOT_FOUND, STATUS_DATA (no recorder's file, another version or byte order, cut off). */

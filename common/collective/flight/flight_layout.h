@@ -2,8 +2,8 @@
  * flight_layout: the recorder's file, shared by its writer and its reader.
  *
  * A header of one page, then `entries` cells.  Everything is written in the host's byte order,
- * which the header tells.  A cell is an array of 64-bit words, so that every store is whole, also
- * for a reader who looks while it happens; word 0 is its sequence lock: odd while the words change.
+ * which the header records.  A cell is an array of 64-bit words, so that a concurrent reader never
+ * sees half a store; word 0 is its sequence lock: odd while the words change.
  * A writer that was killed leaves it odd; what the cell holds is usable all the same when its index
  * is not 0, because the index goes first and comes last when a cell changes hands.
  */

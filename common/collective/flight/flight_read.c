@@ -58,7 +58,7 @@ static void copy_text(char *to, size_t size, const void *from)
             *p = '?';
 }
 
-static bool is_sound(const struct flight_entry *e)
+static bool is_valid_entry(const struct flight_entry *e)
 {
     const struct signature *s = &e->signature;
 
@@ -70,7 +70,7 @@ static bool is_sound(const struct flight_entry *e)
            e->buckets >= 0;
 }
 
-static void decode(const struct words *words, struct flight_entry *ret)
+static void decode_cell(const struct words *words, struct flight_entry *ret)
 {
     const uint64_t *w = words->at;
 
@@ -99,7 +99,7 @@ static void decode(const struct words *words, struct flight_entry *ret)
     copy_text(ret->group, sizeof(ret->group), &w[FLIGHT_NAME]);
 }
 
-static int by_index(const void *a, const void *b)
+static int compare_index(const void *a, const void *b)
 {
     uint64_t x = ((const struct flight_entry *)a)->index;
     uint64_t y = ((const struct flight_entry *)b)->index;
@@ -116,13 +116,13 @@ static void read_cells(const struct flight_header *h, const char *cells, struct 
         memcpy(&words, cells + i * sizeof(words), sizeof(words));
         if (words.at[FLIGHT_INDEX] == 0)
             continue;
-        decode(&words, entry);
-        if ((entry->index - 1) % h->entries == i && is_sound(entry))
+        decode_cell(&words, entry);
+        if ((entry->index - 1) % h->entries == i && is_valid_entry(entry))
             log->length++;
         else
             log->damaged++;
     }
-    qsort(log->entries, log->length, sizeof(*log->entries), by_index);
+    qsort(log->entries, log->length, sizeof(*log->entries), compare_index);
 }
 
 enum status flight_parse(const char *name, const void *bytes, size_t size, struct flight_log *ret,
@@ -159,7 +159,7 @@ enum status flight_parse(const char *name, const void *bytes, size_t size, struc
 /* ---- the file of a writer that may be alive ---- */
 
 /* Read the cell again until it holds still; false when the file ends before it. */
-static bool settle_cell(int fd, off_t offset, struct words *cell)
+static bool read_stable_cell(int fd, off_t offset, struct words *cell)
 {
     for (int i = 0; i < READINGS_MAX; i++) {
         struct words again;
@@ -175,14 +175,14 @@ static bool settle_cell(int fd, off_t offset, struct words *cell)
     return true;
 }
 
-static void settle(int fd, char *bytes, size_t size)
+static void read_stable_cells(int fd, char *bytes, size_t size)
 {
     for (size_t at = FLIGHT_HEADER_BYTES; at + sizeof(struct words) <= size;
          at += sizeof(struct words)) {
         struct words cell;
 
         memcpy(&cell, bytes + at, sizeof(cell));
-        if (!settle_cell(fd, (off_t)at, &cell))
+        if (!read_stable_cell(fd, (off_t)at, &cell))
             return;
         memcpy(bytes + at, &cell, sizeof(cell));
     }
@@ -199,7 +199,7 @@ enum status flight_read(const char *path, struct flight_log *ret, struct error *
         return error_set_errno(err, errno, "cannot open '%s'", path);
     status = file_read(path, FILE_BYTES_MAX, &bytes, &size, err);
     if (status == STATUS_OK) {
-        settle(fd, bytes, size);
+        read_stable_cells(fd, bytes, size);
         status = flight_parse(path, bytes, size, ret, err);
     }
     (void)close(fd);

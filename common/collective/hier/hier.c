@@ -3,9 +3,9 @@
  *
  * All-reduce in three stages per chunk: reduce inside the host (every rank a slice, or the leader
  * all of it), all-reduce between the hosts, spread inside the host.  While one chunk is between the
- * hosts, the next is being reduced and the one before spread.  Whatever else there is, and sums in
- * rank order, a ring of all ranks does: it is exact there, and not what a training step spends its
- * time on.
+ * hosts, the next is being reduced and the one before spread.  All other calls, and sums in rank
+ * order, go through a ring of all ranks: it is exact there, and a training step spends little time
+ * in them.
  *
  * The inner groups are whole groups, but this backend drives their backends itself: there is one
  * queue, one time-out and one verdict, those of the outer group.
@@ -21,10 +21,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define TURN_NS 100000 /* how long one level may keep the other waiting */
+#define TURN_NS 100000 /* longest turn of one level while the other is busy */
 
 /* One inner group and the operation that runs on it. */
-struct lane {
+struct hier_level {
     struct collective *group; /* owned; NULL: this rank is not in it */
     struct collective_work work;
     bool is_busy;
@@ -33,7 +33,7 @@ struct lane {
 struct hier_group {
     struct collective base;
     struct hier_layout layout;
-    struct lane local, cross;
+    struct hier_level local, cross;
     struct collective *world;            /* owned */
     struct collective_work *world_works; /* owned; one for every work of the outer queue */
 };
@@ -78,24 +78,24 @@ static enum run_outcome run_inner(struct collective *group, struct collective_wo
     return RUN_DONE;
 }
 
-static void start_lane(struct lane *lane, const struct collective_args *args)
+static void start_level(struct hier_level *level, const struct collective_args *args)
 {
-    begin_inner(lane->group, &lane->work, args, ++lane->group->sequence);
-    lane->is_busy = true;
+    begin_inner(level->group, &level->work, args, ++level->group->sequence);
+    level->is_busy = true;
 }
 
-static enum run_outcome run_lane(struct lane *lane, int64_t until_ns, struct error *err)
+static enum run_outcome run_level(struct hier_level *level, int64_t until_ns, struct error *err)
 {
-    enum run_outcome outcome = run_inner(lane->group, &lane->work, until_ns, err);
+    enum run_outcome outcome = run_inner(level->group, &level->work, until_ns, err);
 
-    lane->is_busy = outcome == RUN_PENDING;
+    level->is_busy = outcome == RUN_PENDING;
     return outcome;
 }
 
-/* Where a lane that ended waited for peers, so did the outer operation. */
-static void end_lane(const struct lane *lane, struct hier_state *s)
+/* The wait of an inner operation counts for the outer one. */
+static void add_level_wait(const struct hier_level *level, struct hier_state *s)
 {
-    s->waited_ns += lane->work.waited_ns;
+    s->waited_ns += level->work.waited_ns;
 }
 
 /* ---- all_reduce ---- */
@@ -113,7 +113,7 @@ static void start_local(struct hier_group *h, const struct collective_args *a,
         return;
     args = step.is_out ? hier_chunk_out(&h->layout, a, step.chunk)
                        : hier_chunk_in(&h->layout, a, step.chunk);
-    start_lane(&h->local, &args);
+    start_level(&h->local, &args);
 }
 
 static void start_cross(struct hier_group *h, const struct collective_args *a, struct hier_state *s)
@@ -127,7 +127,7 @@ static void start_cross(struct hier_group *h, const struct collective_args *a, s
         return;
     }
     args = hier_chunk_cross(&h->layout, a, s->crossed);
-    start_lane(&h->cross, &args);
+    start_level(&h->cross, &args);
 }
 
 static void end_local(struct hier_state *s)
@@ -181,23 +181,23 @@ static enum run_outcome run_chunks(struct hier_group *h, struct collective_work 
         if (both && now_ns + TURN_NS < until_ns)
             turn_ns = now_ns + TURN_NS;
         if (h->local.is_busy) {
-            enum run_outcome outcome = run_lane(&h->local, both ? 0 : turn_ns, err);
+            enum run_outcome outcome = run_level(&h->local, both ? 0 : turn_ns, err);
 
             if (outcome == RUN_FAILED)
                 return RUN_FAILED;
             if (outcome == RUN_DONE) {
-                end_lane(&h->local, s);
+                add_level_wait(&h->local, s);
                 end_local(s);
             }
             progress = outcome == RUN_DONE;
         }
         if (h->cross.is_busy) {
-            enum run_outcome outcome = run_lane(&h->cross, progress ? 0 : turn_ns, err);
+            enum run_outcome outcome = run_level(&h->cross, progress ? 0 : turn_ns, err);
 
             if (outcome == RUN_FAILED)
                 return RUN_FAILED;
             if (outcome == RUN_DONE) {
-                end_lane(&h->cross, s);
+                add_level_wait(&h->cross, s);
                 s->crossed++;
             }
             progress = progress || outcome == RUN_DONE;
@@ -216,7 +216,7 @@ static bool is_int_avg(const struct collective_args *a)
 }
 
 /* Sums of integers become averages. */
-static void divide(const struct hier_group *h, const struct collective_args *a)
+static void divide_sums(const struct hier_group *h, const struct collective_args *a)
 {
     struct reduction r = {
         .dtype = a->dtype, .op = REDUCE_AVG, .divisor = (int64_t)h->base.world_size};
@@ -250,7 +250,7 @@ static enum run_outcome run_all_reduce(struct hier_group *h, struct collective_w
         struct collective_args rest = hier_chunk_rest(&h->layout, a);
 
         s->is_rest = true;
-        divide(h, a);
+        divide_sums(h, a);
         if (rest.count > 0)
             begin_inner(h->world, world_work(h, work), &rest, ++h->world->sequence);
     }
@@ -259,9 +259,9 @@ static enum run_outcome run_all_reduce(struct hier_group *h, struct collective_w
     return run_inner(h->world, world_work(h, work), until_ns, err);
 }
 
-/* ---- the rest ---- */
+/* ---- other calls ---- */
 
-/* Through the ring of all ranks, as it is. */
+/* Through the ring of all ranks, unchanged. */
 static enum run_outcome run_delegated(struct hier_group *h, struct collective_work *work,
                                       int64_t until_ns, struct error *err)
 {
@@ -282,7 +282,7 @@ static bool is_two_level(const struct collective_args *a)
 }
 
 /* How long this rank has waited for others so far, on all levels. */
-static int64_t waited_ns(struct hier_group *h, const struct collective_work *work)
+static int64_t sum_waited_ns(struct hier_group *h, const struct collective_work *work)
 {
     const struct hier_state *s = (const struct hier_state *)work->backend;
     int64_t sum = s->waited_ns;
@@ -297,7 +297,7 @@ static int64_t waited_ns(struct hier_group *h, const struct collective_work *wor
     return sum;
 }
 
-/* The inner group that has seen ranks differ, if any. */
+/* The inner group that found a mismatch; NULL: none. */
 static const struct collective *find_mismatch(const struct hier_group *h)
 {
     const struct collective *inner[] = {h->local.group, h->cross.group, h->world};
@@ -325,7 +325,7 @@ static enum run_outcome hier_run(struct collective *group, struct collective_wor
                                         : run_delegated(h, work, until_ns, err);
 
     count_bytes(h, work);
-    work->waited_ns = waited_ns(h, work);
+    work->waited_ns = sum_waited_ns(h, work);
     group->stats.operations += outcome == RUN_DONE;
     if (outcome == RUN_FAILED && err->status == STATUS_MISMATCH && find_mismatch(h))
         return hier_mismatch(group, work, find_mismatch(h), err);

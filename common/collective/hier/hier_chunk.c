@@ -60,7 +60,7 @@ static enum reduce_op plain_op(enum reduce_op op)
     return op == REDUCE_AVG || op == REDUCE_PREMUL_SUM ? REDUCE_SUM : op;
 }
 
-/* Of nothing the caller may say NULL, and nothing is counted from NULL. */
+/* A NULL buffer (count 0) stays NULL: arithmetic on it is undefined. */
 static const void *input_at(const struct collective_args *a, size_t element)
 {
     return a->input ? (const char *)a->input + element * dtype_size(a->dtype) : NULL;

@@ -1,12 +1,13 @@
 /*
- * The answer counts whether that rank is still in its operation or has failed in it meanwhile, and
- * only for this group's generation: a rank that has not come yet has nothing to say.
+ * Replaces the error of an inner operation by one about the outer operation.  The culprit's reply
+ * counts while it runs its operation and after it failed in it, and only for this group's
+ * generation; the reply of a rank that has not started the operation does not explain the mismatch.
  */
 #include "common/collective/hier/hier_mismatch.h"
 
 #include "common/base/clock.h"
 
-#define ANSWER_MS 300
+#define REPLY_WAIT_MS 300
 
 static unsigned rank_of(const struct collective *group, unsigned member)
 {
@@ -25,17 +26,17 @@ enum run_outcome hier_mismatch(struct collective *group, const struct collective
 
     group->fault = inner->fault;
     group->culprit = inner->culprit;
-    group->speaks_of_parts = true;
+    group->error_is_inner = true;
     if (inner->culprit < 0)
         return RUN_FAILED;
     if (inner->fault != FAULT_FINISHED) {
-        mesh_ask(group->mesh, (unsigned)inner->culprit, group->id, clock_deadline_ns(ANSWER_MS),
+        mesh_ask(group->mesh, (unsigned)inner->culprit, group->id, clock_deadline_ns(REPLY_WAIT_MS),
                  &view);
         theirs = view.status.signature;
-        if (!view.answered || theirs.call == 0 || theirs.generation != work->signature.generation ||
+        if (!view.replied || theirs.call == 0 || theirs.generation != work->signature.generation ||
             signature_equal(&theirs, &work->signature))
             return RUN_FAILED;
     }
-    group->speaks_of_parts = false;
+    group->error_is_inner = false;
     return collective_mismatch(group, work, rank_of(group, (unsigned)inner->culprit), &theirs, err);
 }

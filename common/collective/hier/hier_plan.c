@@ -1,11 +1,11 @@
 /*
- * The layout of ranks on hosts, and the order of steps.
+ * The layout of ranks on hosts, and the order of steps.  Pure; quadratic in the number of ranks.
  */
 #include "common/collective/hier/hier_plan.h"
 
 #include <string.h>
 
-static bool share(const char (*ids)[HOST_ID_SIZE], unsigned a, unsigned b)
+static bool share_host(const char (*ids)[HOST_ID_SIZE], unsigned a, unsigned b)
 {
     return strncmp(ids[a], ids[b], HOST_ID_SIZE) == 0;
 }
@@ -15,7 +15,7 @@ static unsigned leader_of(const char (*ids)[HOST_ID_SIZE], unsigned rank)
 {
     unsigned leader = 0;
 
-    while (!share(ids, leader, rank))
+    while (!share_host(ids, leader, rank))
         leader++;
     return leader;
 }
@@ -26,7 +26,7 @@ static unsigned count_sharing(const char (*ids)[HOST_ID_SIZE], unsigned rank, un
     unsigned count = 0;
 
     for (unsigned r = 0; r < end; r++)
-        count += share(ids, r, rank);
+        count += share_host(ids, r, rank);
     return count;
 }
 
@@ -49,7 +49,7 @@ void hier_plan_layout(const char (*host_ids)[HOST_ID_SIZE], unsigned world_size,
             if (count_sharing(host_ids, r, world_size) != ret->local_count)
                 ret->equal = false;
         }
-        if (share(host_ids, r, rank))
+        if (share_host(host_ids, r, rank))
             local[local_count++] = r;
     }
     for (unsigned r = 0; r < world_size; r++) {

@@ -1,5 +1,5 @@
 /*
- * hier_plan: who does what in a two-level all-reduce.  Pure.
+ * hier_plan: the role of each rank in a two-level all-reduce.  Pure.
  *
  * Hosts are numbered in the order of their lowest rank.  When all hosts have equally many ranks,
  * the ranks with local index i of all hosts form cross group i, and each reduces 1/L of the data

@@ -3,7 +3,7 @@
  * and one place where exceptions turn into errors.  The only C++ of the project.
  *
  * Gloo's rendezvous is a single key per rank with the addresses of all its sockets, set once and
- * read by all; so set() gathers everybody's value and get() finds it here.  No server is needed,
+ * read by all; so set() gathers every rank's value and get() finds it here.  No server is needed,
  * neither after a loss nor for a group of some ranks.
  */
 extern "C" {
@@ -353,34 +353,34 @@ std::unique_ptr<library_transfer> new_transfer(library *l, bool is_send, const v
     return made;
 }
 
-enum status gloo_send(struct library *l, const struct library_place *place, const void *header,
+enum status gloo_send(struct library *l, const struct library_transfer_id *id, const void *header,
                       const void *data, size_t bytes, struct library_transfer **ret,
                       struct error *err)
 {
-    const int peer = static_cast<int>(place->peer);
+    const int peer = static_cast<int>(id->peer);
 
     return guarded("send", err, [&] {
         std::unique_ptr<library_transfer> made = new_transfer(l, true, data, bytes);
 
         std::memcpy(made->header, header, sizeof(made->header));
-        made->header_buffer->send(peer, header_slot | place->number);
+        made->header_buffer->send(peer, header_slot | id->number);
         if (made->data_buffer)
-            made->data_buffer->send(peer, data_slot | (place->key & key_mask));
+            made->data_buffer->send(peer, data_slot | (id->key & key_mask));
         *ret = made.release();
     });
 }
 
-enum status gloo_recv(struct library *l, const struct library_place *place, void *data,
+enum status gloo_recv(struct library *l, const struct library_transfer_id *id, void *data,
                       size_t bytes, struct library_transfer **ret, struct error *err)
 {
-    const int peer = static_cast<int>(place->peer);
+    const int peer = static_cast<int>(id->peer);
 
     return guarded("recv", err, [&] {
         std::unique_ptr<library_transfer> made = new_transfer(l, false, data, bytes);
 
-        made->header_buffer->recv(peer, header_slot | place->number);
+        made->header_buffer->recv(peer, header_slot | id->number);
         if (made->data_buffer)
-            made->data_buffer->recv(peer, data_slot | (place->key & key_mask));
+            made->data_buffer->recv(peer, data_slot | (id->key & key_mask));
         *ret = made.release();
     });
 }
@@ -406,7 +406,7 @@ enum status gloo_await(struct library *, struct library_transfer *t, struct erro
     });
 }
 
-void gloo_forget(struct library *, struct library_transfer *t)
+void gloo_release_transfer(struct library *, struct library_transfer *t)
 {
     delete t;
 }
@@ -432,12 +432,17 @@ void gloo_close(struct library *l, bool)
 extern "C" const struct library_ops *gloo_library(void)
 {
     static const struct library_ops ops = {
-        "gloo",          LIBRARY_VERSION, nullptr,          gloo_open,
-        gloo_mark,       gloo_all_reduce, gloo_reduce,      gloo_broadcast,
-        gloo_all_gather, gloo_gather,     gloo_scatter,     gloo_all_to_all,
-        gloo_barrier,    gloo_send,       gloo_recv,        gloo_await_header,
-        gloo_await,      gloo_forget,     gloo_moved_bytes, gloo_is_waiting,
-        gloo_interrupt,  gloo_close,
+        "gloo",           LIBRARY_VERSION,
+        nullptr,          gloo_open,
+        gloo_mark,        gloo_all_reduce,
+        gloo_reduce,      gloo_broadcast,
+        gloo_all_gather,  gloo_gather,
+        gloo_scatter,     gloo_all_to_all,
+        gloo_barrier,     gloo_send,
+        gloo_recv,        gloo_await_header,
+        gloo_await,       gloo_release_transfer,
+        gloo_moved_bytes, gloo_is_waiting,
+        gloo_interrupt,   gloo_close,
     };
 
     return &ops;

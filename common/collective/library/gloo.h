@@ -14,7 +14,7 @@ extern "C" {
 
 const struct library_ops *gloo_library(void);
 
-/* library_ops.bytes: Gloo does not tell how much it sends, so this follows the algorithms of
+/* library_ops.bytes: Gloo does not report how much it sends, so this follows the algorithms of
  * facebookincubator/gloo 5b14351. */
 void gloo_moved_bytes(enum collective_call call, unsigned rank, unsigned n, uint64_t bytes,
                       size_t element_bytes, unsigned root, uint64_t *ret_tx, uint64_t *ret_rx);

@@ -1,12 +1,13 @@
 /*
- * The gloo backend.
+ * The gloo backend: the operations table over library_backend.c with Gloo's library table.  A call
+ * blocks; interrupt ends it by closing Gloo's connections.
  */
 #include "common/collective/library/gloo.h"
 #include "common/collective/library/library_backend.h"
 
 static enum status gloo_group_open(struct collective *group, int64_t deadline_ns, struct error *err)
 {
-    (void)deadline_ns; /* Gloo knows the group's time-out only */
+    (void)deadline_ns; /* Gloo uses the group's time-out only */
     return library_group_open(group, gloo_library(), err);
 }
 

@@ -1,5 +1,5 @@
 /*
- * What Gloo sends, by the algorithms of facebookincubator/gloo 5b14351: allreduce.cc (ring),
+ * Bytes that Gloo sends, by the algorithms of facebookincubator/gloo 5b14351: allreduce.cc (ring),
  * reduce.cc (the first half of that ring, then a gather), broadcast.cc (binomial tree),
  * allgather.cc (ring), gather.cc, scatter.cc and alltoall.cc (direct).  Pure.
  */

@@ -189,7 +189,7 @@ bool Context::is_waiting() const
 {
     const pid_t thread = registry_->waiting_thread.load(std::memory_order_relaxed);
     char path[64];
-    long number = SYS_futex; /* where the kernel does not tell */
+    long number = SYS_futex; /* where /proc is not readable */
 
     if (thread == 0)
         return false;

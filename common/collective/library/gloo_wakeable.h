@@ -47,7 +47,7 @@ class Context : public gloo::rendezvous::Context
     /* After connectFullMesh: buffers made from now on are known. */
     void watch();
 
-    /* Close the connections and wake whoever waits; any thread. */
+    /* Close the connections and wake all waiting threads; any thread. */
     void wake_all();
 
     /* Does the operation's thread sleep until a peer does something?  Any thread. */

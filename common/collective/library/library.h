@@ -5,7 +5,7 @@
  * Every function may block for as long as the library does, up to the group's time-out where the
  * library has one.  Buffers are as in collective.h but never in place, where not said otherwise.
  * Limits are the library's: after any error the context is dead, and an error text may name an
- * address where the caller wants a rank.
+ * address instead of a rank.
  * Threads: one collective at a time per context; transfers and interrupt from any thread.
  * C++ includes it inside extern "C".
  */
@@ -41,7 +41,7 @@ struct library_config {
 };
 
 /* Which of the transfers between two ranks. */
-struct library_place {
+struct library_transfer_id {
     unsigned peer;
     uint64_t number; /* of the transfers in this direction; pairs the headers */
     uint64_t key;    /* hash of what both ranks must agree on; pairs the data */
@@ -83,16 +83,17 @@ struct library_ops {
 
     /* Start a transfer, without blocking.  The header (LIBRARY_HEADER_BYTES, copied) travels in
      * front. */
-    enum status (*send)(struct library *l, const struct library_place *place, const void *header,
+    enum status (*send)(struct library *l, const struct library_transfer_id *id, const void *header,
                         const void *data, size_t bytes, struct library_transfer **ret,
                         struct error *err);
-    enum status (*recv)(struct library *l, const struct library_place *place, void *data,
+    enum status (*recv)(struct library *l, const struct library_transfer_id *id, void *data,
                         size_t bytes, struct library_transfer **ret, struct error *err);
     /* Wait for the header of a recv (LIBRARY_HEADER_BYTES into header), then for all of it. */
     enum status (*await_header)(struct library *l, struct library_transfer *t, void *header,
                                 struct error *err);
     enum status (*await)(struct library *l, struct library_transfer *t, struct error *err);
-    void (*forget)(struct library *l, struct library_transfer *t); /* frees it, done or not */
+    void (*release_transfer)(struct library *l,
+                             struct library_transfer *t); /* frees it, done or not */
 
     /* Payload bytes that rank `rank` of n moves in one of the calls above with `bytes` bytes of
      * `element_bytes` each: for all_reduce, reduce and broadcast of the whole buffer, else of one

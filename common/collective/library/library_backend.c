@@ -1,5 +1,6 @@
 /*
- * Groups over a library: opening, comparison of signatures, transfers, byte counts.
+ * Groups over a library: opening, comparison of signatures, transfers, byte counts.  The
+ * collectives themselves are in library_run.c.  Threads: as collective_ops.
  */
 #include "common/collective/library/library_backend.h"
 
@@ -22,7 +23,7 @@ struct transfer_state {
 _Static_assert(sizeof(struct transfer_state) <= COLLECTIVE_WORK_STATE, "");
 
 /* FNV-1a */
-static uint64_t hash(uint64_t seed, const void *data, size_t size)
+static uint64_t fnv1a_hash(uint64_t seed, const void *data, size_t size)
 {
     const unsigned char *bytes = data;
 
@@ -36,14 +37,14 @@ static uint64_t signature_hash(const struct signature *s)
     unsigned char bytes[SIGNATURE_BYTES];
 
     signature_encode(s, bytes);
-    return hash(0xcbf29ce484222325u, bytes, sizeof(bytes));
+    return fnv1a_hash(0xcbf29ce484222325u, bytes, sizeof(bytes));
 }
 
 /* ---- agreement ---- */
 
 /* The first operation of its kind: do all ranks have the same one? */
-static enum run_outcome compare(struct library_group *g, struct collective_work *work,
-                                struct error *err)
+static enum run_outcome compare_signatures(struct library_group *g, struct collective_work *work,
+                                           struct error *err)
 {
     struct collective *group = &g->base;
     unsigned char mine[SIGNATURE_BYTES];
@@ -67,25 +68,25 @@ static enum run_outcome compare(struct library_group *g, struct collective_work 
     return RUN_DONE;
 }
 
-/* Compares at most once per kind, and tells the library which operation this is. */
-static enum run_outcome agree(struct library_group *g, struct collective_work *work,
-                              struct error *err)
+/* Compare signatures once per kind, and set the library's tag for this operation. */
+static enum run_outcome check_agreement(struct library_group *g, struct collective_work *work,
+                                        struct error *err)
 {
     struct signature kind = work->signature;
     uint64_t key;
-    uint64_t *place;
+    uint64_t *entry;
     enum run_outcome outcome;
 
     kind.sequence = 0;
     key = signature_hash(&kind) | 1;
-    place = &g->compared[key / 2 % LIBRARY_KINDS];
-    if (*place != key) {
+    entry = &g->compared[key / 2 % LIBRARY_KINDS];
+    if (*entry != key) {
         if (g->library->mark) /* of the sequence alone: the comparison must meet */
             g->library->mark(g->context, (uint32_t)work->signature.sequence << 4);
-        outcome = compare(g, work, err);
+        outcome = compare_signatures(g, work, err);
         if (outcome != RUN_DONE)
             return outcome;
-        *place = key;
+        *entry = key;
     }
     if (g->library->mark)
         g->library->mark(g->context, (uint32_t)signature_hash(&work->signature) | 0x80000000u);
@@ -156,22 +157,23 @@ static struct signature transfer_signature(const struct collective_work *work)
     return s;
 }
 
-static enum status post(struct library_group *g, struct collective_work *work, struct error *err)
+static enum status post_transfer(struct library_group *g, struct collective_work *work,
+                                 struct error *err)
 {
     struct transfer_state *state = (struct transfer_state *)work->backend;
     const struct collective_args *a = &work->args;
     size_t bytes = a->count * dtype_size(a->dtype);
     struct signature s = transfer_signature(work);
-    struct library_place place = {.peer = a->root, .number = s.sequence, .key = signature_hash(&s)};
+    struct library_transfer_id id = {
+        .peer = a->root, .number = s.sequence, .key = signature_hash(&s)};
     unsigned char header[SIGNATURE_BYTES];
     enum status status;
 
     signature_encode(&s, header);
     if (a->call == COLLECTIVE_SEND)
-        status =
-            g->library->send(g->context, &place, header, a->input, bytes, &state->transfer, err);
+        status = g->library->send(g->context, &id, header, a->input, bytes, &state->transfer, err);
     else
-        status = g->library->recv(g->context, &place, a->output, bytes, &state->transfer, err);
+        status = g->library->recv(g->context, &id, a->output, bytes, &state->transfer, err);
     state->posted = status == STATUS_OK;
     return status;
 }
@@ -202,12 +204,12 @@ static enum run_outcome run_transfer(struct library_group *g, struct collective_
     struct transfer_state *state = (struct transfer_state *)work->backend;
     enum run_outcome outcome;
 
-    if (!state->posted && post(g, work, err) != STATUS_OK)
+    if (!state->posted && post_transfer(g, work, err) != STATUS_OK)
         return RUN_FAILED;
     if (until_ns <= clock_now_ns())
         return RUN_PENDING;
     outcome = await_transfer(g, work, err);
-    g->library->forget(g->context, state->transfer);
+    g->library->release_transfer(g->context, state->transfer);
     state->transfer = NULL;
     return outcome;
 }
@@ -223,7 +225,7 @@ enum run_outcome library_group_run(struct collective *group, struct collective_w
 
     if (collective_call_is_pair(a->call))
         return run_transfer(g, work, until_ns, err);
-    outcome = agree(g, work, err);
+    outcome = check_agreement(g, work, err);
     if (outcome != RUN_DONE)
         return outcome;
     if (a->count > 0 || a->call == COLLECTIVE_BARRIER)
@@ -246,8 +248,8 @@ void library_group_interrupt(struct collective *group)
     g->library->interrupt(g->context);
 }
 
-static enum status exchange(void *argument, const char *what, const void *mine, size_t size,
-                            void *all, struct error *err)
+static enum status exchange_while_opening(void *argument, const char *what, const void *mine,
+                                          size_t size, void *all, struct error *err)
 {
     struct collective *group = argument;
 
@@ -263,7 +265,7 @@ static void reduce_pair(const struct reduction *r, void *target, const void *a, 
     reduce_arrays(r, &target, 1, inputs, 2, count);
 }
 
-static enum status allocate(struct library_group *g, struct error *err)
+static enum status allocate_scratch(struct library_group *g, struct error *err)
 {
     size_t n = g->base.world_size;
     enum status status;
@@ -293,14 +295,14 @@ enum status library_group_open(struct collective *group, const struct library_op
                                     .timeout_ms = group->timeout_ms,
                                     .reduce = reduce_pair,
                                     .exchange_max = MESH_EXCHANGE_MAX,
-                                    .exchange = exchange,
+                                    .exchange = exchange_while_opening,
                                     .argument = group};
     enum status status;
 
     g->library = library;
     if (group->world_size == 1)
         return STATUS_OK;
-    status = allocate(g, err);
+    status = allocate_scratch(g, err);
     if (status != STATUS_OK)
         return status;
     return library->open(&config, &g->context, err);
@@ -315,7 +317,7 @@ void library_group_close(struct collective *group)
         struct transfer_state *state = (struct transfer_state *)w->backend;
 
         if (collective_call_is_pair(w->args.call) && state->transfer)
-            g->library->forget(g->context, state->transfer);
+            g->library->release_transfer(g->context, state->transfer);
     }
     if (g->context)
         g->library->close(g->context, group->failure.status == STATUS_OK);

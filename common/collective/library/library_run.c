@@ -34,7 +34,7 @@ static int64_t divisor(const struct library_group *g, const struct collective_ar
     return a->op == REDUCE_AVG && !dtype_is_float(a->dtype) ? g->base.world_size : 1;
 }
 
-static void copy(void *to, const void *from, size_t bytes)
+static void copy_block(void *to, const void *from, size_t bytes)
 {
     if (to != from && bytes > 0)
         memmove(to, from, bytes);
@@ -48,19 +48,19 @@ static struct reduction own_order(const struct collective_args *a)
 }
 
 /* data = this rank's terms, ready to be summed up. */
-static void prepare(const struct library_group *g, const struct collective_args *a, void *data,
-                    const void *input, size_t count)
+static void prepare_terms(const struct library_group *g, const struct collective_args *a,
+                          void *data, const void *input, size_t count)
 {
     double factor = own_factor(g, a);
 
-    copy(data, input, count * dtype_size(a->dtype));
+    copy_block(data, input, count * dtype_size(a->dtype));
     if (factor < 1.0 || factor > 1.0)
         reduce_scale(a->dtype, data, factor, count);
 }
 
 /* Sums of integers become averages. */
-static void settle(const struct library_group *g, const struct collective_args *a, void *data,
-                   size_t count)
+static void divide_sums(const struct library_group *g, const struct collective_args *a, void *data,
+                        size_t count)
 {
     struct reduction r = {.dtype = a->dtype, .op = a->op, .divisor = divisor(g, a)};
     const void *input = data;
@@ -75,10 +75,10 @@ static enum status all_reduce_fast(struct library_group *g, const struct collect
     struct reduction r = own_order(a);
     enum status status;
 
-    prepare(g, a, a->output, a->input, a->count);
+    prepare_terms(g, a, a->output, a->input, a->count);
     status = g->library->all_reduce(g->context, a->output, a->count, &r, err);
     if (status == STATUS_OK)
-        settle(g, a, a->output, a->count);
+        divide_sums(g, a, a->output, a->count);
     return status;
 }
 
@@ -94,23 +94,23 @@ static enum status reduce_fast(struct library_group *g, const struct collective_
         size_t count = min_size(step, a->count - from);
         enum status status;
 
-        prepare(g, a, g->packed, (const char *)a->input + from * element, count);
+        prepare_terms(g, a, g->packed, (const char *)a->input + from * element, count);
         status = g->library->reduce(g->context, g->packed, count, &r, a->root, err);
         if (status != STATUS_OK)
             return status;
         if (g->base.rank != a->root)
             continue;
-        settle(g, a, g->packed, count);
-        copy((char *)a->output + from * element, g->packed, count * element);
+        divide_sums(g, a, g->packed, count);
+        copy_block((char *)a->output + from * element, g->packed, count * element);
     }
     return STATUS_OK;
 }
 
 /* ---- rank order ---- */
 
-/* Every rank's factor, where they differ. */
-static enum status learn_factors(struct library_group *g, const struct collective_args *a,
-                                 struct error *err)
+/* Gather every rank's factor, where they differ. */
+static enum status gather_factors(struct library_group *g, const struct collective_args *a,
+                                  struct error *err)
 {
     double mine = own_factor(g, a);
 
@@ -146,16 +146,16 @@ static enum status gather_piece(struct library_group *g, const struct collective
 static enum status reduce_in_order(struct library_group *g, const struct collective_args *a,
                                    struct error *err)
 {
-    bool wants = a->call == COLLECTIVE_ALL_REDUCE || g->base.rank == a->root;
+    bool has_output = a->call == COLLECTIVE_ALL_REDUCE || g->base.rank == a->root;
     size_t element = dtype_size(a->dtype);
     size_t step = piece_count(g, a);
-    enum status status = learn_factors(g, a, err);
+    enum status status = gather_factors(g, a, err);
 
     for (size_t from = 0; from < a->count && status == STATUS_OK; from += step) {
         size_t count = min_size(step, a->count - from);
 
         status = gather_piece(g, a, (const char *)a->input + from * element, count * element, err);
-        if (status == STATUS_OK && wants)
+        if (status == STATUS_OK && has_output)
             reduce_gathered(g, a, (char *)a->output + from * element, count);
     }
     return status;
@@ -164,8 +164,8 @@ static enum status reduce_in_order(struct library_group *g, const struct collect
 /* ---- blocks ---- */
 
 /* Elements [from, from + count) of every block of `input` side by side in `packed`. */
-static void pack(struct library_group *g, const struct collective_args *a, size_t from,
-                 size_t count)
+static void pack_blocks(struct library_group *g, const struct collective_args *a, size_t from,
+                        size_t count)
 {
     size_t element = dtype_size(a->dtype);
 
@@ -174,18 +174,18 @@ static void pack(struct library_group *g, const struct collective_args *a, size_
                (const char *)a->input + (r * a->count + from) * element, count * element);
 }
 
-/* Block r of every rank goes to rank r, which sums in ascending order, whatever order is wanted. */
+/* Block r of every rank goes to rank r, which sums in ascending order, whatever args->order is. */
 static enum status reduce_scatter(struct library_group *g, const struct collective_args *a,
                                   struct error *err)
 {
     size_t element = dtype_size(a->dtype);
     size_t step = piece_count(g, a);
-    enum status status = learn_factors(g, a, err);
+    enum status status = gather_factors(g, a, err);
 
     for (size_t from = 0; from < a->count && status == STATUS_OK; from += step) {
         size_t count = min_size(step, a->count - from);
 
-        pack(g, a, from, count);
+        pack_blocks(g, a, from, count);
         status = g->library->all_to_all(g->context, g->packed, count * element, g->gathered, err);
         if (status == STATUS_OK)
             reduce_gathered(g, a, (char *)a->output + from * element, count);
@@ -206,7 +206,7 @@ static enum status all_to_all(struct library_group *g, const struct collective_a
     for (size_t from = 0; from < a->count && status == STATUS_OK; from += step) {
         size_t count = min_size(step, a->count - from);
 
-        pack(g, a, from, count);
+        pack_blocks(g, a, from, count);
         status = g->library->all_to_all(g->context, g->packed, count * element, g->gathered, err);
         for (unsigned r = 0; r < g->base.world_size && status == STATUS_OK; r++)
             memcpy((char *)a->output + (r * a->count + from) * element,
@@ -219,7 +219,7 @@ static enum status broadcast(struct library_group *g, const struct collective_ar
                              struct error *err)
 {
     if (g->base.rank == a->root)
-        copy(a->output, a->input, bytes);
+        copy_block(a->output, a->input, bytes);
     return g->library->broadcast(g->context, a->output, bytes, a->root, err);
 }
 

@@ -9,14 +9,14 @@
 #include "common/base/module.h"
 #include "common/collective/library/library_backend.h"
 
-static const struct module_place module_mpi = {
+static const struct module_spec module_mpi = {
     .file = "sparring_mpi.so",
     .variable = "SPARRING_MPI_MODULE",
     .what = "the mpi backend's module",
     .global = true, /* MPI's own modules need its symbols */
 };
 
-static enum status load(const struct library_ops **ret, struct error *err)
+static enum status load_mpi_module(const struct library_ops **ret, struct error *err)
 {
     union {
         void *object;
@@ -43,7 +43,7 @@ static enum status load(const struct library_ops **ret, struct error *err)
 static enum status mpi_group_check(const struct collective_config *config, struct error *err)
 {
     const struct library_ops *library = NULL;
-    enum status status = load(&library, err);
+    enum status status = load_mpi_module(&library, err);
 
     return library ? library->check(config->rank, config->world_size, err) : status;
 }
@@ -51,7 +51,7 @@ static enum status mpi_group_check(const struct collective_config *config, struc
 static enum status mpi_group_open(struct collective *group, int64_t deadline_ns, struct error *err)
 {
     const struct library_ops *library = NULL;
-    enum status status = load(&library, err);
+    enum status status = load_mpi_module(&library, err);
 
     (void)deadline_ns;
     return library ? library_group_open(group, library, err) : status;

@@ -1,11 +1,12 @@
 /*
  * nccl: what the CUDA module offers to the nccl backend: NCCL and its staging, without types of
- * CUDA or NCCL.  The backend (nccl_backend.c) speaks with the other ranks; the module with the GPU.
+ * CUDA or NCCL.  The backend (nccl_backend.c) communicates with the other ranks, the module with
+ * the GPU.
  *
  * Buffers may be in device memory, or in host memory: those go through the device, page-locked
  * ones directly, others through a page-locked copy.  Staging memory grows to the largest operation
  * and is then kept.  What is in device memory must be complete when an operation is started: its
- * stream knows no others.
+ * stream does not wait for others.
  * Threads: one caller at a time per struct nccl.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_NCCL_H
@@ -24,7 +25,7 @@
 
 struct nccl; /* one communicator */
 
-/* What ranks tell each other before they connect; the same layout on all of them. */
+/* What ranks exchange before they connect; the same layout on all of them. */
 struct nccl_identity {
     uint32_t status;                 /* enum status: why this rank cannot, */
     char text[256];                  /* and its text */
@@ -61,11 +62,12 @@ struct nccl_ops {
     /* "NCCL 2.28.9 (headers 2.28.9)" */
     void (*describe)(char *text, size_t size);
 
-    /* Blocks until all ranks are connected, the deadline has passed or cancelled says so. */
+    /* Blocks until all ranks are connected, the deadline has passed or cancelled returns true. */
     enum status (*open)(const struct nccl_config *config, struct nccl **ret, struct error *err);
 
     /* Launch one collective, or several sends and receives that progress together.  The args and
-     * their buffers are borrowed until advance says NCCL_IDLE.  Does not wait for other ranks. */
+     * their buffers are borrowed until advance returns NCCL_IDLE.  Does not wait for other ranks.
+     */
     enum status (*start)(struct nccl *n, const struct collective_args *const *args, unsigned count,
                          struct error *err);
 

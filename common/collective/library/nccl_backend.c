@@ -1,11 +1,11 @@
 /*
  * The nccl backend: NCCL from the CUDA module (nccl.h), driven without blocking.
  *
- * Opening: every rank tells what it has (library, GPU, or why it cannot), and rank 0 of the group
- * gives a unique id that is fresh in every generation; so a rank without NCCL, two versions or one
- * GPU for two ranks are named before NCCL is asked.  NCCL never times out and sees no death inside
- * a host: the core watches (mesh, deadline), and closing a failed group aborts the communicator.
- * A shrunk group is a new communicator with a new id; nothing is kept.
+ * Opening: every rank sends its identity (library, GPU, or why it cannot), and rank 0 of the group
+ * provides a unique id that is fresh in every generation; so a rank without NCCL, two versions or
+ * one GPU for two ranks are named before NCCL is asked.  NCCL never times out and sees no death
+ * inside a host: the core watches (mesh, deadline), and closing a failed group aborts the
+ * communicator.  A shrunk group is a new communicator with a new id; nothing is kept.
  *
  * Sends and receives that were started are launched together, because NCCL runs launches one
  * behind the other: those that need each other must be started before the first is polled or
@@ -28,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPIN_NS  50000 /* before naps begin */
+#define SPIN_NS  50000 /* before sleeping begins */
 #define NAP_NS   20000
 #define CLOSE_MS 5000 /* for the library to come back */
 
@@ -53,7 +53,7 @@ static struct nccl_work *work_state(struct collective_work *w)
 
 /* ---- the module ---- */
 
-static enum status load(const struct nccl_ops **ret, struct error *err)
+static enum status load_cuda_module(const struct nccl_ops **ret, struct error *err)
 {
     union {
         void *object;
@@ -80,7 +80,7 @@ static enum status nccl_group_check(const struct collective_config *config, stru
 {
     const struct nccl_ops *module;
     struct error why = {0};
-    enum status status = load(&module, &why);
+    enum status status = load_cuda_module(&module, &why);
 
     (void)config;
     if (status == STATUS_OK)
@@ -151,7 +151,7 @@ static enum status compare_identities(const struct collective *g, const struct n
     return status;
 }
 
-static void tell(const struct nccl_group *g, const struct nccl_identity *mine)
+static void log_library(const struct nccl_group *g, const struct nccl_identity *mine)
 {
     char text[128];
 
@@ -189,7 +189,7 @@ static enum status connect_ranks(struct nccl_group *g, struct nccl_identity *all
         status = compare_identities(&g->base, all, err);
     if (status != STATUS_OK)
         return status;
-    tell(g, mine);
+    log_library(g, mine);
     config.device = mine->device;
     (void)snprintf(name, sizeof(name), "%s/%u", g->base.name, g->base.generation);
     return g->module->open(&config, &g->nccl, err);
@@ -199,7 +199,7 @@ static enum status nccl_group_open(struct collective *group, int64_t deadline_ns
 {
     struct nccl_group *g = (struct nccl_group *)group;
     struct nccl_identity *all;
-    enum status status = load(&g->module, err);
+    enum status status = load_cuda_module(&g->module, err);
 
     _Static_assert(sizeof(struct nccl_identity) <= MESH_EXCHANGE_MAX, "one exchange must hold it");
     if (status == STATUS_OK) /* one more: our own */
@@ -306,8 +306,8 @@ static void nccl_group_expected_bytes(const struct collective *group,
 /* ---- running ---- */
 
 /* The work, and where it is a send or receive all others that stand beside it in the queue. */
-static unsigned collect(struct nccl_group *g, struct collective_work *work,
-                        const struct collective_args *args[NCCL_BATCH_MAX])
+static unsigned collect_batch(struct nccl_group *g, struct collective_work *work,
+                              const struct collective_args *args[NCCL_BATCH_MAX])
 {
     struct collective *base = &g->base;
     unsigned count = 0;
@@ -329,17 +329,18 @@ static unsigned collect(struct nccl_group *g, struct collective_work *work,
     return count;
 }
 
-static enum status launch(struct nccl_group *g, struct collective_work *work, struct error *err)
+static enum status launch_batch(struct nccl_group *g, struct collective_work *work,
+                                struct error *err)
 {
     const struct collective_args *args[NCCL_BATCH_MAX];
-    unsigned count = collect(g, work, args);
+    unsigned count = collect_batch(g, work, args);
 
     g->batches++;
     return g->module->start(g->nccl, args, count, err);
 }
 
 /* Between polls of an operation that began at begin_ns. */
-static void nap(int64_t begin_ns, int64_t now_ns)
+static void pause_between_polls(int64_t begin_ns, int64_t now_ns)
 {
     const struct timespec pause = {.tv_nsec = NAP_NS};
 
@@ -350,7 +351,7 @@ static void nap(int64_t begin_ns, int64_t now_ns)
 }
 
 /* Until no batch is under way; RUN_PENDING when until_ns or an alarm comes first. */
-static enum run_outcome settle(struct nccl_group *g, int64_t until_ns, struct error *err)
+static enum run_outcome wait_for_batches(struct nccl_group *g, int64_t until_ns, struct error *err)
 {
     int64_t begin_ns = clock_now_ns();
 
@@ -365,12 +366,12 @@ static enum run_outcome settle(struct nccl_group *g, int64_t until_ns, struct er
         else if (now_ns >= until_ns || is_alarmed(&g->base))
             return RUN_PENDING;
         else
-            nap(begin_ns, now_ns);
+            pause_between_polls(begin_ns, now_ns);
     }
     return RUN_DONE;
 }
 
-static enum run_outcome finish(struct nccl_group *g, struct collective_work *work)
+static enum run_outcome finish_work(struct nccl_group *g, struct collective_work *work)
 {
     uint64_t tx = 0, rx = 0;
 
@@ -390,20 +391,20 @@ static enum run_outcome nccl_group_run(struct collective *group, struct collecti
     enum run_outcome outcome;
 
     if (work->args.count == 0 && work->args.call != COLLECTIVE_BARRIER)
-        return finish(g, work);
+        return finish_work(g, work);
     if (state->batch == 0) {
-        outcome = settle(g, until_ns, err);
+        outcome = wait_for_batches(g, until_ns, err);
         if (outcome != RUN_DONE)
             return outcome;
-        if (launch(g, work, err) != STATUS_OK)
+        if (launch_batch(g, work, err) != STATUS_OK)
             return RUN_FAILED;
     }
     if (state->batch > g->finished) {
-        outcome = settle(g, until_ns, err);
+        outcome = wait_for_batches(g, until_ns, err);
         if (outcome != RUN_DONE)
             return outcome;
     }
-    return finish(g, work);
+    return finish_work(g, work);
 }
 
 const struct collective_ops collective_nccl_ops = {

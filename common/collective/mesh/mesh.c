@@ -1,7 +1,7 @@
 /*
- * Lifetime.  Leaving in order takes a word to every peer and, as the proof that it came, the end
- * of the connection from the other side: closing a socket whose input was not read throws away
- * what the peer has not received yet.
+ * Lifetime of the mesh.  Leaving in order sends MESH_GOODBYE to every peer and waits until the peer
+ * has closed the connection, which proves the receipt: closing a socket with unread input discards
+ * data that the peer has not received yet.
  */
 #include "common/collective/mesh/mesh.h"
 
@@ -51,7 +51,7 @@ static enum status start_thread(struct mesh *m, struct error *err)
     return STATUS_OK;
 }
 
-static void release(struct mesh *m)
+static void free_mesh(struct mesh *m)
 {
     for (unsigned r = 0; m->peers && r < m->world_size; r++) {
         struct mesh_peer *p = &m->peers[r];
@@ -68,9 +68,9 @@ static void release(struct mesh *m)
     }
     mesh_agreements_release(m);
     for (size_t i = 0; i < MESH_GROUPS_MAX; i++)
-        mesh_slot_release(&m->slots[i]);
+        mesh_group_state_release(&m->groups[i]);
     for (size_t i = 0; i < MESH_GROUPS_MAX; i++)
-        free(m->slots[i].trail);
+        free(m->groups[i].trail);
     if (m->epoll_fd >= 0)
         (void)close(m->epoll_fd);
     if (m->wake_fd >= 0)
@@ -114,15 +114,15 @@ enum status mesh_open(const struct mesh_config *config, struct mesh **ret, struc
     if (status == STATUS_OK && m->world_size > 1)
         status = start_thread(m, err);
     if (status != STATUS_OK) {
-        release(m);
+        free_mesh(m);
         return status;
     }
     *ret = m;
     return STATUS_OK;
 }
 
-/* Does a peer that lives still have to take notice? */
-static bool somebody_listens(const struct mesh *m)
+/* Has a living peer not yet closed its connection? */
+static bool has_connected_peer(const struct mesh *m)
 {
     for (unsigned r = 0; r < m->world_size; r++)
         if (m->peers[r].fd >= 0 && m->peers[r].state == MESH_PEER_UP)
@@ -130,7 +130,7 @@ static bool somebody_listens(const struct mesh *m)
     return false;
 }
 
-static void say_goodbye(struct mesh *m)
+static void send_goodbyes(struct mesh *m)
 {
     const struct mesh_message goodbye = {.kind = MESH_GOODBYE};
     int64_t deadline_ns = clock_deadline_ns(GOODBYE_MS);
@@ -138,7 +138,7 @@ static void say_goodbye(struct mesh *m)
     (void)pthread_mutex_lock(&m->lock);
     m->closing = true;
     mesh_send_all(m, &goodbye);
-    while (somebody_listens(m) && clock_now_ns() < deadline_ns)
+    while (has_connected_peer(m) && clock_now_ns() < deadline_ns)
         mesh_wait(m, deadline_ns);
     m->stop = true;
     (void)pthread_mutex_unlock(&m->lock);
@@ -149,11 +149,11 @@ void mesh_close(struct mesh *m)
     if (!m)
         return;
     if (m->has_thread) {
-        say_goodbye(m);
+        send_goodbyes(m);
         mesh_wake(m);
         (void)pthread_join(m->thread, NULL);
     }
-    release(m);
+    free_mesh(m);
 }
 
 unsigned mesh_rank(const struct mesh *m)

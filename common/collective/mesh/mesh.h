@@ -1,14 +1,14 @@
 /*
  * mesh: the control connections between all ranks of a job, and the thread that serves them.
  *
- * Every pair of ranks has one TCP connection.  Over it go heartbeats (every 250 ms), questions and
- * answers about operations, verdicts, goodbyes, and small exchanges (addresses, ids) that make
- * groups without a store.  The death of a process closes its connections, so all others know within
- * milliseconds; silence with a living kernel behind it (data is acknowledged) is a stopped process,
- * unless it is one of this host that /proc shows not to be (it gets no core: not lost); silence
- * without is the network.  Nothing here is on the path of tensor bytes.
+ * Every pair of ranks has one TCP connection.  Over it go heartbeats (every 250 ms), queries and
+ * replies about operations, verdicts, goodbyes, and small exchanges (addresses, ids) that make
+ * groups without a store.  The death of a process closes its connections, so all others detect it
+ * within milliseconds; silence with a living kernel behind it (data is acknowledged) is a stopped
+ * process, unless it is one of this host that /proc shows not to be (it gets no core: not lost);
+ * silence without is the network.  Nothing here is on the path of tensor bytes.
  *
- * Ranks are ranks of the job, for ever: shrinking removes some and renumbers none.
+ * Ranks are ranks of the job and never change: shrinking removes some and renumbers none.
  * Threads: every function may be called from any thread; the mesh's own thread never calls back.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_MESH_H
@@ -27,7 +27,7 @@
 #define MESH_TAG_MAX      96
 #define MESH_GROUPS_MAX   64
 #define MESH_RANKS_MAX    1024
-#define MESH_NOBODY       MESH_RANKS_MAX /* as a culprit: it is not known who */
+#define MESH_RANK_UNKNOWN MESH_RANKS_MAX /* as a culprit: unknown */
 
 struct mesh_config {
     unsigned rank, world_size;
@@ -42,7 +42,7 @@ struct mesh_config {
  * world_size 1 is allowed and starts no thread. */
 enum status mesh_open(const struct mesh_config *config, struct mesh **ret, struct error *err);
 
-/* Says goodbye to all, then frees.  NULL allowed. */
+/* Send goodbye to all peers, then free.  NULL allowed. */
 void mesh_close(struct mesh *m);
 
 unsigned mesh_rank(const struct mesh *m);
@@ -56,7 +56,8 @@ enum status mesh_exchange(struct mesh *m, const unsigned *members, unsigned coun
                           const void *mine, size_t size, void *all, int64_t deadline_ns,
                           struct error *err);
 
-/* An exchange of nothing: who has come?  ret_here[i] is 1 for those of `members` that have. */
+/* An exchange without data: which members have arrived?  ret_here[i] is 1 for those of `members`
+ * that have. */
 enum status mesh_gather(struct mesh *m, const unsigned *members, unsigned count, const char *tag,
                         int64_t deadline_ns, unsigned char *ret_here, struct error *err);
 
@@ -74,16 +75,17 @@ struct mesh_status {
     int64_t waited_ns; /* of it, blocked until a peer did something; 0: unknown */
 };
 
-/* Slots are per group; publishing costs a few stores. */
-enum status mesh_add_group(struct mesh *m, uint64_t group, size_t *ret_slot, struct error *err);
-void mesh_publish(struct mesh *m, size_t slot, const struct mesh_status *status);
-void mesh_progress(struct mesh *m, size_t slot, uint64_t done_bytes); /* of the running operation */
-void mesh_remove_group(struct mesh *m, size_t slot); /* peers see MESH_LEFT from then on */
+/* The index stands for the group in the calls below; publishing costs a few stores. */
+enum status mesh_add_group(struct mesh *m, uint64_t group, size_t *ret_index, struct error *err);
+void mesh_publish(struct mesh *m, size_t index, const struct mesh_status *status);
+void mesh_progress(struct mesh *m, size_t index,
+                   uint64_t done_bytes);              /* of the running operation */
+void mesh_remove_group(struct mesh *m, size_t index); /* peers see MESH_LEFT from then on */
 
-/* What a member keeps of its trail, and the operation at the place that was asked about. */
+/* What a member keeps of its trail, and the operation at the requested sequence. */
 struct mesh_trail {
     uint64_t oldest, newest; /* sequences; newest is 0 where there is no trail or nothing on it */
-    bool kept;               /* the place; without it the rest is zero */
+    bool kept;               /* the requested sequence; without it the rest is zero */
     struct signature signature;
     uint64_t hash; /* up to and with it */
 };
@@ -91,12 +93,12 @@ struct mesh_trail {
 struct mesh_view {
     enum fault fault;      /* DEAD, STOPPED, NETWORK, FINISHED (the whole job), FAILED, or NONE */
     double silent_seconds; /* since its last sign of life */
-    bool answered;
-    struct mesh_status status; /* if answered; all zero when it does not know the group (yet) */
+    bool replied;
+    struct mesh_status status; /* if replied; all zero when the rank has not opened the group */
     struct mesh_trail trail;   /* likewise; of mesh_ask_trail */
 };
 
-/* Ask one rank about a group and wait for the answer until deadline_ns. */
+/* Query one rank about a group and wait for the reply until deadline_ns. */
 void mesh_ask(struct mesh *m, unsigned rank, uint64_t group, int64_t deadline_ns,
               struct mesh_view *ret);
 
@@ -108,20 +110,20 @@ void mesh_ask_all(struct mesh *m, const unsigned *ranks, unsigned count, uint64_
 
 /* Compare this group's collectives with the members' from now on: heartbeats carry the hash of its
  * trail.  Before its first operation, after mesh_watch. */
-enum status mesh_keep_trail(struct mesh *m, size_t slot, struct error *err);
+enum status mesh_keep_trail(struct mesh *m, size_t index, struct error *err);
 
 /* The group begins a collective; the caller's thread. */
-void mesh_note(struct mesh *m, size_t slot, const struct signature *signature);
+void mesh_note(struct mesh *m, size_t index, const struct signature *signature);
 
 /* Has a member run other collectives than this rank, up to *ret_sequence?  The alarm was raised
  * then.  *ret_rank is of the job. */
-bool mesh_find_difference(struct mesh *m, size_t slot, unsigned *ret_rank, uint64_t *ret_sequence);
+bool mesh_find_difference(struct mesh *m, size_t index, unsigned *ret_rank, uint64_t *ret_sequence);
 
 /* This rank's own hash; false: it is not there yet, or not kept any more. */
-bool mesh_own_hash(struct mesh *m, size_t slot, uint64_t sequence, uint64_t *ret_hash);
-uint64_t mesh_own_newest(struct mesh *m, size_t slot);
+bool mesh_own_hash(struct mesh *m, size_t index, uint64_t sequence, uint64_t *ret_hash);
+uint64_t mesh_own_newest(struct mesh *m, size_t index);
 
-/* mesh_ask_all about a group of this generation, and the place `sequence` of its trail. */
+/* mesh_ask_all about a group of this generation, and the entry `sequence` of its trail. */
 void mesh_ask_trail(struct mesh *m, const unsigned *ranks, unsigned count, uint64_t group,
                     uint32_t generation, uint64_t sequence, int64_t deadline_ns,
                     struct mesh_view *ret);
@@ -133,28 +135,28 @@ void mesh_ask_trail(struct mesh *m, const unsigned *ranks, unsigned count, uint6
  * "silent for 1.5 s, its kernel answers"). */
 enum fault mesh_fault(struct mesh *m, unsigned rank, char *ret_text, size_t size);
 
-/* What a rank that did not answer is most likely to be (STOPPED, NETWORK, DEAD), before its silence
+/* The most likely fault of a rank that did not reply (STOPPED, NETWORK, DEAD), before its silence
  * has lasted long enough to count as lost; NONE for a process of this host that only gets no core.
  */
 enum fault mesh_suspect(struct mesh *m, unsigned rank, char *text, size_t size);
 
-/* Tell all peers what broke a group, so that all name the same culprit.  The first verdict of a
+/* Send all peers why a group failed, so that all name the same culprit.  The first verdict of a
  * group and generation stays; of verdicts that cross, the one of the lowest rank does. */
 struct mesh_verdict {
     uint64_t group;
     uint32_t generation;
     enum fault fault;
-    unsigned culprit; /* rank of the job, or MESH_NOBODY */
-    unsigned judge;   /* who says so */
+    unsigned culprit; /* rank of the job, or MESH_RANK_UNKNOWN */
+    unsigned judge;   /* the rank that reached it */
     char text[256];
 };
-void mesh_tell(struct mesh *m, const struct mesh_verdict *verdict);
-/* A verdict that is settled, so that no other can come; waits for one that was told to be (at most
- * 0.3 s); false when none was. */
+void mesh_send_verdict(struct mesh *m, const struct mesh_verdict *verdict);
+/* A verdict that is settled, so that no other can come; waits for a pending one to settle (at most
+ * 0.3 s); false when there is none. */
 bool mesh_await_verdict(struct mesh *m, uint64_t group, uint32_t generation,
                         struct mesh_verdict *ret);
-/* How many events there have been: a loss, an answer, a verdict.  Read it before looking at what is
- * known. */
+/* The number of events so far (losses, replies, verdicts).  Read it before reading the state that
+ * mesh_await_event waits on. */
 uint64_t mesh_event_count(struct mesh *m);
 /* Wait until there are more than `seen`, or deadline_ns. */
 void mesh_await_event(struct mesh *m, uint64_t seen, int64_t deadline_ns);
@@ -170,14 +172,14 @@ struct mesh_alarm {
     int fd; /* eventfd */
 };
 /* Borrowed until mesh_remove_group. */
-struct mesh_alarm *mesh_watch(struct mesh *m, size_t slot, uint32_t generation,
+struct mesh_alarm *mesh_watch(struct mesh *m, size_t index, uint32_t generation,
                               const unsigned *members, unsigned count);
 
 /* ---- agreement ---- */
 
-/* Agree with the survivors of `members` on who is left: all that return STATUS_OK return the same
- * list (ret_members holds `count`), and it has none that this rank knows to be lost.  Ranks left
- * out, should they live (a stopped one that was continued), get STATUS_PEER_LOST: excluded. */
+/* Agree with the survivors of `members` on the remaining ranks: all that return STATUS_OK return
+ * the same list (ret_members holds `count`), and it has none that this rank has found lost.  Ranks
+ * left out, should they live (a stopped one that was continued), get STATUS_PEER_LOST: excluded. */
 enum status mesh_agree(struct mesh *m, const unsigned *members, unsigned count, const char *tag,
                        int64_t deadline_ns, unsigned *ret_members, unsigned *ret_count,
                        struct error *err);

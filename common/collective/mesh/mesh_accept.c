@@ -1,7 +1,8 @@
 /*
- * A fixed number of connections may be pending at a time, each with the bytes of its hello so far;
- * one poll(2) watches them and the listening socket, so a client that connects and stays silent
- * holds nobody up.  When all places are taken the oldest pending one goes.
+ * Accepts the connections of higher ranks.  A fixed number of connections may be pending at a time,
+ * each with the bytes of its hello so far; one poll(2) watches them and the listening socket, so a
+ * client that connects and stays silent delays no other.  When all entries are used the oldest
+ * pending connection is closed.
  */
 #include "common/collective/mesh/mesh_accept.h"
 
@@ -34,8 +35,8 @@ struct mesh_acceptor {
     size_t hello_bytes;
     struct pending pending[PENDING_MAX]; /* in order of arrival */
     size_t length;
-    unsigned strangers;
-    char last_stranger[128];
+    unsigned rejected;
+    char last_rejection[128];
 };
 
 enum status mesh_acceptor_open(int listen_fd, const struct mesh_hello *self,
@@ -64,32 +65,32 @@ void mesh_acceptor_close(struct mesh_acceptor *a)
     free(a);
 }
 
-static void forget(struct mesh_acceptor *a, size_t index)
+static void remove_pending(struct mesh_acceptor *a, size_t index)
 {
     a->length--;
     memmove(&a->pending[index], &a->pending[index + 1],
             (a->length - index) * sizeof(a->pending[0]));
 }
 
-static void turn_away(struct mesh_acceptor *a, size_t index, const char *why)
+static void reject_pending(struct mesh_acceptor *a, size_t index, const char *why)
 {
-    a->strangers++;
-    (void)snprintf(a->last_stranger, sizeof(a->last_stranger), "%s", why);
+    a->rejected++;
+    (void)snprintf(a->last_rejection, sizeof(a->last_rejection), "%s", why);
     (void)close(a->pending[index].fd);
-    forget(a, index);
+    remove_pending(a, index);
 }
 
 void mesh_acceptor_refuse(struct mesh_acceptor *a, int fd, const struct mesh_hello *hello)
 {
-    a->strangers++;
-    (void)snprintf(a->last_stranger, sizeof(a->last_stranger),
+    a->rejected++;
+    (void)snprintf(a->last_rejection, sizeof(a->last_rejection),
                    "it was rank %" PRIu32 " a second time", hello->rank);
     (void)close(fd);
 }
 
 /* Does a complete hello belong to this job?  Writes why not. */
-static bool is_ours(const struct mesh_acceptor *a, const struct pending *p,
-                    struct mesh_hello *ret_hello, char *why, size_t size)
+static bool check_hello(const struct mesh_acceptor *a, const struct pending *p,
+                        struct mesh_hello *ret_hello, char *why, size_t size)
 {
     struct mesh_message message;
 
@@ -113,28 +114,28 @@ static bool is_ours(const struct mesh_acceptor *a, const struct pending *p,
 static int read_pending(struct mesh_acceptor *a, size_t index, struct mesh_hello *ret_hello)
 {
     struct pending *p = &a->pending[index];
-    char why[sizeof(a->last_stranger)];
+    char why[sizeof(a->last_rejection)];
     ssize_t got = recv(p->fd, p->hello + p->bytes, a->hello_bytes - p->bytes, 0);
     int fd = p->fd;
 
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
         return -1;
     if (got <= 0) {
-        turn_away(a, index, "it left without a word");
+        reject_pending(a, index, "it left without a word");
         return -1;
     }
     p->bytes += (size_t)got;
     if (p->bytes >= MESH_HEADER_BYTES && mesh_message_length(p->hello) != a->hello_bytes) {
-        turn_away(a, index, "it spoke another protocol");
+        reject_pending(a, index, "it spoke another protocol");
         return -1;
     }
     if (p->bytes < a->hello_bytes)
         return -1;
-    if (!is_ours(a, p, ret_hello, why, sizeof(why))) {
-        turn_away(a, index, why);
+    if (!check_hello(a, p, ret_hello, why, sizeof(why))) {
+        reject_pending(a, index, why);
         return -1;
     }
-    forget(a, index);
+    remove_pending(a, index);
     return fd;
 }
 
@@ -146,7 +147,7 @@ static enum status add_pending(struct mesh_acceptor *a, struct error *err)
     if (status != STATUS_OK)
         return status == STATUS_TIMEOUT ? STATUS_OK : status; /* it left again before we looked */
     if (a->length == PENDING_MAX)
-        turn_away(a, 0, "it said nothing");
+        reject_pending(a, 0, "it said nothing");
     a->pending[a->length++] = (struct pending){.fd = fd};
     return STATUS_OK;
 }
@@ -178,7 +179,7 @@ enum status mesh_acceptor_next(struct mesh_acceptor *a, int64_t deadline_ns, int
         }
         if (fds[count].revents)
             status = add_pending(a, err);
-        if (status == STATUS_OK && left_ms == 0) /* however many strangers keep coming */
+        if (status == STATUS_OK && left_ms == 0) /* also while unknown clients keep connecting */
             status = error_set(err, STATUS_TIMEOUT, "nobody connected before the deadline");
         if (status != STATUS_OK)
             return status;
@@ -195,13 +196,13 @@ enum status mesh_acceptor_missing(const struct mesh_acceptor *a, const struct me
     for (unsigned r = m->rank + 1; r < m->world_size; r++)
         if (m->peers[r].fd < 0)
             strbuf_addf(&missing, "%s%u", count++ == 0 ? "" : ", ", r);
-    if (a->strangers == 0)
+    if (a->rejected == 0)
         status = error_set(err, STATUS_TIMEOUT, "rank%s %s did not connect", count == 1 ? "" : "s",
                            missing.text);
     else
         status = error_set(err, STATUS_TIMEOUT,
                            "rank%s %s did not connect (%u others were turned away; the last: %s)",
-                           count == 1 ? "" : "s", missing.text, a->strangers, a->last_stranger);
+                           count == 1 ? "" : "s", missing.text, a->rejected, a->last_rejection);
     strbuf_release(&missing);
     return status;
 }

@@ -1,5 +1,5 @@
 /*
- * mesh_accept: takes the connections of the ranks of a job and turns strangers away.
+ * mesh_accept: accepts the connections of the ranks of a job and rejects all others.
  * Threads: one caller.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_MESH_ACCEPT_H
@@ -13,19 +13,19 @@ struct mesh_acceptor;
 enum status mesh_acceptor_open(int listen_fd, const struct mesh_hello *self,
                                struct mesh_acceptor **ret, struct error *err);
 
-/* The next rank that greets; *ret_fd is the caller's then.  Strangers, silent ones and those of
- * another job are closed.  STATUS_TIMEOUT at the deadline. */
+/* The next rank that sends a valid hello; the caller owns *ret_fd then.  Silent connections and
+ * those of other programs or jobs are closed.  STATUS_TIMEOUT at the deadline. */
 enum status mesh_acceptor_next(struct mesh_acceptor *a, int64_t deadline_ns, int *ret_fd,
                                struct mesh_hello *ret_hello, struct error *err);
 
-/* Close a connection that greets as a rank that is not expected. */
+/* Close a connection whose hello names a rank that is not expected. */
 void mesh_acceptor_refuse(struct mesh_acceptor *a, int fd, const struct mesh_hello *hello);
 
-/* STATUS_TIMEOUT: "ranks 2, 5 did not connect", and who was turned away meanwhile. */
+/* STATUS_TIMEOUT: "ranks 2, 5 did not connect", and which connections were rejected. */
 enum status mesh_acceptor_missing(const struct mesh_acceptor *a, const struct mesh *m,
                                   struct error *err);
 
-/* Closes what has not greeted; NULL allowed. */
+/* Closes the pending connections; NULL allowed. */
 void mesh_acceptor_close(struct mesh_acceptor *a);
 
 #endif

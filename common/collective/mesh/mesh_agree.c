@@ -1,9 +1,9 @@
 /*
- * Agreement on who is left.  The lowest member that a rank does not know to be lost is its
- * coordinator.  Every rank reports to it whom it knows to be lost; the coordinator waits until each
- * member has reported or is lost, proposes the others (DECIDE), waits until all of them have
- * accepted, and then tells the list (COMMIT).  Whoever hears a commit passes it on, and tells those
- * that the list leaves out.
+ * Agreement on the remaining ranks.  The lowest member that a rank has not found lost is its
+ * coordinator.  Every rank reports the losses it has found to it; the coordinator waits until each
+ * member has reported or is lost, proposes the others (PROPOSE), waits until all of them have
+ * accepted, and then sends the list (COMMIT).  Each receiver of a commit forwards it, and sends
+ * EXCLUDE to the ranks that the list leaves out.
  *
  * A list may have been committed only if all of its members accepted it.  So a new coordinator,
  * after the loss of the old one, proposes the accepted list again when every living member of it
@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct report {
+struct member_report {
     bool here;
     bool held;
     uint32_t round; /* of the held list */
@@ -32,12 +32,12 @@ struct report {
 struct mesh_agreement {
     struct mesh_agreement *next;
     uint64_t tag;
-    struct report *reports; /* owned, world_size */
-    uint32_t *accepted;     /* owned, world_size: newest round that each rank accepted */
-    bool held;              /* what this rank has accepted ... */
+    struct member_report *reports; /* owned, world_size */
+    uint32_t *accepted;            /* owned, world_size: newest round that each rank accepted */
+    bool held;                     /* what this rank has accepted ... */
     uint32_t round;
     struct mesh_rank_set ranks;
-    unsigned decider;
+    unsigned proposer;
     bool done; /* `ranks` is committed */
     bool excluded;
 };
@@ -92,8 +92,8 @@ static void send_step(struct mesh *m, unsigned rank, const struct mesh_agreement
         mesh_send(m, rank, &message);
 }
 
-/* The list stands: pass it on, and tell those outside. */
-static void commit(struct mesh *m, struct mesh_agreement *a)
+/* The list is final: forward it, and send EXCLUDE to the ranks outside. */
+static void commit_list(struct mesh *m, struct mesh_agreement *a)
 {
     if (a->done)
         return;
@@ -103,16 +103,16 @@ static void commit(struct mesh *m, struct mesh_agreement *a)
                   NULL);
 }
 
-/* ---- what comes; the mesh's thread ---- */
+/* ---- incoming messages; the mesh's thread ---- */
 
 static void receive_report(struct mesh *m, unsigned rank, struct mesh_agreement *a,
                            const struct mesh_agree_message *message)
 {
-    a->reports[rank] = (struct report){.here = true,
-                                       .held = message->held,
-                                       .round = message->round,
-                                       .lost = message->lost,
-                                       .ranks = message->ranks};
+    a->reports[rank] = (struct member_report){.here = true,
+                                              .held = message->held,
+                                              .round = message->round,
+                                              .lost = message->lost,
+                                              .ranks = message->ranks};
     if (a->excluded)
         send_step(m, rank, a, MESH_AGREE_EXCLUDE, NULL);
     else if (a->done)
@@ -126,19 +126,19 @@ void mesh_receive_agree(struct mesh *m, unsigned rank, const struct mesh_agree_m
     struct mesh_agreement *a = find_agreement(m, message->tag);
 
     if (!a)
-        return; /* no memory: the others see this rank stall */
+        return; /* no memory: this rank stalls the agreement, and the others time out */
     switch (message->step) {
     case MESH_AGREE_REPORT:
         receive_report(m, rank, a, message);
         break;
-    case MESH_AGREE_DECIDE:
+    case MESH_AGREE_PROPOSE:
         if (a->done || a->excluded || m->peers[rank].state == MESH_PEER_LOST ||
             (a->held && message->round < a->round))
             break;
         a->held = true;
         a->round = message->round;
         a->ranks = message->ranks;
-        a->decider = rank;
+        a->proposer = rank;
         send_step(m, rank, a, MESH_AGREE_ACCEPT, NULL);
         break;
     case MESH_AGREE_ACCEPT:
@@ -150,7 +150,7 @@ void mesh_receive_agree(struct mesh *m, unsigned rank, const struct mesh_agree_m
         a->held = true;
         a->round = message->round;
         a->ranks = message->ranks;
-        commit(m, a);
+        commit_list(m, a);
         break;
     default:
         a->excluded = !a->done;
@@ -160,27 +160,27 @@ void mesh_receive_agree(struct mesh *m, unsigned rank, const struct mesh_agree_m
 
 /* ---- the call ---- */
 
-struct agreeing {
+struct agreement_call {
     struct mesh *mesh;
     struct mesh_agreement *agreement;
     const unsigned *members;
     unsigned count;
-    struct mesh_rank_set lost; /* of the members, as far as is known */
+    struct mesh_rank_set lost; /* members found lost so far */
     unsigned reported_to;
     struct mesh_rank_set reported; /* `lost` as it was reported */
     bool has_reported;
-    bool has_decided;
-    struct mesh_rank_set decided;
+    bool has_proposed;
+    struct mesh_rank_set proposed;
 };
 
-static void note_losses(struct agreeing *g)
+static void note_losses(struct agreement_call *g)
 {
     for (unsigned i = 0; i < g->count; i++)
         if (g->members[i] != g->mesh->rank && g->mesh->peers[g->members[i]].state != MESH_PEER_UP)
             mesh_rank_set_add(&g->lost, g->members[i]);
 }
 
-static unsigned coordinator(const struct agreeing *g)
+static unsigned coordinator(const struct agreement_call *g)
 {
     for (unsigned i = 0; i < g->count; i++)
         if (!mesh_rank_set_has(&g->lost, g->members[i]))
@@ -188,7 +188,7 @@ static unsigned coordinator(const struct agreeing *g)
     return g->mesh->rank;
 }
 
-static void report_to(struct agreeing *g, unsigned rank)
+static void report_losses(struct agreement_call *g, unsigned rank)
 {
     if (g->has_reported && g->reported_to == rank &&
         memcmp(&g->reported, &g->lost, sizeof(g->lost)) == 0)
@@ -200,12 +200,12 @@ static void report_to(struct agreeing *g, unsigned rank)
 }
 
 /* Has every member that lives reported?  Their losses become ours. */
-static bool all_reported(struct agreeing *g)
+static bool all_reported(struct agreement_call *g)
 {
     bool complete = true;
 
     for (unsigned i = 0; i < g->count; i++) {
-        const struct report *report = &g->agreement->reports[g->members[i]];
+        const struct member_report *report = &g->agreement->reports[g->members[i]];
 
         if (g->members[i] == g->mesh->rank || mesh_rank_set_has(&g->lost, g->members[i]))
             continue;
@@ -218,15 +218,15 @@ static bool all_reported(struct agreeing *g)
 }
 
 /* The list that an earlier coordinator may have committed: all its living members hold it. */
-static bool find_held(const struct agreeing *g, struct mesh_rank_set *ret)
+static bool find_accepted_list(const struct agreement_call *g, struct mesh_rank_set *ret)
 {
     const struct mesh_agreement *a = g->agreement;
 
-    if (!a->held || a->decider == g->mesh->rank)
+    if (!a->held || a->proposer == g->mesh->rank)
         return false;
     for (unsigned i = 0; i < g->count; i++) {
         unsigned rank = g->members[i];
-        const struct report *report = &a->reports[rank];
+        const struct member_report *report = &a->reports[rank];
 
         if (rank == g->mesh->rank || !mesh_rank_set_has(&a->ranks, rank) ||
             mesh_rank_set_has(&g->lost, rank))
@@ -240,7 +240,7 @@ static bool find_held(const struct agreeing *g, struct mesh_rank_set *ret)
 }
 
 /* Is this the side of a cut network that may go on? */
-static bool may_go_on(const struct agreeing *g)
+static bool is_surviving_side(const struct agreement_call *g)
 {
     unsigned here = 0;
     unsigned cut_off = 0;
@@ -260,12 +260,12 @@ static bool may_go_on(const struct agreeing *g)
     return here > cut_off || (here == cut_off && has_lowest);
 }
 
-static void decide(struct agreeing *g)
+static void propose_list(struct agreement_call *g)
 {
     struct mesh_agreement *a = g->agreement;
     struct mesh_rank_set list = {.bits = {0}};
 
-    if (!find_held(g, &list))
+    if (!find_accepted_list(g, &list))
         for (unsigned i = 0; i < g->count; i++)
             if (!mesh_rank_set_has(&g->lost, g->members[i]))
                 mesh_rank_set_add(&list, g->members[i]);
@@ -274,16 +274,16 @@ static void decide(struct agreeing *g)
             a->round = a->reports[g->members[i]].round;
     a->round++;
     a->held = true;
-    a->decider = g->mesh->rank;
+    a->proposer = g->mesh->rank;
     a->ranks = list;
-    g->decided = g->lost;
-    g->has_decided = true;
+    g->proposed = g->lost;
+    g->has_proposed = true;
     for (unsigned r = 0; r < g->mesh->world_size; r++)
         if (mesh_rank_set_has(&list, r))
-            send_step(g->mesh, r, a, MESH_AGREE_DECIDE, NULL);
+            send_step(g->mesh, r, a, MESH_AGREE_PROPOSE, NULL);
 }
 
-static bool all_accepted(const struct agreeing *g)
+static bool all_accepted(const struct agreement_call *g)
 {
     const struct mesh_agreement *a = g->agreement;
 
@@ -294,53 +294,53 @@ static bool all_accepted(const struct agreeing *g)
     return true;
 }
 
-static void coordinate(struct agreeing *g)
+static void run_coordinator(struct agreement_call *g)
 {
     struct mesh_agreement *a = g->agreement;
 
     if (!all_reported(g))
         return;
-    if (!may_go_on(g)) {
+    if (!is_surviving_side(g)) {
         a->excluded = true;
         for (unsigned i = 0; i < g->count; i++)
             send_step(g->mesh, g->members[i], a, MESH_AGREE_EXCLUDE, NULL);
         return;
     }
-    if (!g->has_decided || memcmp(&g->decided, &g->lost, sizeof(g->lost)) != 0)
-        decide(g);
+    if (!g->has_proposed || memcmp(&g->proposed, &g->lost, sizeof(g->lost)) != 0)
+        propose_list(g);
     if (all_accepted(g))
-        commit(g->mesh, a);
+        commit_list(g->mesh, a);
 }
 
-static void step(struct agreeing *g)
+static void advance_agreement(struct agreement_call *g)
 {
-    unsigned chief;
+    unsigned coordinator_rank;
 
     note_losses(g);
-    chief = coordinator(g);
-    if (chief == g->mesh->rank)
-        coordinate(g);
+    coordinator_rank = coordinator(g);
+    if (coordinator_rank == g->mesh->rank)
+        run_coordinator(g);
     else
-        report_to(g, chief);
+        report_losses(g, coordinator_rank);
 }
 
 /* Has a member not reported, or, once all have, not accepted? */
-static bool is_awaited(const struct agreeing *g, unsigned rank)
+static bool is_awaited(const struct agreement_call *g, unsigned rank)
 {
     const struct mesh_agreement *a = g->agreement;
 
-    return g->has_decided ? mesh_rank_set_has(&a->ranks, rank) && a->accepted[rank] != a->round
-                          : !a->reports[rank].here;
+    return g->has_proposed ? mesh_rank_set_has(&a->ranks, rank) && a->accepted[rank] != a->round
+                           : !a->reports[rank].here;
 }
 
-static enum status timed_out(const struct agreeing *g, struct error *err)
+static enum status agreement_timed_out(const struct agreement_call *g, struct error *err)
 {
     struct strbuf missing = STRBUF_INIT;
-    unsigned chief = coordinator(g);
+    unsigned coordinator_rank = coordinator(g);
 
-    if (chief != g->mesh->rank)
+    if (coordinator_rank != g->mesh->rank)
         return error_set(err, STATUS_TIMEOUT, "rank %u did not say in time which ranks are left",
-                         chief);
+                         coordinator_rank);
     for (unsigned i = 0; i < g->count; i++) {
         unsigned rank = g->members[i];
 
@@ -358,7 +358,7 @@ enum status mesh_agree(struct mesh *m, const unsigned *members, unsigned count, 
                        int64_t deadline_ns, unsigned *ret_members, unsigned *ret_count,
                        struct error *err)
 {
-    struct agreeing g = {.mesh = m, .members = members, .count = count};
+    struct agreement_call g = {.mesh = m, .members = members, .count = count};
     struct mesh_agreement *a;
     enum status status = STATUS_OK;
 
@@ -366,11 +366,11 @@ enum status mesh_agree(struct mesh *m, const unsigned *members, unsigned count, 
     a = g.agreement = find_agreement(m, signature_group_id(tag));
     while (a && status == STATUS_OK) {
         if (!a->done && !a->excluded)
-            step(&g);
+            advance_agreement(&g);
         if (a->done || a->excluded)
             break;
         if (clock_now_ns() >= deadline_ns)
-            status = timed_out(&g, err);
+            status = agreement_timed_out(&g, err);
         else
             mesh_wait(m, deadline_ns);
     }

@@ -1,38 +1,39 @@
 /*
- * Questions.  All ranks are asked at once; each answer names the question that it answers, so a
- * late answer to an earlier one, or one to another thread's, is not taken for it.  Whoever is lost
- * does not keep the asker waiting.
+ * Queries about groups.  All ranks are asked at once.  Each reply carries the number of its
+ * question, so that a late reply, or one to another thread's question, is not mistaken for it.  A
+ * lost rank is not waited for.
  */
 #include "common/base/clock.h"
 #include "common/collective/mesh/mesh_internal.h"
 
-/* Have all said what they will say? */
-static bool is_settled(const struct mesh *m, const struct mesh_question *q)
+static bool has_all_replies(const struct mesh *m, const struct mesh_question *q)
 {
     for (unsigned i = 0; i < q->count; i++)
-        if (q->ranks[i] != m->rank && !q->views[i].answered &&
+        if (q->ranks[i] != m->rank && !q->views[i].replied &&
             m->peers[q->ranks[i]].state == MESH_PEER_UP)
             return false;
     return true;
 }
 
-static void fill_own(struct mesh *m, const struct mesh_question *q, struct mesh_view *ret)
+static void fill_own_view(struct mesh *m, const struct mesh_question *q, struct mesh_view *ret)
 {
-    const struct mesh_slot *slot = mesh_find_slot(m, q->group);
+    const struct mesh_group_state *state = mesh_find_group_state(m, q->group);
 
-    ret->answered = slot != NULL;
-    if (slot)
-        mesh_read_status(slot, &ret->status);
-    if (slot && slot->left)
+    ret->replied = state != NULL;
+    if (state)
+        mesh_read_status(state, &ret->status);
+    if (state && state->left)
         ret->status.phase = MESH_LEFT;
-    if (q->place > 0)
-        mesh_read_trail(m, q->group, q->generation, q->place, &ret->trail);
+    if (q->trail_sequence > 0)
+        mesh_read_trail(m, q->group, q->generation, q->trail_sequence, &ret->trail);
 }
 
-static void ask(struct mesh *m, struct mesh_question *q)
+static void send_question(struct mesh *m, struct mesh_question *q)
 {
-    struct mesh_message message = {
-        .kind = MESH_ASK, .group = q->group, .generation = q->generation, .place = q->place};
+    struct mesh_message message = {.kind = MESH_ASK,
+                                   .group = q->group,
+                                   .generation = q->generation,
+                                   .trail_sequence = q->trail_sequence};
 
     q->number = message.number = ++m->question_count;
     q->next = m->questions;
@@ -44,7 +45,7 @@ static void ask(struct mesh *m, struct mesh_question *q)
     }
 }
 
-static void forget(struct mesh *m, const struct mesh_question *q)
+static void remove_question(struct mesh *m, const struct mesh_question *q)
 {
     struct mesh_question **at = &m->questions;
 
@@ -56,17 +57,17 @@ static void forget(struct mesh *m, const struct mesh_question *q)
 static void ask_and_wait(struct mesh *m, struct mesh_question *q, int64_t deadline_ns)
 {
     (void)pthread_mutex_lock(&m->lock);
-    ask(m, q);
-    while (!is_settled(m, q) && clock_now_ns() < deadline_ns)
+    send_question(m, q);
+    while (!has_all_replies(m, q) && clock_now_ns() < deadline_ns)
         mesh_wait(m, deadline_ns);
-    forget(m, q);
+    remove_question(m, q);
     for (unsigned i = 0; i < q->count; i++) {
         const struct mesh_peer *p = &m->peers[q->ranks[i]];
         struct mesh_view *view = &q->views[i];
 
         view->fault = p->state == MESH_PEER_UP ? FAULT_NONE : p->fault;
         if (q->ranks[i] == m->rank)
-            fill_own(m, q, view);
+            fill_own_view(m, q, view);
         else
             view->silent_seconds = (double)(clock_now_ns() - p->heard_ns) * 1e-9;
     }
@@ -93,7 +94,7 @@ void mesh_ask_trail(struct mesh *m, const unsigned *ranks, unsigned count, uint6
 {
     struct mesh_question q = {.group = group,
                               .generation = generation,
-                              .place = sequence,
+                              .trail_sequence = sequence,
                               .ranks = ranks,
                               .count = count,
                               .views = ret};

@@ -4,8 +4,8 @@
  * every rank connects to the ranks below it and accepts those above.
  *
  * The order cannot deadlock: a connect succeeds as soon as the other listens (the kernel accepts
- * for it), which it does before it publishes; a rank greets before it accepts, answers those that
- * it accepts, and reads the answers last.  Whoever does not know the token is turned away.
+ * for it), which it does before it publishes; a rank sends its hellos before it accepts, replies to
+ * those that it accepts, and reads the replies last.  A connection without the token is rejected.
  */
 #include "common/base/clock.h"
 #include "common/base/memory.h"
@@ -51,8 +51,9 @@ static enum status publish_self(const struct opening *o, struct error *err)
     return store_set(o->config->store, key, text, strlen(text), err);
 }
 
-/* Which ranks have not published, after a wait in vain: the text that all ranks share. */
-static enum status name_missing(const struct opening *o, const struct error *why, struct error *err)
+/* After a time-out: name the ranks that have not published, in the same text on all ranks. */
+static enum status unpublished_ranks_error(const struct opening *o, const struct error *why,
+                                           struct error *err)
 {
     struct strbuf missing = STRBUF_INIT;
     unsigned count = 0;
@@ -154,7 +155,7 @@ static enum status read_table(struct opening *o, struct error *err)
         status =
             store_get(o->config->store, key, clock_left_ms(o->deadline_ns), &text, &size, &why);
     if (status != STATUS_OK)
-        return name_missing(o, &why, err);
+        return unpublished_ranks_error(o, &why, err);
     status = parse_table(o, text, err);
     free(text);
     return status;
@@ -162,7 +163,7 @@ static enum status read_table(struct opening *o, struct error *err)
 
 /* ---- connections ---- */
 
-static enum status greet(const struct opening *o, int fd, struct error *err)
+static enum status send_hello(const struct opening *o, int fd, struct error *err)
 {
     struct mesh_message message = {.kind = MESH_HELLO, .hello = o->hello};
     unsigned char bytes[MESH_MESSAGE_MAX];
@@ -171,7 +172,7 @@ static enum status greet(const struct opening *o, int fd, struct error *err)
     return net_send_all(fd, bytes, length, o->deadline_ns, err);
 }
 
-/* Of a process that /proc shows here: the same kernel and process namespace. */
+/* Keep the pid only if /proc shows that process here: same kernel and process namespace. */
 static void note_peer(struct mesh *m, unsigned rank, int fd, const struct mesh_hello *hello)
 {
     m->peers[rank].fd = fd;
@@ -192,12 +193,12 @@ static enum status connect_lower(struct opening *o, unsigned rank, struct error 
     status = net_connect(peer, o->deadline_ns, &fd, err);
     if (status == STATUS_OK) {
         o->mesh->peers[rank].fd = fd;
-        status = greet(o, fd, err);
+        status = send_hello(o, fd, err);
     }
     return status == STATUS_OK ? STATUS_OK : error_prefix(err, "to rank %u: ", rank);
 }
 
-static enum status read_answer(struct opening *o, unsigned rank, struct error *err)
+static enum status read_hello(struct opening *o, unsigned rank, struct error *err)
 {
     unsigned char bytes[MESH_MESSAGE_MAX];
     struct mesh_message message;
@@ -239,7 +240,7 @@ static enum status accept_higher(struct opening *o, struct error *err)
             continue;
         }
         note_peer(o->mesh, hello.rank, fd, &hello);
-        status = greet(o, fd, err);
+        status = send_hello(o, fd, err);
         if (status != STATUS_OK)
             status = error_prefix(err, "to rank %u: ", hello.rank);
         left--;
@@ -261,7 +262,7 @@ static enum status connect_all(struct opening *o, struct error *err)
     if (status == STATUS_OK)
         status = accept_higher(o, err);
     for (unsigned r = 0; r < o->config->rank && status == STATUS_OK; r++)
-        status = read_answer(o, r, err);
+        status = read_hello(o, r, err);
     return status;
 }
 

@@ -1,6 +1,7 @@
 /*
- * Exchanges: every member sends its part to every other and keeps what comes until it is asked
- * for.  Parts of an exchange that failed stay until the mesh is closed, hence fresh tags.
+ * Exchanges: every member sends its part to every other; received parts are stored until the
+ * exchange fetches them.  Parts of an exchange that failed stay until the mesh is closed, hence
+ * fresh tags.
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"
@@ -24,7 +25,7 @@ void mesh_wait(struct mesh *m, int64_t deadline_ns)
 }
 
 /* Take the part with this tag out of what a peer has sent. */
-static struct mesh_stored *take(struct mesh_peer *p, const char *tag)
+static struct mesh_stored *take_stored_item(struct mesh_peer *p, const char *tag)
 {
     for (struct mesh_stored **at = &p->items; *at; at = &(*at)->next) {
         struct mesh_stored *found = *at;
@@ -49,7 +50,7 @@ struct exchange {
     unsigned missing;
 };
 
-static void send_mine(const struct exchange *e, const void *mine)
+static void send_own_item(const struct exchange *e, const void *mine)
 {
     struct mesh_message message = {.kind = MESH_ITEM};
 
@@ -63,7 +64,7 @@ static void send_mine(const struct exchange *e, const void *mine)
 }
 
 /* Copy what has come; an error when a part cannot come any more. */
-static enum status collect(struct exchange *e, struct error *err)
+static enum status collect_items(struct exchange *e, struct error *err)
 {
     for (unsigned i = 0; i < e->count; i++) {
         unsigned rank = e->members[i];
@@ -73,7 +74,7 @@ static enum status collect(struct exchange *e, struct error *err)
 
         if (mesh_rank_set_has(&e->here, rank))
             continue;
-        stored = take(p, e->tag);
+        stored = take_stored_item(p, e->tag);
         if (!stored && p->state != MESH_PEER_UP)
             return error_set(err, STATUS_PEER_LOST, "rank %u is lost: %s", rank, p->how);
         if (!stored)
@@ -91,7 +92,7 @@ static enum status collect(struct exchange *e, struct error *err)
     return STATUS_OK;
 }
 
-static enum status timed_out(const struct exchange *e, struct error *err)
+static enum status exchange_timed_out(const struct exchange *e, struct error *err)
 {
     struct strbuf missing = STRBUF_INIT;
 
@@ -123,15 +124,15 @@ static enum status run_exchange(struct exchange *e, const void *mine, int64_t de
         mesh_rank_set_add(&e->here, e->mesh->rank);
         e->missing--;
     }
-    send_mine(e, mine);
-    status = collect(e, err);
+    send_own_item(e, mine);
+    status = collect_items(e, err);
     while (status == STATUS_OK && e->missing > 0) {
         if (clock_now_ns() >= deadline_ns) {
-            status = timed_out(e, err);
+            status = exchange_timed_out(e, err);
             break;
         }
         mesh_wait(e->mesh, deadline_ns);
-        status = collect(e, err);
+        status = collect_items(e, err);
     }
     (void)pthread_mutex_unlock(&e->mesh->lock);
     return status;

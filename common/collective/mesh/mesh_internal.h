@@ -2,20 +2,20 @@
  * mesh_internal: what the files of the mesh share.
  *
  *   mesh.c           lifetime
- *   mesh_group.c     the groups of this rank: what it tells about them, what it watches
+ *   mesh_group.c     the groups of this rank: published status, alarms
  *   mesh_connect.c   opening: addresses through the store, connections, hellos
  *   mesh_thread.c    the thread: reads all connections, sends heartbeats, finds silent ranks
- *   mesh_send.c      buffers of what goes out
- *   mesh_receive.c   what a message does
- *   mesh_loss.c      losses: told apart by the kernel's counters and /proc
+ *   mesh_send.c      output buffers
+ *   mesh_receive.c   handling of each kind of message
+ *   mesh_loss.c      losses: classified by the kernel's counters and /proc
  *   mesh_exchange.c  small exchanges, waiting
- *   mesh_ask.c       questions
- *   mesh_trail.c     trails: told with heartbeats, compared
- *   mesh_verdict.c   verdicts: told, accepted, settled
- *   mesh_agree.c     who is left
+ *   mesh_ask.c       queries
+ *   mesh_trail.c     trails: sent with heartbeats, compared
+ *   mesh_verdict.c   verdicts: sent, accepted, settled
+ *   mesh_agree.c     agreement on the remaining ranks
  *
- * One lock guards everything but the slots' statuses, which are sequence locks.  `changed` is
- * broadcast whenever a message or a loss may end somebody's wait.
+ * One lock guards everything but the groups' statuses, which are sequence locks.  `changed` is
+ * broadcast whenever a message or a loss may end a wait.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_MESH_INTERNAL_H
 #define SPARRING_COMMON_COLLECTIVE_MESH_INTERNAL_H
@@ -33,7 +33,7 @@
 
 enum mesh_peer_state {
     MESH_PEER_UP,
-    MESH_PEER_LEFT, /* it said goodbye */
+    MESH_PEER_LEFT, /* it sent MESH_GOODBYE */
     MESH_PEER_LOST, /* and stays so */
 };
 
@@ -47,7 +47,7 @@ struct mesh_peer {
     int fd; /* -1: this rank itself, or closed */
     enum mesh_peer_state state;
     enum fault fault; /* of LEFT and LOST */
-    char how[160];    /* it is known */
+    char how[160];    /* how the fault is known */
     int64_t heard_ns; /* last sign of life */
     int64_t gone_ns;  /* LEFT, LOST */
     uint64_t pid;     /* 0: not visible from here */
@@ -60,22 +60,22 @@ struct mesh_peer {
     size_t item_count;
 };
 
-/* A thread that waits for answers; lies on its stack. */
+/* A thread that waits for replies; on its stack. */
 struct mesh_question {
     struct mesh_question *next;
     uint64_t number, group;
-    uint32_t generation; /* 0: the newest */
-    uint64_t place;      /* on the trail */
+    uint32_t generation;     /* 0: the newest */
+    uint64_t trail_sequence; /* on the trail */
     const unsigned *ranks;
     unsigned count;
     struct mesh_view *views; /* views[i] is about ranks[i] */
 };
 
 /* A group of this rank. */
-struct mesh_slot {
+struct mesh_group_state {
     bool used;
     uint64_t group;
-    uint64_t added;      /* 1, 2, ...: newer slots of one group hide older ones */
+    uint64_t added;      /* 1, 2, ...: newer states of one group hide older ones */
     atomic_uint version; /* odd: being written */
     _Atomic uint64_t words[MESH_STATUS_WORDS];
     _Atomic uint64_t done_bytes;
@@ -86,15 +86,15 @@ struct mesh_slot {
     unsigned count;  /* 0: not watched */
     bool left;
     struct mesh_alarm alarm;
-    struct trail *trail; /* owned until the slot is used anew; NULL: none is kept */
-    uint64_t told;       /* of the trail: the last sequence told ... */
-    uint64_t beat;       /* ... and the newest at the last heartbeat */
-    bool differs;        /* from that of other_rank, at the latest by other_sequence */
+    struct trail *trail;         /* owned until the state is reused; NULL: none is kept */
+    uint64_t sent_sequence;      /* of the trail: the last sequence sent ... */
+    uint64_t heartbeat_sequence; /* ... and the newest at the last heartbeat */
+    bool differs;                /* from that of other_rank, at the latest by other_sequence */
     unsigned other_rank;
     uint64_t other_sequence;
 };
 
-/* What a peer said when it left a group. */
+/* The MESH_LEAVE of a peer. */
 struct mesh_leave {
     uint64_t group;
     uint32_t generation;
@@ -105,7 +105,7 @@ struct mesh_leave {
 };
 
 /* A verdict as this rank holds it. */
-struct mesh_held {
+struct mesh_verdict_state {
     bool used;
     bool settled;
     struct mesh_verdict verdict;
@@ -127,11 +127,11 @@ struct mesh {
     int epoll_fd;
     int wake_fd;             /* eventfd: stop, or a new earliest deadline */
     struct mesh_peer *peers; /* owned, world_size */
-    struct mesh_slot slots[MESH_GROUPS_MAX];
-    uint64_t slots_added;
+    struct mesh_group_state groups[MESH_GROUPS_MAX];
+    uint64_t groups_added;
     struct mesh_leave leaves[MESH_VERDICTS_MAX * 4]; /* the newest, a ring */
     size_t leave_count;
-    struct mesh_held verdicts[MESH_VERDICTS_MAX];
+    struct mesh_verdict_state verdicts[MESH_VERDICTS_MAX];
     uint64_t question_count;           /* asked so far */
     struct mesh_question *questions;   /* a list, each of a thread that waits */
     struct mesh_agreement *agreements; /* owned, a list */
@@ -141,7 +141,7 @@ struct mesh {
 enum status mesh_connect(struct mesh *m, const struct mesh_config *config, int64_t deadline_ns,
                          struct error *err);
 
-/* mesh_send.c; the lock is held.  Never blocks; what the kernel does not take waits. */
+/* mesh_send.c; the lock is held.  Never blocks; what the kernel does not take is buffered. */
 void mesh_send(struct mesh *m, unsigned rank, const struct mesh_message *message);
 void mesh_send_all(struct mesh *m, const struct mesh_message *message);
 void mesh_flush(struct mesh *m, unsigned rank);
@@ -159,23 +159,24 @@ void mesh_lose(struct mesh *m, unsigned rank, enum fault fault, const char *how)
 int64_t mesh_find_silent(struct mesh *m, int64_t now_ns);
 
 /* mesh_group.c; the lock is held. */
-void mesh_slot_release(struct mesh_slot *slot);
-void mesh_read_status(const struct mesh_slot *slot, struct mesh_status *ret);
-struct mesh_slot *mesh_find_slot(struct mesh *m, uint64_t group); /* the newest; NULL: none */
+void mesh_group_state_release(struct mesh_group_state *state);
+void mesh_read_status(const struct mesh_group_state *state, struct mesh_status *ret);
+struct mesh_group_state *mesh_find_group_state(struct mesh *m,
+                                               uint64_t group); /* the newest; NULL: none */
 /* Raise the alarm of groups that wait for a member that left them. */
-void mesh_tend_groups(struct mesh *m, int64_t now_ns);
+void mesh_monitor_groups(struct mesh *m, int64_t now_ns);
 
 /* mesh_trail.c; the lock is held. */
-void mesh_tell_trails(struct mesh *m);
+void mesh_send_trails(struct mesh *m);
 void mesh_receive_trail(struct mesh *m, unsigned rank, const struct mesh_message *message);
-void mesh_read_trail(struct mesh *m, uint64_t group, uint32_t generation, uint64_t place,
+void mesh_read_trail(struct mesh *m, uint64_t group, uint32_t generation, uint64_t trail_sequence,
                      struct mesh_trail *ret);
 
 /* mesh_verdict.c; the lock is held. */
 void mesh_receive_verdict(struct mesh *m, unsigned rank, const struct mesh_verdict *verdict);
 void mesh_receive_accept(struct mesh *m, unsigned rank, const struct mesh_message *message);
 void mesh_receive_settle(struct mesh *m, const struct mesh_message *message);
-int64_t mesh_tend_verdicts(struct mesh *m, int64_t now_ns); /* when to look again */
+int64_t mesh_monitor_verdicts(struct mesh *m, int64_t now_ns); /* when to look again */
 bool mesh_has_settled(struct mesh *m, uint64_t group, uint32_t generation);
 
 /* mesh_agree.c; the lock is held. */
@@ -184,7 +185,7 @@ void mesh_agreements_release(struct mesh *m);
 
 /* mesh_notify.c; the lock is held, but for the first. */
 void mesh_wake(struct mesh *m); /* the thread */
-void mesh_raise(struct mesh_slot *slot);
+void mesh_raise(struct mesh_group_state *state);
 void mesh_raise_member(struct mesh *m, unsigned rank); /* in all groups that watch it */
 void mesh_note_event(struct mesh *m);                  /* that may end a wait */
 

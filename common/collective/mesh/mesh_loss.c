@@ -1,12 +1,12 @@
 /*
- * Losses, told apart by what the kernels say.  An end of file or a reset means that the process is
- * gone: its kernel closed the connection.  After silence:
+ * Losses, classified by what the kernels report.  An end of file or a reset means that the process
+ * is gone: its kernel closed the connection.  After silence:
  *   - /proc shows a process of this host that is stopped or gone;
- *   - this kernel counts acknowledgements: a peer that says nothing while its kernel acknowledges
+ *   - this kernel counts acknowledgements: a silent peer whose kernel acknowledges
  *     our heartbeats is stopped; one whose kernel acknowledges nothing either is cut off (or its
- *     whole host is frozen, which cannot be told apart).
- * A process of this host that exists, is not stopped and whose kernel acknowledges has come to
- * nothing only because it gets no core, or waits for its own code from a busy disk: it is not lost.
+ *     whole host is frozen, which looks the same).
+ * A process of this host that exists, is not stopped and whose kernel acknowledges is
+ * silent only because it gets no core, or waits for its own code from a busy disk: it is not lost.
  * What waits for it has a deadline of its own.
  */
 #include "common/base/clock.h"
@@ -77,7 +77,7 @@ void mesh_connection_ended(struct mesh *m, unsigned rank, int error_number)
 }
 
 /* The state letter of a process of this host ("T" stopped, "Z" gone), '\0' when there is none; '?'
- * when /proc does not tell. */
+ * when /proc is not readable. */
 static char process_state(uint64_t pid)
 {
     char path[64];
@@ -108,9 +108,9 @@ static uint32_t unacknowledged_ms(int fd)
     return waiting > 0 ? info.tcpi_last_ack_recv : 0;
 }
 
-/* What a rank that says nothing is; how (size bytes) says how it is known. */
-static enum fault mesh_judge_silence(const struct mesh *m, unsigned rank, double silent_seconds,
-                                     char *how, size_t size)
+/* The fault of a silent rank; how (size bytes) gets the evidence. */
+static enum fault classify_silence(const struct mesh *m, unsigned rank, double silent_seconds,
+                                   char *how, size_t size)
 {
     const struct mesh_peer *p = &m->peers[rank];
     uint32_t ack_ms = unacknowledged_ms(p->fd);
@@ -164,7 +164,7 @@ int64_t mesh_find_silent(struct mesh *m, int64_t now_ns)
         }
         if (is_starved(m, r))
             continue; /* looked at again with the next heartbeat */
-        fault = mesh_judge_silence(m, r, (double)(now_ns - p->heard_ns) * 1e-9, how, sizeof(how));
+        fault = classify_silence(m, r, (double)(now_ns - p->heard_ns) * 1e-9, how, sizeof(how));
         mesh_lose(m, r, fault, how);
     }
     return next_ns;
@@ -194,7 +194,7 @@ enum fault mesh_suspect(struct mesh *m, unsigned rank, char *text, size_t size)
         (void)snprintf(text, size, "%s", p->how);
     } else if (!is_starved(m, rank)) {
         fault =
-            mesh_judge_silence(m, rank, (double)(clock_now_ns() - p->heard_ns) * 1e-9, text, size);
+            classify_silence(m, rank, (double)(clock_now_ns() - p->heard_ns) * 1e-9, text, size);
     }
     (void)pthread_mutex_unlock(&m->lock);
     return fault;

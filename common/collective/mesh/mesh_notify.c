@@ -14,20 +14,20 @@ void mesh_wake(struct mesh *m)
         (void)!write(m->wake_fd, &one, sizeof(one));
 }
 
-void mesh_raise(struct mesh_slot *slot)
+void mesh_raise(struct mesh_group_state *state)
 {
     uint64_t one = 1;
 
-    if (slot->count == 0 || atomic_exchange(&slot->alarm.raised, true))
+    if (state->count == 0 || atomic_exchange(&state->alarm.raised, true))
         return;
-    (void)!write(slot->alarm.fd, &one, sizeof(one));
+    (void)!write(state->alarm.fd, &one, sizeof(one));
 }
 
 void mesh_raise_member(struct mesh *m, unsigned rank)
 {
     for (size_t i = 0; i < MESH_GROUPS_MAX; i++)
-        if (m->slots[i].used && mesh_rank_set_has(&m->slots[i].members, rank))
-            mesh_raise(&m->slots[i]);
+        if (m->groups[i].used && mesh_rank_set_has(&m->groups[i].members, rank))
+            mesh_raise(&m->groups[i]);
 }
 
 void mesh_note_event(struct mesh *m)

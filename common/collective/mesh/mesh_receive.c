@@ -1,5 +1,5 @@
 /*
- * What each kind of message does.  Called by the mesh's thread with the lock held.
+ * Handling of each kind of message.  Called by the mesh's thread with the lock held.
  */
 #include "common/base/clock.h"
 #include "common/collective/mesh/mesh_internal.h"
@@ -26,28 +26,29 @@ static void receive_item(struct mesh *m, unsigned rank, const struct mesh_item *
     p->item_count++;
 }
 
-static void answer(struct mesh *m, unsigned rank, const struct mesh_message *question)
+static void send_reply(struct mesh *m, unsigned rank, const struct mesh_message *question)
 {
-    struct mesh_message message = {.kind = MESH_ANSWER};
-    struct mesh_answer *a = &message.answer;
-    const struct mesh_slot *slot = mesh_find_slot(m, question->group);
+    struct mesh_message message = {.kind = MESH_REPLY};
+    struct mesh_reply *a = &message.reply;
+    const struct mesh_group_state *state = mesh_find_group_state(m, question->group);
 
     a->question = question->number;
     a->status.group = question->group;
-    a->known = slot != NULL;
-    if (slot) {
-        mesh_read_status(slot, &a->status);
-        if (slot->left)
+    a->known = state != NULL;
+    if (state) {
+        mesh_read_status(state, &a->status);
+        if (state->left)
             a->status.phase = MESH_LEFT;
         a->status.since_ns = clock_now_ns() - a->status.since_ns;
     }
-    if (question->place > 0)
-        mesh_read_trail(m, question->group, question->generation, question->place, &a->trail);
+    if (question->trail_sequence > 0)
+        mesh_read_trail(m, question->group, question->generation, question->trail_sequence,
+                        &a->trail);
     mesh_send(m, rank, &message);
 }
 
-/* A late answer finds nobody who waits for it. */
-static void receive_answer(struct mesh *m, unsigned rank, const struct mesh_answer *a)
+/* A late reply finds no question and is dropped. */
+static void receive_reply(struct mesh *m, unsigned rank, const struct mesh_reply *a)
 {
     struct mesh_question *q = m->questions;
 
@@ -56,7 +57,7 @@ static void receive_answer(struct mesh *m, unsigned rank, const struct mesh_answ
     for (unsigned i = 0; q && i < q->count; i++) {
         if (q->ranks[i] != rank)
             continue;
-        q->views[i].answered = true;
+        q->views[i].replied = true;
         if (!a->known || a->status.group != q->group)
             continue;
         q->views[i].status = a->status;
@@ -81,28 +82,28 @@ void mesh_receive(struct mesh *m, unsigned rank, const struct mesh_message *mess
 {
     switch (message->kind) {
     case MESH_ALIVE:
-        return; /* that it came is all it says */
+        return; /* heard_ns is updated already */
     case MESH_GOODBYE:
         mesh_lose(m, rank, FAULT_FINISHED, "it has left the job in order");
-        mesh_connection_ended(m, rank, 0); /* so that it knows that the goodbye came */
+        mesh_connection_ended(m, rank, 0); /* closing confirms the goodbye */
         break;
     case MESH_ITEM:
         receive_item(m, rank, &message->item);
         break;
     case MESH_ASK:
-        answer(m, rank, message);
+        send_reply(m, rank, message);
         return;
-    case MESH_ANSWER:
-        receive_answer(m, rank, &message->answer);
+    case MESH_REPLY:
+        receive_reply(m, rank, &message->reply);
         break;
     case MESH_LEAVE:
         receive_leave(m, rank, message);
         mesh_receive_trail(m, rank, message);
-        mesh_tend_groups(m, clock_now_ns());
+        mesh_monitor_groups(m, clock_now_ns());
         break;
     case MESH_TRAIL:
         mesh_receive_trail(m, rank, message);
-        return; /* whoever waits is told by an alarm */
+        return; /* waiting operations get an alarm */
     case MESH_VERDICT:
         mesh_receive_verdict(m, rank, &message->verdict);
         break;

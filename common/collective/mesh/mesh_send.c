@@ -1,6 +1,6 @@
 /*
- * What goes out: tried at once, and what the kernel does not take waits in the peer's buffer until
- * the thread finds room.  A peer that reads nothing (stopped, cut off) fills its buffer up to a
+ * Sending: tried at once; what the kernel does not take stays in the peer's buffer until the thread
+ * finds the socket writable.  A peer that reads nothing (stopped, cut off) fills its buffer up to a
  * bound; beyond it messages are dropped, because by then it counts as lost anyway.
  */
 #include "common/collective/mesh/mesh_internal.h"
@@ -11,16 +11,16 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-static void want_room(struct mesh *m, unsigned rank, bool wanted)
+static void watch_writable(struct mesh *m, unsigned rank, bool enabled)
 {
     struct mesh_peer *p = &m->peers[rank];
-    struct epoll_event event = {.events = EPOLLIN | (wanted ? (uint32_t)EPOLLOUT : 0),
+    struct epoll_event event = {.events = EPOLLIN | (enabled ? (uint32_t)EPOLLOUT : 0),
                                 .data.u32 = rank};
 
-    if (p->waits_to_send == wanted)
+    if (p->waits_to_send == enabled)
         return;
     if (epoll_ctl(m->epoll_fd, EPOLL_CTL_MOD, p->fd, &event) == 0)
-        p->waits_to_send = wanted;
+        p->waits_to_send = enabled;
 }
 
 void mesh_flush(struct mesh *m, unsigned rank)
@@ -43,11 +43,11 @@ void mesh_flush(struct mesh *m, unsigned rank)
     if (p->out_start == p->out_end)
         p->out_start = p->out_end = 0;
     if (p->fd >= 0)
-        want_room(m, rank, p->out_end > 0);
+        watch_writable(m, rank, p->out_end > 0);
 }
 
 /* Make room for `size` more bytes behind out_end; false: too many wait already. */
-static bool reserve(struct mesh_peer *p, size_t size)
+static bool reserve_out_bytes(struct mesh_peer *p, size_t size)
 {
     size_t capacity = p->out_capacity > 0 ? p->out_capacity : 4 * (size_t)MESH_MESSAGE_MAX;
     unsigned char *grown;
@@ -75,7 +75,7 @@ void mesh_send(struct mesh *m, unsigned rank, const struct mesh_message *message
 {
     struct mesh_peer *p = &m->peers[rank];
 
-    if (p->fd < 0 || !reserve(p, MESH_MESSAGE_MAX))
+    if (p->fd < 0 || !reserve_out_bytes(p, MESH_MESSAGE_MAX))
         return;
     p->out_end += mesh_message_encode(message, p->out + p->out_end);
     mesh_flush(m, rank);

@@ -3,7 +3,7 @@
  * send and for the moment at which the quietest peer has been silent for too long.
  *
  * When the thread itself comes late (this process was stopped, its host was frozen, or no core was
- * free), the silence is its own fault: everybody's clock starts anew.
+ * free), the silence is not the peers': heard_ns of every peer is reset.
  */
 #include "common/base/clock.h"
 #include "common/collective/mesh/mesh_internal.h"
@@ -15,11 +15,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define EVENTS_MAX      64
-#define HEARTBEAT_NS    ((int64_t)MESH_HEARTBEAT_MS * 1000000)
-#define MESSAGES_A_TURN 16 /* of one peer, before the next one's */
+#define EVENTS_MAX     64
+#define HEARTBEAT_NS   ((int64_t)MESH_HEARTBEAT_MS * 1000000)
+#define READS_PER_TURN 16 /* of one peer, before the next one's */
 
-/* Handle the whole messages in p->in; false: it holds something that is none. */
+/* Handle the whole messages in p->in; false: it holds something else. */
 static bool take_messages(struct mesh *m, unsigned rank)
 {
     struct mesh_peer *p = &m->peers[rank];
@@ -38,7 +38,7 @@ static bool take_messages(struct mesh *m, unsigned rank)
         start += length;
         mesh_receive(m, rank, &message);
         if (p->fd < 0)
-            return true; /* it said goodbye */
+            return true; /* it sent MESH_GOODBYE */
     }
     memmove(p->in, p->in + start, p->in_bytes - start);
     p->in_bytes -= start;
@@ -49,7 +49,7 @@ static void read_peer(struct mesh *m, unsigned rank)
 {
     struct mesh_peer *p = &m->peers[rank];
 
-    for (int turn = 0; turn < MESSAGES_A_TURN && p->fd >= 0; turn++) {
+    for (int turn = 0; turn < READS_PER_TURN && p->fd >= 0; turn++) {
         ssize_t got = recv(p->fd, p->in + p->in_bytes, sizeof(p->in) - p->in_bytes, MSG_DONTWAIT);
 
         if (got < 0 && errno == EINTR)
@@ -76,7 +76,7 @@ static void send_heartbeats(struct mesh *m)
             mesh_send(m, r, &alive);
 }
 
-static void handle(struct mesh *m, const struct epoll_event *event)
+static void handle_event(struct mesh *m, const struct epoll_event *event)
 {
     if (event->data.u32 == UINT32_MAX) {
         uint64_t count;
@@ -90,8 +90,8 @@ static void handle(struct mesh *m, const struct epoll_event *event)
         read_peer(m, event->data.u32);
 }
 
-/* We expected to look again by then. */
-static void forgive_if_late(struct mesh *m, int64_t expected_ns, int64_t now_ns)
+/* expected_ns: when this thread should have woken. */
+static void reset_silence_if_late(struct mesh *m, int64_t expected_ns, int64_t now_ns)
 {
     if (now_ns - expected_ns < m->heartbeat_timeout_ms * 1000000 / 3)
         return;
@@ -111,34 +111,34 @@ static int milliseconds_until(int64_t then_ns, int64_t now_ns)
 void *mesh_thread_run(void *mesh)
 {
     struct mesh *m = mesh;
-    int64_t beat_ns = clock_now_ns();
-    int64_t now_ns = beat_ns;
+    int64_t heartbeat_ns = clock_now_ns();
+    int64_t now_ns = heartbeat_ns;
 
     (void)pthread_mutex_lock(&m->lock);
     while (!m->stop) {
         struct epoll_event events[EVENTS_MAX];
         int64_t next_ns = mesh_find_silent(m, now_ns);
-        int64_t due_ns = mesh_tend_verdicts(m, now_ns);
+        int64_t due_ns = mesh_monitor_verdicts(m, now_ns);
         int64_t expected_ns;
         int wait_ms;
         int count;
 
-        if (now_ns >= beat_ns) {
-            mesh_tend_groups(m, now_ns);
-            mesh_tell_trails(m);
+        if (now_ns >= heartbeat_ns) {
+            mesh_monitor_groups(m, now_ns);
+            mesh_send_trails(m);
             send_heartbeats(m);
-            beat_ns = now_ns + HEARTBEAT_NS;
+            heartbeat_ns = now_ns + HEARTBEAT_NS;
         }
-        next_ns = next_ns < beat_ns ? next_ns : beat_ns;
+        next_ns = next_ns < heartbeat_ns ? next_ns : heartbeat_ns;
         wait_ms = milliseconds_until(next_ns < due_ns ? next_ns : due_ns, now_ns);
         (void)pthread_mutex_unlock(&m->lock);
         expected_ns = clock_now_ns() + (int64_t)wait_ms * 1000000;
         count = epoll_wait(m->epoll_fd, events, EVENTS_MAX, wait_ms);
         (void)pthread_mutex_lock(&m->lock);
         now_ns = clock_now_ns();
-        forgive_if_late(m, expected_ns, now_ns);
+        reset_silence_if_late(m, expected_ns, now_ns);
         for (int i = 0; i < count; i++)
-            handle(m, &events[i]);
+            handle_event(m, &events[i]);
     }
     (void)pthread_mutex_unlock(&m->lock);
     return NULL;

@@ -1,10 +1,10 @@
 /*
- * Trails.  With every heartbeat a rank tells the members of a group how far it has come there and
- * the hash of its trail at that place; a member that has passed the place compares.  Of two ranks
- * one is ahead, so one of them can.  What differs once differs for ever: a report that is missed
- * only delays.
+ * Trails.  With every heartbeat a rank sends the members of a group a sequence number and the hash
+ * of its trail there; a member that has passed this sequence compares.  Of two ranks one is ahead,
+ * so one of them can.  Hashes that differ once differ for ever: a missed message only delays the
+ * detection.
  *
- * A rank that leaves a group sends its last hash along; its slot keeps the trail, for questions.
+ * A rank that leaves a group sends its last hash along; its state keeps the trail, for queries.
  */
 #include "common/base/memory.h"
 #include "common/collective/mesh/mesh_internal.h"
@@ -13,21 +13,22 @@
 #include <stdlib.h>
 
 /* The newest with a trail; NULL: none. */
-static struct mesh_slot *find_slot(struct mesh *m, uint64_t group, uint32_t generation)
+static struct mesh_group_state *find_group_with_trail(struct mesh *m, uint64_t group,
+                                                      uint32_t generation)
 {
-    struct mesh_slot *found = NULL;
+    struct mesh_group_state *found = NULL;
 
     for (size_t i = 0; i < MESH_GROUPS_MAX; i++) {
-        struct mesh_slot *slot = &m->slots[i];
+        struct mesh_group_state *state = &m->groups[i];
 
-        if (slot->used && slot->trail && slot->group == group && slot->generation == generation &&
-            (!found || slot->added > found->added))
-            found = slot;
+        if (state->used && state->trail && state->group == group &&
+            state->generation == generation && (!found || state->added > found->added))
+            found = state;
     }
     return found;
 }
 
-/* ---- what this rank tells ---- */
+/* ---- this rank's trail ---- */
 
 enum status mesh_keep_trail(struct mesh *m, size_t index, struct error *err)
 {
@@ -37,90 +38,91 @@ enum status mesh_keep_trail(struct mesh *m, size_t index, struct error *err)
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&m->lock);
-    assert(!m->slots[index].trail && m->slots[index].count > 0);
-    m->slots[index].trail = trail;
+    assert(!m->groups[index].trail && m->groups[index].count > 0);
+    m->groups[index].trail = trail;
     (void)pthread_mutex_unlock(&m->lock);
     return STATUS_OK;
 }
 
 void mesh_note(struct mesh *m, size_t index, const struct signature *signature)
 {
-    trail_add(m->slots[index].trail, signature);
+    trail_add(m->groups[index].trail, signature);
 }
 
 bool mesh_own_hash(struct mesh *m, size_t index, uint64_t sequence, uint64_t *ret_hash)
 {
-    return trail_hash(m->slots[index].trail, sequence, ret_hash);
+    return trail_hash(m->groups[index].trail, sequence, ret_hash);
 }
 
 uint64_t mesh_own_newest(struct mesh *m, size_t index)
 {
-    return trail_newest(m->slots[index].trail);
+    return trail_newest(m->groups[index].trail);
 }
 
-static void tell_trail(struct mesh *m, struct mesh_slot *slot)
+static void send_trail(struct mesh *m, struct mesh_group_state *state)
 {
     struct mesh_message message = {
-        .kind = MESH_TRAIL, .group = slot->group, .generation = slot->generation};
+        .kind = MESH_TRAIL, .group = state->group, .generation = state->generation};
 
-    message.number = trail_landmark(slot->trail, slot->beat);
-    slot->beat = trail_newest(slot->trail);
-    if (message.number == slot->told || !trail_hash(slot->trail, message.number, &message.hash))
+    message.number = trail_checkpoint_sequence(state->trail, state->heartbeat_sequence);
+    state->heartbeat_sequence = trail_newest(state->trail);
+    if (message.number == state->sent_sequence ||
+        !trail_hash(state->trail, message.number, &message.hash))
         return;
-    slot->told = message.number;
-    for (unsigned i = 0; i < slot->count; i++)
-        if (slot->order[i] != m->rank && m->peers[slot->order[i]].state == MESH_PEER_UP)
-            mesh_send(m, slot->order[i], &message);
+    state->sent_sequence = message.number;
+    for (unsigned i = 0; i < state->count; i++)
+        if (state->order[i] != m->rank && m->peers[state->order[i]].state == MESH_PEER_UP)
+            mesh_send(m, state->order[i], &message);
 }
 
-void mesh_tell_trails(struct mesh *m)
+void mesh_send_trails(struct mesh *m)
 {
     for (size_t i = 0; i < MESH_GROUPS_MAX; i++)
-        if (m->slots[i].used && m->slots[i].trail && !m->slots[i].left)
-            tell_trail(m, &m->slots[i]);
+        if (m->groups[i].used && m->groups[i].trail && !m->groups[i].left)
+            send_trail(m, &m->groups[i]);
 }
 
-void mesh_read_trail(struct mesh *m, uint64_t group, uint32_t generation, uint64_t place,
+void mesh_read_trail(struct mesh *m, uint64_t group, uint32_t generation, uint64_t trail_sequence,
                      struct mesh_trail *ret)
 {
-    const struct mesh_slot *slot = find_slot(m, group, generation);
+    const struct mesh_group_state *state = find_group_with_trail(m, group, generation);
 
     *ret = (struct mesh_trail){0};
-    if (!slot)
+    if (!state)
         return;
-    ret->kept = trail_find(slot->trail, place, &ret->signature, &ret->hash);
-    ret->newest = trail_newest(slot->trail);
-    ret->oldest = trail_oldest(slot->trail);
+    ret->kept = trail_find(state->trail, trail_sequence, &ret->signature, &ret->hash);
+    ret->newest = trail_newest(state->trail);
+    ret->oldest = trail_oldest(state->trail);
     ret->signature.group = group;
     ret->signature.generation = generation;
 }
 
-/* ---- what the others tell ---- */
+/* ---- the others' trails ---- */
 
 void mesh_receive_trail(struct mesh *m, unsigned rank, const struct mesh_message *message)
 {
-    struct mesh_slot *slot = find_slot(m, message->group, message->generation);
+    struct mesh_group_state *state = find_group_with_trail(m, message->group, message->generation);
     uint64_t mine;
 
-    if (!slot || slot->left || slot->differs || !mesh_rank_set_has(&slot->members, rank) ||
-        !trail_hash(slot->trail, message->number, &mine) || mine == message->hash)
+    if (!state || state->left || state->differs || !mesh_rank_set_has(&state->members, rank) ||
+        !trail_hash(state->trail, message->number, &mine) || mine == message->hash)
         return;
-    slot->differs = true;
-    slot->other_rank = rank;
-    slot->other_sequence = message->number;
-    mesh_raise(slot);
+    state->differs = true;
+    state->other_rank = rank;
+    state->other_sequence = message->number;
+    mesh_raise(state);
     mesh_note_event(m);
 }
 
 bool mesh_find_difference(struct mesh *m, size_t index, unsigned *ret_rank, uint64_t *ret_sequence)
 {
-    const struct mesh_slot *slot = &m->slots[index];
+    const struct mesh_group_state *state = &m->groups[index];
     bool differs;
 
     (void)pthread_mutex_lock(&m->lock);
-    differs = slot->differs;
-    *ret_rank = slot->other_rank;
-    *ret_sequence = slot->other_sequence;
+    differs = state->differs;
+    *ret_rank = state->other_rank;
+    *ret_sequence = state->other_sequence;
     (void)pthread_mutex_unlock(&m->lock);
     return differs;
 }

@@ -1,11 +1,12 @@
 /*
- * Verdicts.  Several ranks may find a reason at the same time, and not the same one; all must end
- * with one.  A judge tells all peers and waits until each has accepted; whoever is told two keeps
- * the one of the lowest judge and passes it on to the other judge.  A judge that has been accepted
- * by all declares its verdict settled: a lower judge would have been heard of before the last
- * acceptance, because a connection keeps its order.
+ * Verdicts.  Several ranks may reach different verdicts at the same time; all must end with one.  A
+ * judge sends its verdict to all peers and waits until each has accepted; a rank that receives two
+ * keeps that of the lowest judge and forwards it to the other judge.  A judge that has been
+ * accepted by all declares its verdict settled: a lower judge's verdict would have arrived before
+ * the last acceptance, because a connection keeps its order.
  *
- * Judges may die on the way, so a verdict that nobody settles counts after a while.
+ * Judges may die on the way, so a verdict that is not settled in time settles by itself
+ * (UNSETTLED_NS).
  */
 #include "common/base/clock.h"
 #include "common/collective/mesh/mesh_internal.h"
@@ -14,10 +15,11 @@
 
 #define UNSETTLED_NS ((int64_t)300 * 1000000)
 
-static struct mesh_held *find_held(struct mesh *m, uint64_t group, uint32_t generation)
+static struct mesh_verdict_state *find_verdict_state(struct mesh *m, uint64_t group,
+                                                     uint32_t generation)
 {
     for (size_t i = 0; i < MESH_VERDICTS_MAX; i++) {
-        struct mesh_held *held = &m->verdicts[i];
+        struct mesh_verdict_state *held = &m->verdicts[i];
 
         if (held->used && held->verdict.group == group && held->verdict.generation == generation)
             return held;
@@ -25,10 +27,10 @@ static struct mesh_held *find_held(struct mesh *m, uint64_t group, uint32_t gene
     return NULL;
 }
 
-/* A free place, or that of the oldest verdict. */
-static struct mesh_held *new_held(struct mesh *m)
+/* A free entry, or that of the oldest verdict. */
+static struct mesh_verdict_state *new_verdict_state(struct mesh *m)
 {
-    struct mesh_held *oldest = &m->verdicts[0];
+    struct mesh_verdict_state *oldest = &m->verdicts[0];
 
     for (size_t i = 0; i < MESH_VERDICTS_MAX; i++) {
         if (!m->verdicts[i].used)
@@ -39,24 +41,26 @@ static struct mesh_held *new_held(struct mesh *m)
     return oldest;
 }
 
-static void hold(struct mesh_held *held, const struct mesh_verdict *verdict)
+static void store_verdict(struct mesh_verdict_state *held, const struct mesh_verdict *verdict)
 {
-    *held = (struct mesh_held){.used = true, .verdict = *verdict, .since_ns = clock_now_ns()};
+    *held =
+        (struct mesh_verdict_state){.used = true, .verdict = *verdict, .since_ns = clock_now_ns()};
 }
 
-static void settle(struct mesh *m, struct mesh_held *held)
+static void settle_verdict(struct mesh *m, struct mesh_verdict_state *held)
 {
     if (held->settled)
         return;
     held->settled = true;
     for (size_t i = 0; i < MESH_GROUPS_MAX; i++)
-        if (m->slots[i].used && m->slots[i].group == held->verdict.group &&
-            m->slots[i].generation == held->verdict.generation)
-            mesh_raise(&m->slots[i]);
+        if (m->groups[i].used && m->groups[i].group == held->verdict.group &&
+            m->groups[i].generation == held->verdict.generation)
+            mesh_raise(&m->groups[i]);
     mesh_note_event(m);
 }
 
-static struct mesh_message message_of(enum mesh_kind kind, const struct mesh_held *held)
+static struct mesh_message make_verdict_message(enum mesh_kind kind,
+                                                const struct mesh_verdict_state *held)
 {
     struct mesh_message message = {.kind = kind,
                                    .group = held->verdict.group,
@@ -68,17 +72,17 @@ static struct mesh_message message_of(enum mesh_kind kind, const struct mesh_hel
     return message;
 }
 
-static void send_held(struct mesh *m, unsigned rank, enum mesh_kind kind,
-                      const struct mesh_held *held)
+static void send_verdict_message(struct mesh *m, unsigned rank, enum mesh_kind kind,
+                                 const struct mesh_verdict_state *held)
 {
-    const struct mesh_message message = message_of(kind, held);
+    const struct mesh_message message = make_verdict_message(kind, held);
 
     if (rank != m->rank)
         mesh_send(m, rank, &message);
 }
 
 /* The judge: have all that live accepted? */
-static void try_to_settle(struct mesh *m, struct mesh_held *held)
+static void try_to_settle(struct mesh *m, struct mesh_verdict_state *held)
 {
     if (held->settled || held->verdict.judge != m->rank)
         return;
@@ -86,49 +90,49 @@ static void try_to_settle(struct mesh *m, struct mesh_held *held)
         if (r != m->rank && m->peers[r].state == MESH_PEER_UP &&
             !mesh_rank_set_has(&held->accepted, r))
             return;
-    settle(m, held);
+    settle_verdict(m, held);
     for (unsigned r = 0; r < m->world_size; r++)
-        send_held(m, r, MESH_SETTLE, held);
+        send_verdict_message(m, r, MESH_SETTLE, held);
 }
 
-void mesh_tell(struct mesh *m, const struct mesh_verdict *verdict)
+void mesh_send_verdict(struct mesh *m, const struct mesh_verdict *verdict)
 {
-    struct mesh_held *held;
+    struct mesh_verdict_state *held;
 
     (void)pthread_mutex_lock(&m->lock);
-    if (!find_held(m, verdict->group, verdict->generation)) {
-        held = new_held(m);
-        hold(held, verdict);
+    if (!find_verdict_state(m, verdict->group, verdict->generation)) {
+        held = new_verdict_state(m);
+        store_verdict(held, verdict);
         held->verdict.judge = m->rank;
         for (unsigned r = 0; r < m->world_size;
-             r++) /* those that are given up, too, if they live */
-            send_held(m, r, MESH_VERDICT, held);
+             r++) /* also to ranks counted as lost: they may live */
+            send_verdict_message(m, r, MESH_VERDICT, held);
         try_to_settle(m, held);
-        mesh_wake(m); /* there is a new earliest moment to look again */
+        mesh_wake(m); /* the thread has a new earliest deadline */
     }
     (void)pthread_mutex_unlock(&m->lock);
 }
 
 void mesh_receive_verdict(struct mesh *m, unsigned rank, const struct mesh_verdict *verdict)
 {
-    struct mesh_held *held = find_held(m, verdict->group, verdict->generation);
+    struct mesh_verdict_state *held = find_verdict_state(m, verdict->group, verdict->generation);
 
     if (verdict->judge >= m->world_size ||
-        (verdict->culprit >= m->world_size && verdict->culprit != MESH_NOBODY))
+        (verdict->culprit >= m->world_size && verdict->culprit != MESH_RANK_UNKNOWN))
         return;
     if (!held) {
-        held = new_held(m);
-        hold(held, verdict);
+        held = new_verdict_state(m);
+        store_verdict(held, verdict);
     } else if (!held->settled && verdict->judge < held->verdict.judge)
-        hold(held, verdict);
+        store_verdict(held, verdict);
     else if (held->verdict.judge < verdict->judge)
-        send_held(m, rank, MESH_VERDICT, held); /* one that goes before it */
-    send_held(m, held->verdict.judge, MESH_ACCEPT, held);
+        send_verdict_message(m, rank, MESH_VERDICT, held); /* one with precedence */
+    send_verdict_message(m, held->verdict.judge, MESH_ACCEPT, held);
 }
 
 void mesh_receive_accept(struct mesh *m, unsigned rank, const struct mesh_message *message)
 {
-    struct mesh_held *held = find_held(m, message->group, message->generation);
+    struct mesh_verdict_state *held = find_verdict_state(m, message->group, message->generation);
 
     if (!held || held->verdict.judge != m->rank || message->number != m->rank)
         return;
@@ -138,24 +142,24 @@ void mesh_receive_accept(struct mesh *m, unsigned rank, const struct mesh_messag
 
 void mesh_receive_settle(struct mesh *m, const struct mesh_message *message)
 {
-    struct mesh_held *held = find_held(m, message->group, message->generation);
+    struct mesh_verdict_state *held = find_verdict_state(m, message->group, message->generation);
 
     if (held && held->verdict.judge == message->number)
-        settle(m, held);
+        settle_verdict(m, held);
 }
 
-int64_t mesh_tend_verdicts(struct mesh *m, int64_t now_ns)
+int64_t mesh_monitor_verdicts(struct mesh *m, int64_t now_ns)
 {
     int64_t due_ns = INT64_MAX;
 
     for (size_t i = 0; i < MESH_VERDICTS_MAX; i++) {
-        struct mesh_held *held = &m->verdicts[i];
+        struct mesh_verdict_state *held = &m->verdicts[i];
 
         if (!held->used || held->settled)
             continue;
         try_to_settle(m, held); /* one that has not accepted may be lost now */
         if (now_ns - held->since_ns >= UNSETTLED_NS)
-            settle(m, held);
+            settle_verdict(m, held);
         else if (held->since_ns + UNSETTLED_NS < due_ns)
             due_ns = held->since_ns + UNSETTLED_NS;
     }
@@ -164,7 +168,7 @@ int64_t mesh_tend_verdicts(struct mesh *m, int64_t now_ns)
 
 bool mesh_has_settled(struct mesh *m, uint64_t group, uint32_t generation)
 {
-    const struct mesh_held *held = find_held(m, group, generation);
+    const struct mesh_verdict_state *held = find_verdict_state(m, group, generation);
 
     return held && held->settled;
 }
@@ -172,13 +176,13 @@ bool mesh_has_settled(struct mesh *m, uint64_t group, uint32_t generation)
 bool mesh_await_verdict(struct mesh *m, uint64_t group, uint32_t generation,
                         struct mesh_verdict *ret)
 {
-    const struct mesh_held *held;
+    const struct mesh_verdict_state *held;
 
     (void)pthread_mutex_lock(&m->lock);
-    held = find_held(m, group, generation);
+    held = find_verdict_state(m, group, generation);
     while (held && !held->settled) { /* the thread settles every verdict in the end */
         mesh_wait(m, INT64_MAX);
-        held = find_held(m, group, generation);
+        held = find_verdict_state(m, group, generation);
     }
     if (held)
         *ret = held->verdict;

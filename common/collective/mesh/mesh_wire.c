@@ -1,6 +1,7 @@
 /*
- * One writer and one reader of each body, side by side.  The reader keeps a `broken` flag instead
- * of a result after every field: what does not fit reads as zero and fails at the end.
+ * Encoding of the control messages.  One writer and one reader of each body, side by side.  The
+ * reader keeps a `broken` flag instead of a result after every field: what does not fit reads as
+ * zero and fails at the end.
  */
 #include "common/collective/mesh/mesh_wire.h"
 
@@ -156,7 +157,7 @@ static bool get_signature(struct reader *r, struct signature *ret)
     return is_there;
 }
 
-static void put_answer(struct writer *w, const struct mesh_answer *a)
+static void put_reply(struct writer *w, const struct mesh_reply *a)
 {
     put(w, a->question, 8);
     put(w, a->known, 1);
@@ -173,7 +174,7 @@ static void put_answer(struct writer *w, const struct mesh_answer *a)
     put(w, a->trail.hash, 8);
 }
 
-static void get_answer(struct reader *r, struct mesh_answer *a)
+static void get_reply(struct reader *r, struct mesh_reply *a)
 {
     a->question = get(r, 8);
     a->known = get_enum(r, 2);
@@ -202,7 +203,7 @@ static void get_verdict(struct reader *r, struct mesh_verdict *v)
 {
     v->fault = (enum fault)get_enum(r, FAULT_COUNT);
     v->culprit = (uint32_t)get(r, 4);
-    if (v->culprit > MESH_NOBODY)
+    if (v->culprit > MESH_RANK_UNKNOWN)
         r->broken = true;
     v->judge = get_rank(r);
     get_text(r, v->text, sizeof(v->text));
@@ -250,15 +251,15 @@ size_t mesh_message_encode(const struct mesh_message *message, unsigned char *by
         put(&w, message->number, 8);
     }
     if (message->kind == MESH_ASK)
-        put(&w, message->place, 8);
+        put(&w, message->trail_sequence, 8);
     else if (message->kind == MESH_LEAVE || message->kind == MESH_TRAIL)
         put(&w, message->hash, 8);
     else if (message->kind == MESH_HELLO)
         put_hello(&w, &message->hello);
     else if (message->kind == MESH_ITEM)
         put_item(&w, &message->item);
-    else if (message->kind == MESH_ANSWER)
-        put_answer(&w, &message->answer);
+    else if (message->kind == MESH_REPLY)
+        put_reply(&w, &message->reply);
     else if (message->kind == MESH_VERDICT)
         put_verdict(&w, &message->verdict);
     else if (message->kind == MESH_AGREE)
@@ -296,15 +297,15 @@ bool mesh_message_decode(const unsigned char *bytes, size_t length, struct mesh_
         ret->number = get(&r, 8);
     }
     if (ret->kind == MESH_ASK)
-        ret->place = get(&r, 8);
+        ret->trail_sequence = get(&r, 8);
     else if (ret->kind == MESH_LEAVE || ret->kind == MESH_TRAIL)
         ret->hash = get(&r, 8);
     else if (ret->kind == MESH_HELLO)
         get_hello(&r, &ret->hello);
     else if (ret->kind == MESH_ITEM)
         get_item(&r, &ret->item);
-    else if (ret->kind == MESH_ANSWER)
-        get_answer(&r, &ret->answer);
+    else if (ret->kind == MESH_REPLY)
+        get_reply(&r, &ret->reply);
     else if (ret->kind == MESH_VERDICT)
         get_verdict(&r, &ret->verdict);
     else if (ret->kind == MESH_AGREE)

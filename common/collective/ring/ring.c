@@ -1,13 +1,13 @@
 /*
- * The ring backend: has an operation go over the links of a transport in the way that ring_way.c
- * chooses, and says in plain words what went wrong locally.  Who is to blame, and time-outs, are
- * the core's matter.
+ * The ring backend: runs an operation over the links of a transport by the algorithm that
+ * ring_algorithm.c chooses, and reports local errors.  Finding the culprit and time-outs are up to
+ * the core.
  *
  * In the fast order float16 and bfloat16 are rounded at every hop of the ring and in every round of
  * doubling; in rank order once.
  *
- * A rank that leaves in order sends a header with COLLECTIVE_CLOSE on every link, so whoever still
- * expects something from it knows that it did not die.
+ * A rank that leaves in order sends a header with COLLECTIVE_CLOSE on every link, so that peers
+ * which still expect data can tell it from a dead rank.
  */
 #include "common/collective/ring/ring.h"
 
@@ -35,7 +35,7 @@ static_assert(sizeof(struct ring_work) <= COLLECTIVE_WORK_STATE, "a work's state
 /* ---- beginning ---- */
 
 /* The part of the output that is this rank's input, before anything moves. */
-static void place_own(const struct collective *g, const struct collective_args *a)
+static void copy_own_input(const struct collective *g, const struct collective_args *a)
 {
     size_t bytes = ring_block_bytes(a);
     const char *from = a->input;
@@ -66,7 +66,7 @@ static struct ring_operation make_operation(const struct collective *g,
                                             const struct collective_args *a,
                                             const struct signature *signature)
 {
-    /* Of nothing the caller may say NULL, and a run counts from what it is given. */
+    /* For count 0 the caller may pass NULL, on which pointer arithmetic is undefined. */
     static unsigned char nothing;
     struct ring_operation o = {
         .input = a->input != NULL ? a->input : &nothing,
@@ -90,20 +90,20 @@ static struct ring_operation make_operation(const struct collective *g,
 }
 
 void ring_begin(struct ring *r, const struct collective_args *args,
-                const struct signature *signature, struct ring_way way)
+                const struct signature *signature, struct ring_algorithm algorithm)
 {
     struct ring_operation operation = make_operation(&r->base, args, signature);
 
-    r->by = way.by;
-    if (way.by == BY_DOUBLING) {
+    r->by = algorithm.by;
+    if (algorithm.by == BY_DOUBLING) {
         doubling_run_init(&r->doubling_run, r->base.rank, r->base.world_size, ring_count(args),
                           dtype_size(args->dtype), &operation, &r->pairs);
-    } else if (way.by == BY_PAIRS) {
-        struct pairs_plan plan = ring_way_pairs(&r->base, args, way.pairs);
+    } else if (algorithm.by == BY_PAIRS) {
+        struct pairs_plan plan = ring_make_pairs_plan(&r->base, args, algorithm.pairs);
 
         pairs_run_init(&r->pairs_run, &plan, &operation, &r->pairs);
     } else {
-        struct ring_plan plan = ring_way_ring(r, args, way.ring);
+        struct ring_plan plan = ring_make_ring_plan(r, args, algorithm.ring);
 
         ring_run_init(&r->stream_run, &plan, &operation, &r->scratch);
     }
@@ -124,8 +124,9 @@ enum ring_outcome ring_advance(struct ring *r, int64_t until_ns)
 
 /* ---- ends ---- */
 
-/* A link has ended; its peer may have said why before.  True when io.trouble.header is that. */
-static bool has_said_why(struct ring *r)
+/* A link has ended: read what is left in it.  True when it holds another header
+ * (io.trouble.header), which explains the end. */
+static bool has_peer_header(struct ring *r)
 {
     static const struct ring_operation none = {.factor = 1.0}; /* no header equals its zeros */
     struct ring_flow last = {.peer = r->io.trouble.peer};
@@ -140,8 +141,8 @@ static bool has_said_why(struct ring *r)
     return outcome == RING_DIFFERS;
 }
 
-static enum run_outcome differs(struct ring *r, const struct collective_work *work,
-                                struct error *err)
+static enum run_outcome mismatch_outcome(struct ring *r, const struct collective_work *work,
+                                         struct error *err)
 {
     struct signature theirs;
 
@@ -160,8 +161,8 @@ static bool is_other_operation(const struct ring *r, const struct collective_wor
            !signature_equal(&theirs, &work->signature);
 }
 
-static enum run_outcome conclude(struct ring *r, const struct collective_work *work,
-                                 enum ring_outcome outcome, struct error *err)
+static enum run_outcome to_run_outcome(struct ring *r, const struct collective_work *work,
+                                       enum ring_outcome outcome, struct error *err)
 {
     unsigned peer = r->io.trouble.peer;
 
@@ -171,10 +172,10 @@ static enum run_outcome conclude(struct ring *r, const struct collective_work *w
     case RING_PAUSED:
         return RUN_PENDING;
     case RING_DIFFERS:
-        return differs(r, work, err);
+        return mismatch_outcome(r, work, err);
     case RING_LOST:
-        if (has_said_why(r) && is_other_operation(r, work))
-            return differs(r, work, err);
+        if (has_peer_header(r) && is_other_operation(r, work))
+            return mismatch_outcome(r, work, err);
         (void)error_set(err, STATUS_PEER_LOST, "the connection to rank %u ended", peer);
         break;
     case RING_FAILED:
@@ -217,13 +218,13 @@ static void count_collective(struct ring *r, uint64_t sent, uint64_t received)
 
 /* ---- one peer: send and receive ---- */
 
-static void begin_peer(struct ring *r, struct collective_work *work, struct ring_work *w)
+static void begin_transfer(struct ring *r, struct collective_work *work, struct ring_work *w)
 {
     struct signature signature = work->signature;
 
     signature.op = REDUCE_SUM;
     signature.order = REDUCE_FAST;
-    signature.call = COLLECTIVE_SEND; /* the receiver expects what the sender says */
+    signature.call = COLLECTIVE_SEND; /* the receiver expects the sender's signature */
     signature.root = work->args.call == COLLECTIVE_SEND ? work->args.root : r->base.rank;
     w->operation = make_operation(&r->base, &work->args, &signature);
     w->flow = (struct ring_flow){.peer = work->args.root, .total = ring_block_bytes(&work->args)};
@@ -231,15 +232,15 @@ static void begin_peer(struct ring *r, struct collective_work *work, struct ring
     work->total_bytes = w->flow.total;
 }
 
-static enum ring_outcome advance_peer(struct ring *r, struct ring_work *w, bool sends,
-                                      int64_t until_ns)
+static enum ring_outcome advance_transfer(struct ring *r, struct ring_work *w, bool sends,
+                                          int64_t until_ns)
 {
     struct ring_flow *f = &w->flow;
     struct ring_flow *flows[] = {f};
     enum ring_outcome outcome = RING_DONE;
 
     while (outcome == RING_DONE && !ring_flow_is_done(f)) {
-        struct transport_want want = {.peer = f->peer, .send = sends, .receive = !sends};
+        struct transport_interest interest = {.peer = f->peer, .send = sends, .receive = !sends};
         size_t left = (size_t)(f->total - f->done);
         bool moved = false;
         size_t got = 0;
@@ -252,15 +253,15 @@ static enum ring_outcome advance_peer(struct ring *r, struct ring_work *w, bool 
                                         left, &got, &moved);
         f->done += got;
         if (outcome == RING_DONE && !moved)
-            outcome = ring_flow_wait(&r->io, &want, flows, 1, until_ns);
+            outcome = ring_flow_wait(&r->io, &interest, flows, 1, until_ns);
         else if (outcome == RING_DONE && clock_now_ns() >= until_ns && !ring_flow_is_done(f))
             outcome = RING_PAUSED;
     }
     return outcome;
 }
 
-static enum run_outcome run_peer(struct ring *r, struct collective_work *work, int64_t until_ns,
-                                 struct error *err)
+static enum run_outcome run_transfer(struct ring *r, struct collective_work *work, int64_t until_ns,
+                                     struct error *err)
 {
     struct ring_work *w = (struct ring_work *)(void *)work->backend;
     bool sends = work->args.call == COLLECTIVE_SEND;
@@ -272,8 +273,8 @@ static enum run_outcome run_peer(struct ring *r, struct collective_work *work, i
         return RUN_PENDING; /* an earlier one has the link */
     *owner = work;
     if (!w->begun)
-        begin_peer(r, work, w);
-    outcome = advance_peer(r, w, sends, until_ns);
+        begin_transfer(r, work, w);
+    outcome = advance_transfer(r, w, sends, until_ns);
     if (outcome == RING_DONE)
         outcome = ring_flow_flush(&r->io, until_ns);
     work->done_bytes = w->flow.done;
@@ -281,7 +282,7 @@ static enum run_outcome run_peer(struct ring *r, struct collective_work *work, i
         *owner = NULL;
         count_done(r, sends ? w->flow.done : 0, sends ? 0 : w->flow.done, sends, !sends);
     }
-    return conclude(r, work, outcome, err);
+    return to_run_outcome(r, work, outcome, err);
 }
 
 /* ---- running ---- */
@@ -292,14 +293,14 @@ static void begin_collective(struct ring *r, struct collective_work *work)
     uint64_t tx;
     uint64_t rx;
 
-    place_own(&r->base, &work->args);
-    ring_begin(r, &work->args, &work->signature, ring_choose_way(r, &work->args));
+    copy_own_input(&r->base, &work->args);
+    ring_begin(r, &work->args, &work->signature, ring_choose_algorithm(r, &work->args));
     ring_expected_bytes(&r->base, &work->args, &tx, &rx);
     work->total_bytes = tx + rx;
     w->begun = true;
 }
 
-static void tell(void *argument, uint64_t moved)
+static void report_ring_progress(void *argument, uint64_t moved)
 {
     collective_progress(argument, moved);
 }
@@ -328,7 +329,7 @@ static enum run_outcome run_collective(struct ring *r, struct collective_work *w
     work->done_bytes = sent + received;
     if (outcome == RING_DONE)
         count_collective(r, sent, received);
-    return conclude(r, work, outcome, err);
+    return to_run_outcome(r, work, outcome, err);
 }
 
 void ring_watch(struct ring *r)
@@ -347,20 +348,20 @@ static enum run_outcome ring_run(struct collective *group, struct collective_wor
     enum run_outcome outcome;
 
     ring_watch(r);
-    r->io.moved = r->io.told = work->done_bytes;
+    r->io.moved = r->io.reported = work->done_bytes;
     r->io.waited_ns = work->waited_ns;
-    r->io.tell = tell;
-    r->io.tell_argument = work;
+    r->io.report_progress = report_ring_progress;
+    r->io.progress_argument = work;
     outcome =
-        is_transfer ? run_peer(r, work, until_ns, err) : run_collective(r, work, until_ns, err);
+        is_transfer ? run_transfer(r, work, until_ns, err) : run_collective(r, work, until_ns, err);
     work->waited_ns = r->io.waited_ns;
     return outcome;
 }
 
 /* ---- lifetime ---- */
 
-/* Tell every peer that this rank leaves in order. */
-static void say_goodbye(struct ring *r)
+/* Send a COLLECTIVE_CLOSE header to every peer. */
+static void send_close_headers(struct ring *r)
 {
     struct signature leave = {.call = COLLECTIVE_CLOSE,
                               .group = r->base.id,
@@ -382,7 +383,7 @@ static void ring_close(struct collective *group)
 
     if (r->io.transport) {
         if (in_order)
-            say_goodbye(r);
+            send_close_headers(r);
         r->io.transport->ops->close(r->io.transport, in_order);
     }
     ring_scratch_release(&r->scratch);
@@ -405,7 +406,7 @@ static enum status find_transport(const struct collective *group, const struct t
     return error_set(err, STATUS_CONFIG, "unknown transport '%s'; the ring has tcp, grpc", name);
 }
 
-static enum status allocate(struct ring *r, struct error *err)
+static enum status allocate_scratch(struct ring *r, struct error *err)
 {
     unsigned n = r->base.world_size;
     enum status status = ring_scratch_init(&r->scratch, r->io.segment_bytes, err);
@@ -432,7 +433,7 @@ static enum status ring_open(struct collective *group, int64_t deadline_ns, stru
     r->io.alarm_fd = -1;
     r->io.segment_bytes = (segment < SEGMENT_MIN ? SEGMENT_MIN : segment) / 64 * 64;
     if (status == STATUS_OK)
-        status = allocate(r, err);
+        status = allocate_scratch(r, err);
     if (status != STATUS_OK || group->world_size == 1)
         return status;
     status = transport->open(group, deadline_ns, &r->io.transport, err);

@@ -1,7 +1,7 @@
 /*
- * A fixed number of connections may be pending at a time, each with the bytes of its hello so far;
- * one poll(2) watches them and the listening socket, so a client that connects and stays silent
- * holds nobody up.
+ * Accepts the data connections of higher ranks.  A fixed number of connections may be pending at a
+ * time, each with the bytes of its hello so far; one poll(2) watches them and the listening socket,
+ * so a client that connects and stays silent delays no other.
  */
 #include "common/collective/ring/ring_accept.h"
 
@@ -31,17 +31,17 @@ struct acceptor {
     struct ring_connections *connections;
     struct pending pending[PENDING_MAX]; /* in order of arrival */
     size_t length;
-    unsigned strangers;
-    char last_stranger[128];
+    unsigned rejected;
+    char last_rejection[128];
 };
 
 /* Where the descriptor of a rank's stream is kept. */
-static int *place_of(const struct acceptor *a, uint32_t rank, uint32_t stream)
+static int *fd_of(const struct acceptor *a, uint32_t rank, uint32_t stream)
 {
     return &a->connections->fds[rank * a->connections->stride + stream];
 }
 
-static void drop(struct acceptor *a, size_t index)
+static void remove_pending(struct acceptor *a, size_t index)
 {
     if (a->pending[index].fd >= 0)
         (void)close(a->pending[index].fd);
@@ -50,16 +50,16 @@ static void drop(struct acceptor *a, size_t index)
             (a->length - index) * sizeof(a->pending[0]));
 }
 
-static void turn_away(struct acceptor *a, size_t index, const char *why)
+static void reject_pending(struct acceptor *a, size_t index, const char *why)
 {
-    a->strangers++;
-    (void)snprintf(a->last_stranger, sizeof(a->last_stranger), "%s", why);
-    drop(a, index);
+    a->rejected++;
+    (void)snprintf(a->last_rejection, sizeof(a->last_rejection), "%s", why);
+    remove_pending(a, index);
 }
 
-/* Is a complete hello one that is waited for?  Writes why not. */
-static bool is_wanted(const struct acceptor *a, const unsigned char *bytes,
-                      struct ring_hello *ret_hello, char *why, size_t size)
+/* Is a complete hello expected?  Else writes the reason. */
+static bool check_hello(const struct acceptor *a, const unsigned char *bytes,
+                        struct ring_hello *ret_hello, char *why, size_t size)
 {
     const struct ring_hello *self = a->self;
     struct ring_hello hello = {.rank = 0};
@@ -75,7 +75,7 @@ static bool is_wanted(const struct acceptor *a, const unsigned char *bytes,
         (void)snprintf(why, size, "it did not know the cookie");
     else if (hello.rank <= self->rank || hello.rank >= self->world_size ||
              hello.stream >= a->connections->counts[hello.rank] ||
-             *place_of(a, hello.rank, hello.stream) >= 0)
+             *fd_of(a, hello.rank, hello.stream) >= 0)
         (void)snprintf(why, size, "it was rank %" PRIu32 ", stream %" PRIu32, hello.rank,
                        hello.stream);
     else {
@@ -86,7 +86,7 @@ static bool is_wanted(const struct acceptor *a, const unsigned char *bytes,
 }
 
 /* A fresh connection has room for a few bytes. */
-static void welcome(struct acceptor *a, size_t index, const struct ring_hello *peer)
+static void accept_peer(struct acceptor *a, size_t index, const struct ring_hello *peer)
 {
     struct ring_hello answer = *a->self;
     unsigned char bytes[RING_HELLO_BYTES];
@@ -96,34 +96,34 @@ static void welcome(struct acceptor *a, size_t index, const struct ring_hello *p
     answer.stream = peer->stream;
     ring_hello_encode(&answer, bytes);
     if (send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof(bytes)) {
-        turn_away(a, index, "it left at once");
+        reject_pending(a, index, "it left at once");
         return;
     }
-    *place_of(a, peer->rank, peer->stream) = fd;
+    *fd_of(a, peer->rank, peer->stream) = fd;
     a->pending[index].fd = -1;
-    drop(a, index);
+    remove_pending(a, index);
 }
 
 static void read_pending(struct acceptor *a, size_t index)
 {
     struct pending *p = &a->pending[index];
-    char why[sizeof(a->last_stranger)];
+    char why[sizeof(a->last_rejection)];
     struct ring_hello hello;
     ssize_t got = recv(p->fd, p->hello + p->bytes, RING_HELLO_BYTES - p->bytes, 0);
 
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
         return;
     if (got <= 0) {
-        turn_away(a, index, "it left without a word");
+        reject_pending(a, index, "it left without a word");
         return;
     }
     p->bytes += (size_t)got;
     if (p->bytes < RING_HELLO_BYTES)
         return;
-    if (is_wanted(a, p->hello, &hello, why, sizeof(why)))
-        welcome(a, index, &hello);
+    if (check_hello(a, p->hello, &hello, why, sizeof(why)))
+        accept_peer(a, index, &hello);
     else
-        turn_away(a, index, why);
+        reject_pending(a, index, why);
 }
 
 static enum status add_pending(struct acceptor *a, struct error *err)
@@ -134,7 +134,7 @@ static enum status add_pending(struct acceptor *a, struct error *err)
     if (status != STATUS_OK)
         return status == STATUS_TIMEOUT ? STATUS_OK : status; /* it left again before we looked */
     if (a->length == PENDING_MAX)
-        turn_away(a, 0, "it said nothing");
+        reject_pending(a, 0, "it said nothing");
     a->pending[a->length++] = (struct pending){.fd = fd};
     return STATUS_OK;
 }
@@ -155,18 +155,18 @@ static uint32_t find_missing(const struct acceptor *a)
 
     for (; rank < a->self->world_size; rank++)
         for (uint32_t s = 0; s < a->connections->counts[rank]; s++)
-            if (*place_of(a, rank, s) < 0)
+            if (*fd_of(a, rank, s) < 0)
                 return rank;
     return rank;
 }
 
-static enum status timed_out(const struct acceptor *a, uint32_t missing, struct error *err)
+static enum status missing_rank_error(const struct acceptor *a, uint32_t missing, struct error *err)
 {
-    if (a->strangers == 0)
+    if (a->rejected == 0)
         return error_set(err, STATUS_TIMEOUT, "rank %" PRIu32 " did not connect", missing);
     return error_set(err, STATUS_TIMEOUT,
                      "rank %" PRIu32 " did not connect (%u others were turned away; the last: %s)",
-                     missing, a->strangers, a->last_stranger);
+                     missing, a->rejected, a->last_rejection);
 }
 
 static enum status wait_for_all(struct acceptor *a, int64_t deadline_ns, struct error *err)
@@ -187,7 +187,7 @@ static enum status wait_for_all(struct acceptor *a, int64_t deadline_ns, struct 
             return error_set_errno(err, errno, "cannot wait for rank %" PRIu32, missing);
         read_ready(a, fds, count);
         if (left_ms == 0)
-            return timed_out(a, missing, err);
+            return missing_rank_error(a, missing, err);
         status = fds[count].revents ? add_pending(a, err) : STATUS_OK;
         if (status != STATUS_OK)
             return status;
@@ -202,6 +202,6 @@ enum status ring_accept(int listen_fd, const struct ring_hello *self, const uint
     enum status status = wait_for_all(&a, deadline_ns, err);
 
     while (a.length > 0)
-        drop(&a, a.length - 1);
+        remove_pending(&a, a.length - 1);
     return status;
 }

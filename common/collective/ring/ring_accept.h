@@ -1,5 +1,6 @@
 /*
- * ring_accept: waits on a listening socket for all higher ranks among whoever connects.
+ * ring_accept: accepts the connections of all higher ranks on a listening socket and rejects
+ * others.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_RING_ACCEPT_H
 #define SPARRING_COMMON_COLLECTIVE_RING_ACCEPT_H
@@ -19,13 +20,12 @@ struct ring_connections {
 };
 
 /*
- * Accept until every rank above self->rank has said its hello on each of its streams, and answer
- * each with ours.  Connections that say anything else are closed; silent ones are kept waiting, and
- * the oldest makes room for a newer one.  STATUS_TIMEOUT names the first rank that is missing, how
- * many strangers there were and what the last one said.
- *   self     this rank, with its own cookie: what the others must know
- *   cookies  [world_size], what goes into the answers
- *   c        says how many; its descriptors are filled
+ * Accept until every rank above self->rank has sent its hello on each of its streams, and reply to
+ * each with ours.  Connections that send anything else are closed; silent ones are kept waiting,
+ * and the oldest makes room for a newer one.  STATUS_TIMEOUT names the first rank that is missing,
+ * how many connections were rejected and why the last one was. self     this rank, with its own
+ * cookie: what the others must know cookies  [world_size], what goes into the answers c        says
+ * how many; its descriptors are filled
  */
 enum status ring_accept(int listen_fd, const struct ring_hello *self, const uint64_t *cookies,
                         int64_t deadline_ns, struct ring_connections *c, struct error *err);

@@ -1,7 +1,7 @@
 /*
- * The order of the steps cannot deadlock: a connect succeeds as soon as the peer listens (the
- * kernel accepts for it), so all hellos go out before this rank accepts, and the answers are read
- * last.
+ * Connects a group by TCP.  The order of the steps cannot deadlock: a connect succeeds as soon as
+ * the peer listens (the kernel accepts for it), so all hellos go out before this rank accepts, and
+ * the replies are read last.
  */
 #include "common/collective/ring/ring_connect.h"
 
@@ -9,7 +9,7 @@
 #include "common/base/memory.h"
 #include "common/base/net.h"
 #include "common/collective/ring/ring_accept.h"
-#include "common/collective/ring/ring_place.h"
+#include "common/collective/ring/ring_endpoint.h"
 #include "common/collective/ring/ring_wire.h"
 
 #include <stdlib.h>
@@ -22,8 +22,8 @@ struct joining {
     int64_t deadline_ns;
     struct endpoint self;
     int listen_fd;
-    struct ring_place *places; /* owned: of every rank */
-    uint64_t *cookies;         /* owned: likewise */
+    struct ring_endpoint *endpoints; /* owned: of every rank */
+    uint64_t *cookies;               /* owned: likewise */
     struct ring_connections *connections;
     bool tunable;
 };
@@ -38,25 +38,25 @@ static struct ring_hello hello_to(const struct joining *j, unsigned peer, unsign
                                .stream = stream};
 }
 
-static enum status exchange_places(struct joining *j, struct error *err)
+static enum status exchange_endpoints(struct joining *j, struct error *err)
 {
     unsigned n = j->group->world_size;
-    enum status status = mem_calloc(n, sizeof(*j->places), "addresses", &j->places, err);
+    enum status status = mem_calloc(n, sizeof(*j->endpoints), "addresses", &j->endpoints, err);
 
     if (status == STATUS_OK)
         status = mem_calloc(n, sizeof(*j->cookies), "cookies", &j->cookies, err);
     if (status == STATUS_OK)
-        status = ring_places_exchange(j->group, &j->self, j->group->streams, j->deadline_ns,
-                                      j->places, err);
+        status = ring_endpoints_exchange(j->group, &j->self, j->group->streams, j->deadline_ns,
+                                         j->endpoints, err);
     for (unsigned r = 0; r < n && status == STATUS_OK; r++)
-        j->cookies[r] = j->places[r].cookie;
+        j->cookies[r] = j->endpoints[r].cookie;
     return status;
 }
 
 /* Does the link from `rank` to its right neighbour join two hosts? */
 static bool leaves_host(const struct joining *j, unsigned rank)
 {
-    return j->places[rank].host != j->places[(rank + 1) % j->group->world_size].host;
+    return j->endpoints[rank].host != j->endpoints[(rank + 1) % j->group->world_size].host;
 }
 
 static void count_streams(struct joining *j)
@@ -66,7 +66,7 @@ static void count_streams(struct joining *j)
 
     for (unsigned r = 0; r < g->world_size; r++) {
         j->connections->counts[r] = g->streams > 0 ? g->streams : 1;
-        j->connections->local[r] = j->places[r].host == j->places[g->rank].host;
+        j->connections->local[r] = j->endpoints[r].host == j->endpoints[g->rank].host;
         j->tunable |= g->streams == 0 && leaves_host(j, r);
     }
     if (g->streams == 0 && leaves_host(j, g->rank))
@@ -75,7 +75,7 @@ static void count_streams(struct joining *j)
         j->connections->counts[left] = RING_STREAMS_TUNED;
 }
 
-static int *place_of(const struct joining *j, unsigned peer, unsigned stream)
+static int *fd_of(const struct joining *j, unsigned peer, unsigned stream)
 {
     return &j->connections->fds[peer * j->connections->stride + stream];
 }
@@ -85,8 +85,8 @@ static enum status connect_one(struct joining *j, unsigned peer, unsigned stream
     struct ring_hello hello = hello_to(j, peer, stream);
     unsigned char bytes[RING_HELLO_BYTES];
     struct endpoint e = {.port = 0};
-    int *fd = place_of(j, peer, stream);
-    enum status status = ring_place_endpoint(&j->places[peer], &j->self, &e, err);
+    int *fd = fd_of(j, peer, stream);
+    enum status status = ring_endpoint_parse(&j->endpoints[peer], &j->self, &e, err);
 
     if (status != STATUS_OK)
         return status;
@@ -117,7 +117,7 @@ static enum status read_answer(struct joining *j, unsigned peer, unsigned stream
     unsigned char bytes[RING_HELLO_BYTES];
     unsigned char expected[RING_HELLO_BYTES];
     enum status status =
-        net_recv_all(*place_of(j, peer, stream), bytes, sizeof(bytes), j->deadline_ns, err);
+        net_recv_all(*fd_of(j, peer, stream), bytes, sizeof(bytes), j->deadline_ns, err);
 
     wanted.rank = peer;
     ring_hello_encode(&wanted, expected);
@@ -129,11 +129,11 @@ static enum status read_answer(struct joining *j, unsigned peer, unsigned stream
     return STATUS_OK;
 }
 
-static enum status join(struct joining *j, struct error *err)
+static enum status join_ranks(struct joining *j, struct error *err)
 {
     struct collective *g = j->group;
     struct ring_hello self;
-    enum status status = exchange_places(j, err);
+    enum status status = exchange_endpoints(j, err);
 
     if (status != STATUS_OK)
         return status;
@@ -162,10 +162,10 @@ enum status ring_connect(struct collective *group, int64_t deadline_ns, struct r
     ring_choose_host(group, j.self.host);
     status = net_listen(&j.self, "the ring's interface", &j.listen_fd, &j.self.port, err);
     if (status == STATUS_OK)
-        status = join(&j, err);
+        status = join_ranks(&j, err);
     if (j.listen_fd >= 0)
         (void)close(j.listen_fd);
-    free(j.places);
+    free(j.endpoints);
     free(j.cookies);
     if (status == STATUS_OK)
         *ret_tunable = j.tunable;

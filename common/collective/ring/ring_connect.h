@@ -1,9 +1,8 @@
 /*
  * ring_connect: joins the ranks of a group by TCP, every one to every other, with several
- * connections for each pair.  Every rank listens, tells its address and a random cookie to the
+ * connections for each pair.  Every rank listens, sends its address and a random cookie to the
  * group (collective_exchange), connects to all lower ranks and accepts all higher ones; both ends
- * say hello, so a stranger on the port, or a rank of another group, is turned away and does no
- * harm.
+ * send a hello, so that other programs and ranks of other groups are rejected.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_RING_CONNECT_H
 #define SPARRING_COMMON_COLLECTIVE_RING_CONNECT_H

@@ -1,6 +1,6 @@
 /*
- * One step at a time: send and receive what it asks for, then reduce.  A peer that is a step ahead
- * may have sent more already; that waits in its link.
+ * Recursive doubling, one step at a time: send and receive as the step requires, then reduce.  A
+ * peer that is a step ahead may have sent more already; that waits in its link.
  */
 #include "common/collective/ring/ring_doubling.h"
 
@@ -13,10 +13,10 @@
 
 /* ---- the plan ---- */
 
-/* Of the ranks that take part in the rounds, `place` is this one's number: back to ranks. */
-static unsigned rank_at(unsigned place, unsigned folded)
+/* Of the ranks that take part in the rounds, `position` is this one's number: back to ranks. */
+static unsigned rank_at(unsigned position, unsigned folded)
 {
-    return place < folded ? 2 * place + 1 : place + folded;
+    return position < folded ? 2 * position + 1 : position + folded;
 }
 
 bool doubling_step(unsigned rank, unsigned world_size, unsigned step, struct doubling_step *ret)
@@ -25,13 +25,13 @@ bool doubling_step(unsigned rank, unsigned world_size, unsigned step, struct dou
     unsigned rounds = 0;
     unsigned folded; /* pairs before the rounds */
     bool paired;
-    unsigned place;
+    unsigned position;
 
     for (; power * 2 <= world_size; power *= 2)
         rounds++;
     folded = world_size - power;
     paired = rank < 2 * folded;
-    place = paired ? rank / 2 : rank - folded;
+    position = paired ? rank / 2 : rank - folded;
     *ret = (struct doubling_step){.peer = rank ^ 1u};
     if (paired && rank % 2 == 0) {
         ret->sends = step == 0;
@@ -49,7 +49,7 @@ bool doubling_step(unsigned rank, unsigned world_size, unsigned step, struct dou
     }
     if (step >= rounds)
         return false;
-    *ret = (struct doubling_step){.peer = rank_at(place ^ (1u << step), folded),
+    *ret = (struct doubling_step){.peer = rank_at(position ^ (1u << step), folded),
                                   .sends = true,
                                   .receives = true,
                                   .reduces = true,
@@ -76,9 +76,9 @@ static const unsigned char *value_of(const struct doubling_run *run)
     return run->reduced ? run->operation.output : run->operation.input;
 }
 
-static unsigned char *slot_of(const struct doubling_run *run)
+static unsigned char *buffer_of(const struct doubling_run *run)
 {
-    return run->scratch->slots + run->now.peer * run->scratch->slot_bytes;
+    return run->scratch->buffers + run->now.peer * run->scratch->buffer_bytes;
 }
 
 static void begin_step(struct doubling_run *run)
@@ -102,7 +102,7 @@ void doubling_run_init(struct doubling_run *run, unsigned rank, unsigned world_s
                        size_t size, const struct ring_operation *operation,
                        struct pairs_scratch *scratch)
 {
-    assert(count * size <= scratch->slot_bytes);
+    assert(count * size <= scratch->buffer_bytes);
     *run = (struct doubling_run){.rank = rank,
                                  .world_size = world_size,
                                  .count = count,
@@ -124,7 +124,7 @@ static void reduce_step(struct doubling_run *run)
     void *output = o->output;
 
     inputs[mine] = value_of(run);
-    inputs[1 - mine] = slot_of(run);
+    inputs[1 - mine] = buffer_of(run);
     factors[mine] = run->reduced ? 1.0 : o->factor;
     factors[1 - mine] = run->in.factor;
     reduction.factors = o->has_factors ? factors : NULL;
@@ -145,9 +145,9 @@ static void end_step(struct doubling_run *run)
     begin_step(run);
 }
 
-static enum ring_outcome move(struct ring_io *io, struct doubling_run *run, bool *moved)
+static enum ring_outcome move_step_bytes(struct ring_io *io, struct doubling_run *run, bool *moved)
 {
-    unsigned char *target = run->now.reduces ? slot_of(run) : run->operation.output;
+    unsigned char *target = run->now.reduces ? buffer_of(run) : run->operation.output;
     enum ring_outcome outcome = RING_DONE;
     size_t got = 0;
 
@@ -165,19 +165,19 @@ static enum ring_outcome move(struct ring_io *io, struct doubling_run *run, bool
 static enum ring_outcome wait_for_move(struct ring_io *io, struct doubling_run *run,
                                        int64_t until_ns)
 {
-    struct transport_want wants[2];
+    struct transport_interest interests[2];
     struct ring_flow *flows[2];
     size_t count = 0;
 
     if (!ring_flow_is_done(&run->out)) {
         flows[count] = &run->out;
-        wants[count++] = (struct transport_want){.peer = run->out.peer, .send = true};
+        interests[count++] = (struct transport_interest){.peer = run->out.peer, .send = true};
     }
     if (!ring_flow_is_done(&run->in)) {
         flows[count] = &run->in;
-        wants[count++] = (struct transport_want){.peer = run->in.peer, .receive = true};
+        interests[count++] = (struct transport_interest){.peer = run->in.peer, .receive = true};
     }
-    return ring_flow_wait(io, wants, flows, count, until_ns);
+    return ring_flow_wait(io, interests, flows, count, until_ns);
 }
 
 enum ring_outcome doubling_run(struct ring_io *io, struct doubling_run *run, int64_t until_ns)
@@ -186,7 +186,7 @@ enum ring_outcome doubling_run(struct ring_io *io, struct doubling_run *run, int
 
     while (run->active) {
         bool moved = false;
-        enum ring_outcome outcome = move(io, run, &moved);
+        enum ring_outcome outcome = move_step_bytes(io, run, &moved);
 
         if (outcome == RING_DONE && ring_flow_is_done(&run->out) && ring_flow_is_done(&run->in))
             end_step(run);

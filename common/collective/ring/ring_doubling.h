@@ -32,7 +32,7 @@ bool doubling_step(unsigned rank, unsigned world_size, unsigned step, struct dou
 void doubling_bytes(unsigned rank, unsigned world_size, size_t bytes, uint64_t *ret_sent,
                     uint64_t *ret_received);
 
-/* One operation in progress; its message fits in a slot of the scratch. */
+/* One operation in progress; its message fits in a buffer of the scratch. */
 struct doubling_run {
     unsigned rank, world_size;
     size_t count, size, bytes;       /* elements, bytes per element, all of them */

@@ -1,5 +1,6 @@
 /*
- * Header and data go out, and come in, with one system call where both are there.
+ * One direction of a link.  Header and data go out, and come in, with one system call where both
+ * are there.
  */
 #include "common/collective/ring/ring_flow.h"
 
@@ -8,7 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define TELL_BYTES 65536 /* payload between two reports of progress */
+#define REPORT_BYTES 65536 /* payload between two reports of progress */
 
 static size_t smaller(size_t a, size_t b)
 {
@@ -23,10 +24,10 @@ bool ring_flow_is_done(const struct ring_flow *f)
 static void count_moved(struct ring_io *io, size_t bytes)
 {
     io->moved += bytes;
-    if (!io->tell || io->moved - io->told < TELL_BYTES)
+    if (!io->report_progress || io->moved - io->reported < REPORT_BYTES)
         return;
-    io->told = io->moved;
-    io->tell(io->tell_argument, io->moved);
+    io->reported = io->moved;
+    io->report_progress(io->progress_argument, io->moved);
 }
 
 static enum ring_outcome io_trouble(struct ring_io *io, const struct ring_flow *f, ssize_t result)
@@ -104,13 +105,13 @@ enum ring_outcome ring_flow_receive(struct ring_io *io, const struct ring_operat
     return RING_DONE;
 }
 
-static bool unblock(const struct transport_want *wants, struct ring_flow *const *flows,
+static bool unblock(const struct transport_interest *interests, struct ring_flow *const *flows,
                     size_t count)
 {
     bool any = false;
 
     for (size_t i = 0; i < count; i++) {
-        if (wants[i].can_send || wants[i].can_receive) {
+        if (interests[i].can_send || interests[i].can_receive) {
             flows[i]->blocked = false;
             any = true;
         }
@@ -129,7 +130,7 @@ static void count_waited(struct ring_io *io, int64_t since_ns, int64_t until_ns)
         io->waited_ns += now_ns - since_ns;
 }
 
-enum ring_outcome ring_flow_wait(struct ring_io *io, struct transport_want *wants,
+enum ring_outcome ring_flow_wait(struct ring_io *io, struct transport_interest *interests,
                                  struct ring_flow *const *flows, size_t count, int64_t until_ns)
 {
     struct transport *t = io->transport;
@@ -137,13 +138,13 @@ enum ring_outcome ring_flow_wait(struct ring_io *io, struct transport_want *want
     for (;;) {
         int64_t since_ns = clock_now_ns();
 
-        if (!t->ops->wait(t, wants, count, io->alarm_fd, until_ns)) {
-            io->trouble.peer = count > 0 ? wants[0].peer : 0;
+        if (!t->ops->wait(t, interests, count, io->alarm_fd, until_ns)) {
+            io->trouble.peer = count > 0 ? interests[0].peer : 0;
             io->trouble.error_number = errno;
             return RING_FAILED;
         }
         count_waited(io, since_ns, until_ns);
-        if (unblock(wants, flows, count)) /* bytes that trickle in must not outlast the time */
+        if (unblock(interests, flows, count)) /* bytes that trickle in must not outlast the time */
             return since_ns < until_ns && clock_now_ns() >= until_ns ? RING_PAUSED : RING_DONE;
         if ((io->alarm && atomic_load(io->alarm)) || clock_now_ns() >= until_ns)
             return RING_PAUSED;

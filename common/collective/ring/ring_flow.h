@@ -1,6 +1,6 @@
 /*
  * ring_flow: one direction of one link during one operation: a header, then the operation's bytes.
- * What is done with the bytes is the executors' matter (ring_stream, ring_pairs).
+ * The executors (ring_stream, ring_pairs, ring_doubling) process the bytes.
  * Threads: one caller at a time.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_RING_FLOW_H
@@ -23,7 +23,7 @@ enum ring_outcome {
     RING_FAILED,  /* a system call failed; trouble.error_number */
 };
 
-/* What an unhappy outcome was. */
+/* Details of RING_LOST, RING_DIFFERS and RING_FAILED. */
 struct ring_trouble {
     unsigned peer;
     int error_number;
@@ -36,11 +36,11 @@ struct ring_io {
     const atomic_bool *alarm;    /* borrowed; NULL: none.  Raised, it ends waiting ... */
     int alarm_fd;                /* ... and so this is readable; -1: none */
     size_t segment_bytes;        /* at most so many bytes in one system call */
-    uint64_t moved;              /* payload bytes sent and received, for tell, ... */
-    uint64_t told;               /* ... which knows of so many */
+    uint64_t moved;              /* payload bytes sent and received, for report_progress, ... */
+    uint64_t reported;           /* ... as of its last call */
     int64_t waited_ns;           /* blocked in ring_flow_wait */
-    void (*tell)(void *argument, uint64_t moved); /* now and then; NULL: nobody wants to know */
-    void *tell_argument;
+    void (*report_progress)(void *argument, uint64_t moved); /* every REPORT_BYTES; NULL: none */
+    void *progress_argument;
     struct ring_trouble trouble;
 };
 
@@ -78,9 +78,10 @@ enum ring_outcome ring_flow_receive(struct ring_io *io, const struct ring_operat
                                     struct ring_flow *f, void *data, size_t bytes, size_t *ret_got,
                                     bool *moved);
 
-/* Wait for the wants and unblock the flows that can move (flows[i] belongs to wants[i]): RING_DONE
- * when there is one, RING_PAUSED when until_ns passed meanwhile or the alarm came first. */
-enum ring_outcome ring_flow_wait(struct ring_io *io, struct transport_want *wants,
+/* Wait for the interests and unblock the flows that can move (flows[i] belongs to interests[i]):
+ * RING_DONE when there is one, RING_PAUSED when until_ns passed meanwhile or the alarm came first.
+ */
+enum ring_outcome ring_flow_wait(struct ring_io *io, struct transport_interest *interests,
                                  struct ring_flow *const *flows, size_t count, int64_t until_ns);
 
 /* Wait until what was sent is on its way, whatever becomes of this process. */

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LINGER_MS 5000 /* for peers to read what is theirs, and for core to let go of memory */
+#define CLOSE_WAIT_MS 5000 /* for peers to read the rest, and for core to release memory */
 
 static struct grpc_link *link_of(struct transport *head, unsigned peer)
 {
@@ -89,7 +89,7 @@ static uint64_t count_waiting(struct grpc_link *link, bool *ret_ended)
 }
 
 /* The oldest message is used up. */
-static void retire_message(struct grpc_link *link)
+static void consume_message(struct grpc_link *link)
 {
     bool was_full;
 
@@ -107,23 +107,23 @@ static ssize_t links_receive(struct transport *head, unsigned peer, const struct
                              int count)
 {
     struct grpc_link *link = link_of(head, peer);
-    size_t slot = link->read % GRPC_WINDOW; /* only this thread changes it */
+    size_t window_index = link->read % GRPC_WINDOW; /* only this thread changes it */
     size_t done = 0;
     bool ended;
 
     if (count_waiting(link, &ended) == 0)
         return ended ? TRANSPORT_ENDED : 0;
     for (int i = 0; i < count; i++) {
-        size_t left = link->in_bytes[slot] - link->taken;
+        size_t left = link->in_bytes[window_index] - link->taken;
         size_t some = parts[i].iov_len < left ? parts[i].iov_len : left;
 
         if (some > 0)
-            memcpy(parts[i].iov_base, link->in[slot] + link->taken, some);
+            memcpy(parts[i].iov_base, link->in[window_index] + link->taken, some);
         link->taken += some;
         done += some;
     }
-    if (link->taken == link->in_bytes[slot])
-        retire_message(link);
+    if (link->taken == link->in_bytes[window_index])
+        consume_message(link);
     return (ssize_t)done;
 }
 
@@ -145,12 +145,12 @@ static bool links_are_flushed(struct transport *head)
     return all_released((struct grpc_links *)head);
 }
 
-static bool find_ready(struct grpc_links *l, struct transport_want *wants, size_t count)
+static bool find_ready(struct grpc_links *l, struct transport_interest *interests, size_t count)
 {
     bool any = false;
 
     for (size_t i = 0; i < count; i++) {
-        struct transport_want *w = &wants[i];
+        struct transport_interest *w = &interests[i];
         struct grpc_link *link = &l->links[w->peer];
         bool ended;
         uint64_t waiting = count_waiting(link, &ended);
@@ -162,7 +162,7 @@ static bool find_ready(struct grpc_links *l, struct transport_want *wants, size_
     return any;
 }
 
-static bool links_wait(struct transport *head, struct transport_want *wants, size_t count,
+static bool links_wait(struct transport *head, struct transport_interest *interests, size_t count,
                        int alarm_fd, int64_t until_ns)
 {
     struct grpc_links *l = (struct grpc_links *)head;
@@ -177,11 +177,11 @@ static bool links_wait(struct transport *head, struct transport_want *wants, siz
         left.tv_nsec = (long)(left_ns % 1000000000);
     }
     (void)!read(l->event_fd, &events, sizeof(events)); /* before looking: none is missed */
-    if (find_ready(l, wants, count) || (count == 0 && all_released(l)))
+    if (find_ready(l, interests, count) || (count == 0 && all_released(l)))
         return true;
     if (ppoll(fds, 2, &left, NULL) < 0 && errno != EINTR)
         return false;
-    (void)find_ready(l, wants, count);
+    (void)find_ready(l, interests, count);
     return true;
 }
 
@@ -204,9 +204,9 @@ static bool all_ended_or_lost(struct grpc_links *l)
     return all_ended(l) || (l->alarm && atomic_load(&l->alarm->raised));
 }
 
-static bool wait_until(struct grpc_links *l, links_condition *holds)
+static bool wait_for_condition(struct grpc_links *l, links_condition *holds)
 {
-    int64_t deadline_ns = clock_deadline_ns(LINGER_MS);
+    int64_t deadline_ns = clock_deadline_ns(CLOSE_WAIT_MS);
 
     for (;;) {
         struct pollfd changed[2] = {{.fd = l->event_fd, .events = POLLIN},
@@ -223,7 +223,7 @@ static bool wait_until(struct grpc_links *l, links_condition *holds)
 }
 
 /* What still comes is of no interest, but the end of each call comes behind it. */
-static void drop_the_rest(struct grpc_links *l)
+static void discard_incoming(struct grpc_links *l)
 {
     atomic_store(&l->closing, true);
     for (unsigned r = 0; r < l->world_size; r++)
@@ -232,9 +232,9 @@ static void drop_the_rest(struct grpc_links *l)
 }
 
 /* End every call behind what was sent, and wait until the peers have read it. */
-static void leave(struct grpc_links *l)
+static void end_calls(struct grpc_links *l)
 {
-    drop_the_rest(l);
+    discard_incoming(l);
     for (unsigned r = 0; r < l->world_size; r++) {
         struct grpc_link *link = &l->links[r];
 
@@ -243,7 +243,7 @@ static void leave(struct grpc_links *l)
         else if (link->call)
             rpc_call_finish(link->call, STATUS_OK, NULL);
     }
-    (void)wait_until(l, all_ended_or_lost);
+    (void)wait_for_condition(l, all_ended_or_lost);
 }
 
 static void links_close(struct transport *head, bool in_order)
@@ -251,7 +251,7 @@ static void links_close(struct transport *head, bool in_order)
     struct grpc_links *l = (struct grpc_links *)head;
 
     if (in_order)
-        leave(l);
+        end_calls(l);
     for (unsigned r = 0; l->links && r < l->world_size; r++)
         rpc_client_close(l->links[r].client);
     rpc_server_close(l->server, 0);
@@ -259,11 +259,11 @@ static void links_close(struct transport *head, bool in_order)
         if (l->links[r].call)
             rpc_call_unref(l->links[r].call);
     l->alarm = NULL;
-    if (l->links && !wait_until(l, all_released))
+    if (l->links && !wait_for_condition(l, all_released))
         return; /* core still reads that memory: better lost than reused */
     (void)close(l->event_fd);
     (void)pthread_mutex_destroy(&l->lock);
-    free(l->places);
+    free(l->endpoints);
     free(l->links);
     free(l->memory);
     free(l);
@@ -271,10 +271,10 @@ static void links_close(struct transport *head, bool in_order)
 
 /* ---- opening ---- */
 
-static enum status allocate(struct grpc_links *l, struct error *err)
+static enum status allocate_links(struct grpc_links *l, struct error *err)
 {
     size_t n = l->world_size;
-    enum status status = mem_calloc(n, sizeof(*l->places), "addresses", &l->places, err);
+    enum status status = mem_calloc(n, sizeof(*l->endpoints), "addresses", &l->endpoints, err);
     unsigned char *at;
 
     if (status == STATUS_OK)
@@ -313,8 +313,8 @@ static enum status links_open(struct collective *group, int64_t deadline_ns, str
                                    .world_size = group->world_size};
     (void)pthread_mutex_init(&l->lock, NULL);
     l->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    status =
-        l->event_fd < 0 ? error_set_errno(err, errno, "cannot make an eventfd") : allocate(l, err);
+    status = l->event_fd < 0 ? error_set_errno(err, errno, "cannot make an eventfd")
+                             : allocate_links(l, err);
     if (status == STATUS_OK)
         status = grpc_links_connect(l, group, deadline_ns, err);
     if (status != STATUS_OK) {

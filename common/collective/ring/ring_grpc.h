@@ -5,7 +5,7 @@
 #ifndef SPARRING_COMMON_COLLECTIVE_RING_GRPC_H
 #define SPARRING_COMMON_COLLECTIVE_RING_GRPC_H
 
-#include "common/collective/ring/ring_place.h"
+#include "common/collective/ring/ring_endpoint.h"
 #include "common/collective/ring/ring_transport.h"
 #include "common/collective/ring/ring_wire.h"
 #include "common/rpc/rpc.h"
@@ -41,12 +41,12 @@ struct grpc_link {
     size_t in_bytes[GRPC_WINDOW];
 
     /* ---- under links->lock ---- */
-    struct rpc_call *call;  /* a reference of ours; set before `welcome` */
+    struct rpc_call *call;  /* a reference of ours; set before `is_ready` */
     uint64_t written, read; /* messages */
     bool full;              /* no more were asked for */
-    bool welcome;           /* both have said hello */
+    bool is_ready;          /* both hellos have been exchanged */
     bool ended;
-    char why[160]; /* it ended before `welcome` */
+    char why[160]; /* it ended before `is_ready` */
 };
 
 /* The transport of one rank. */
@@ -54,8 +54,8 @@ struct grpc_links {
     struct transport head;
     unsigned rank, world_size;
     struct rpc_server *server;
-    struct ring_hello hello; /* that this rank says; the cookie is the peer's */
-    struct ring_place *places;
+    struct ring_hello hello; /* of this rank; the cookie is the peer's */
+    struct ring_endpoint *endpoints;
     struct grpc_link *links;        /* [world_size] */
     unsigned char *memory;          /* of all pieces and messages */
     const struct mesh_alarm *alarm; /* borrowed: a member is lost */
@@ -64,7 +64,7 @@ struct grpc_links {
     atomic_bool closing; /* what still comes is dropped */
 };
 
-/* Make the engine look again; any thread. */
+/* Wake the engine's thread; any thread. */
 void grpc_links_wake(struct grpc_links *l);
 
 /* Call every lower rank and serve every higher one until all links stand. */

@@ -1,7 +1,7 @@
 /*
- * How links of the gRPC transport come to be, and what their calls' threads do: the first message
- * of a call is a hello and makes it a link, or ends it; the bytes of all others wait in the link's
- * window, and no more are asked for while that is full.
+ * Opening of the gRPC transport's links, and the callbacks of their calls.  The first message of a
+ * call is a hello, which makes the call a link or ends it; later messages are stored in the link's
+ * window, and no more are requested while that is full.
  */
 #include "common/base/clock.h"
 #include "common/base/memory.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What a call is until it is known whose link it is, and afterwards. */
+/* The state of a call, before and after it is assigned to a link. */
 struct session {
     struct grpc_links *links;
     struct grpc_link *link; /* server: NULL before the hello */
@@ -38,7 +38,7 @@ static enum status send_hello(struct grpc_links *l, struct rpc_call *call, unsig
     struct rpc_payload payload = {.size = RING_HELLO_BYTES, .release = free};
     unsigned char *copy;
 
-    hello.cookie = l->places[peer].cookie;
+    hello.cookie = l->endpoints[peer].cookie;
     ring_hello_encode(&hello, bytes);
     copy = malloc(sizeof(bytes));
     if (!copy)
@@ -48,7 +48,7 @@ static enum status send_hello(struct grpc_links *l, struct rpc_call *call, unsig
     return rpc_call_send(call, NULL, 0, &payload);
 }
 
-/* Whose hello this is; NULL and why when it is not one that is waited for. */
+/* Whose hello this is; NULL and the reason when it is not expected. */
 static struct grpc_link *find_link(struct grpc_links *l, struct rpc_message *message,
                                    const char **ret_why)
 {
@@ -59,7 +59,7 @@ static struct grpc_link *find_link(struct grpc_links *l, struct rpc_message *mes
     if (rpc_message_copy(message, bytes, sizeof(bytes), NULL) != STATUS_OK ||
         !ring_hello_decode(bytes, &hello) || hello.group != l->hello.group ||
         hello.generation != l->hello.generation || hello.world_size != l->world_size ||
-        hello.cookie != l->places[l->rank].cookie || hello.rank >= l->world_size ||
+        hello.cookie != l->endpoints[l->rank].cookie || hello.rank >= l->world_size ||
         hello.rank == l->rank)
         return NULL;
     *ret_why = "that rank is here already";
@@ -67,7 +67,7 @@ static struct grpc_link *find_link(struct grpc_links *l, struct rpc_message *mes
 }
 
 /* Give the call to its link. */
-static bool adopt(struct grpc_links *l, struct grpc_link *link, struct rpc_call *call)
+static bool assign_call(struct grpc_links *l, struct grpc_link *link, struct rpc_call *call)
 {
     bool is_free;
 
@@ -81,33 +81,33 @@ static bool adopt(struct grpc_links *l, struct grpc_link *link, struct rpc_call 
     return is_free;
 }
 
-static void welcome(struct grpc_links *l, struct grpc_link *link)
+static void mark_link_ready(struct grpc_links *l, struct grpc_link *link)
 {
     (void)pthread_mutex_lock(&l->lock);
-    link->welcome = true;
+    link->is_ready = true;
     (void)pthread_mutex_unlock(&l->lock);
     grpc_links_wake(l);
 }
 
-static void greet(struct session *s, struct rpc_call *call, struct rpc_message *message)
+static void handle_hello(struct session *s, struct rpc_call *call, struct rpc_message *message)
 {
     const char *why;
     struct grpc_link *link = find_link(s->links, message, &why);
 
     s->greeted = true;
     if (s->is_client && link != s->link) {
-        rpc_call_cancel(call); /* what answers is somebody else */
+        rpc_call_cancel(call); /* the peer is another rank */
         return;
     }
     if (!s->is_client) {
-        if (!link || !adopt(s->links, link, call) ||
+        if (!link || !assign_call(s->links, link, call) ||
             send_hello(s->links, call, link->peer) != STATUS_OK) {
             rpc_call_finish(call, STATUS_INVALID, why);
             return;
         }
         s->link = link;
     }
-    welcome(s->links, link);
+    mark_link_ready(s->links, link);
     rpc_call_receive(call);
 }
 
@@ -117,7 +117,7 @@ static void take_message(struct grpc_links *l, struct grpc_link *link, struct rp
                          struct rpc_message *message)
 {
     size_t size = rpc_message_payload_size(message);
-    size_t slot = link->written % GRPC_WINDOW; /* only this thread changes it */
+    size_t window_index = link->written % GRPC_WINDOW; /* only this thread changes it */
     bool ask = true;
 
     if (size > GRPC_PIECE_BYTES) {
@@ -125,8 +125,8 @@ static void take_message(struct grpc_links *l, struct grpc_link *link, struct rp
         return;
     }
     if (size > 0 && !atomic_load(&l->closing)) {
-        (void)rpc_message_copy(message, link->in[slot], size, NULL);
-        link->in_bytes[slot] = size;
+        (void)rpc_message_copy(message, link->in[window_index], size, NULL);
+        link->in_bytes[window_index] = size;
         (void)pthread_mutex_lock(&l->lock);
         link->written++;
         ask = link->written - link->read < GRPC_WINDOW;
@@ -147,7 +147,7 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
     if (!message && !s->is_client)
         rpc_call_finish(call, STATUS_OK, NULL); /* the peer leaves, and has sent all it had */
     else if (message && !s->greeted)
-        greet(s, call, message);
+        handle_hello(s, call, message);
     else if (message)
         take_message(s->links, s->link, call, message);
 }
@@ -189,8 +189,8 @@ static const struct rpc_handler handler = {
 
 /* ---- connecting ---- */
 
-static enum status serve(struct grpc_links *l, struct collective *group, struct endpoint *self,
-                         struct error *err)
+static enum status open_server(struct grpc_links *l, struct collective *group,
+                               struct endpoint *self, struct error *err)
 {
     const struct rpc_method method = {.path = GRPC_LINK_PATH, .handler = &handler, .user = l};
     struct rpc_server_config config = {.listen_origin = "the ring's interface",
@@ -213,7 +213,7 @@ static enum status call_peer(struct grpc_links *l, unsigned peer, const struct e
     struct grpc_link *link = &l->links[peer];
     struct rpc_client_config config = {.security = {.insecure = true}};
     struct session *s = NULL;
-    enum status status = ring_place_endpoint(&l->places[peer], self, &config.target, err);
+    enum status status = ring_endpoint_parse(&l->endpoints[peer], self, &config.target, err);
 
     if (status == STATUS_OK)
         status = rpc_client_open(&config, &link->client, err);
@@ -244,7 +244,7 @@ static unsigned find_missing(struct grpc_links *l, char *ret_why, size_t size)
     for (unsigned r = 0; r < l->world_size; r++) {
         const struct grpc_link *link = &l->links[r];
 
-        if (r == l->rank || link->welcome)
+        if (r == l->rank || link->is_ready)
             continue;
         if (missing == l->world_size || link->ended)
             missing = r;
@@ -287,10 +287,10 @@ enum status grpc_links_connect(struct grpc_links *l, struct collective *group, i
 
     status = mem_calloc(group->world_size, 1, "ranks", &ready, err);
     if (status == STATUS_OK)
-        status = serve(l, group, &self, err);
+        status = open_server(l, group, &self, err);
     if (status == STATUS_OK)
-        status = ring_places_exchange(group, &self, 1, deadline_ns, l->places, err);
-    if (status == STATUS_OK) /* nobody calls before all know the cookies */
+        status = ring_endpoints_exchange(group, &self, 1, deadline_ns, l->endpoints, err);
+    if (status == STATUS_OK) /* no rank calls before all have the cookies */
         status = collective_exchange(group, "ring ready", &one, 1, ready, deadline_ns, err);
     free(ready);
     for (unsigned peer = 0; peer < l->rank && status == STATUS_OK; peer++) {

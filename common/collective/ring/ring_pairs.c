@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TURNS_PER_CLOCK 16
-#define SLOTS_MAX       ((size_t)32 << 20) /* bytes of all slots together */
-#define SLOT_MIN        ((size_t)64 << 10)
+#define TURNS_PER_CLOCK   16
+#define BUFFERS_MAX_BYTES ((size_t)32 << 20) /* bytes of all buffers together */
+#define BUFFER_MIN_BYTES  ((size_t)64 << 10)
 
 /* ---- scratch ---- */
 
@@ -20,11 +20,12 @@ enum status pairs_scratch_init(struct pairs_scratch *s, unsigned world_size, siz
                                struct error *err)
 {
     size_t n = world_size;
-    size_t slot = segment_bytes < SLOTS_MAX / n ? segment_bytes : SLOTS_MAX / n;
+    size_t buffer = segment_bytes < BUFFERS_MAX_BYTES / n ? segment_bytes : BUFFERS_MAX_BYTES / n;
     enum status status;
 
-    *s = (struct pairs_scratch){.slot_bytes = (slot < SLOT_MIN ? SLOT_MIN : slot) / 64 * 64};
-    status = mem_calloc_aligned(n, s->slot_bytes, "slots", &s->slots, err);
+    *s = (struct pairs_scratch){
+        .buffer_bytes = (buffer < BUFFER_MIN_BYTES ? BUFFER_MIN_BYTES : buffer) / 64 * 64};
+    status = mem_calloc_aligned(n, s->buffer_bytes, "buffers", &s->buffers, err);
     if (status == STATUS_OK)
         status = mem_calloc(n, sizeof(*s->peers), "peers", &s->peers, err);
     if (status == STATUS_OK)
@@ -36,23 +37,23 @@ enum status pairs_scratch_init(struct pairs_scratch *s, unsigned world_size, siz
     if (status == STATUS_OK)
         status = mem_calloc(n, sizeof(*s->factors), "factors", &s->factors, err);
     if (status == STATUS_OK)
-        status = mem_calloc(2 * n, sizeof(*s->wants), "wants", &s->wants, err);
+        status = mem_calloc(2 * n, sizeof(*s->interests), "interests", &s->interests, err);
     if (status == STATUS_OK)
-        status = mem_calloc(2 * n, sizeof(struct ring_flow *), "wants", &s->waiting, err);
+        status = mem_calloc(2 * n, sizeof(struct ring_flow *), "interests", &s->waiting, err);
     return status;
 }
 
 void pairs_scratch_release(struct pairs_scratch *s)
 {
-    free(s->slots);
+    free(s->buffers);
     free(s->peers);
     free(s->sends);
     free(s->receives);
     free(s->inputs);
     free(s->factors);
-    free(s->wants);
+    free(s->interests);
     free(s->waiting);
-    *s = (struct pairs_scratch){.slots = NULL};
+    *s = (struct pairs_scratch){.buffers = NULL};
 }
 
 /* ---- beginning ---- */
@@ -115,9 +116,9 @@ static size_t receivable(const struct pairs_run *run, unsigned peer, unsigned ch
         return p->result_bytes - done;
     }
     if (run->result.bytes > 0) { /* terms */
-        *ret_target = s->slots + peer * s->slot_bytes + done % s->slot_bytes;
-        room = smaller(room, s->slot_bytes - done % s->slot_bytes);
-        return smaller(room, run->reduced + s->slot_bytes - done);
+        *ret_target = s->buffers + peer * s->buffer_bytes + done % s->buffer_bytes;
+        room = smaller(room, s->buffer_bytes - done % s->buffer_bytes);
+        return smaller(room, run->reduced + s->buffer_bytes - done);
     }
     *ret_target = run->operation.output + p->receive_offset + done;
     if (run->in_place && run->plan.kind == PAIRS_ALL_TO_ALL)
@@ -168,7 +169,7 @@ static size_t reducible(const struct pairs_run *run)
 static void reduce_run(struct pairs_run *run, size_t bytes)
 {
     struct pairs_scratch *s = run->scratch;
-    size_t at = run->reduced % s->slot_bytes;
+    size_t at = run->reduced % s->buffer_bytes;
     void *output = run->operation.output + run->result.output_offset + run->reduced;
     struct reduction reduction = run->operation.reduction;
 
@@ -176,7 +177,7 @@ static void reduce_run(struct pairs_run *run, size_t bytes)
         bool own = r == run->plan.rank;
 
         s->inputs[r] = own ? run->operation.input + run->result.input_offset + run->reduced
-                           : s->slots + r * s->slot_bytes + at;
+                           : s->buffers + r * s->buffer_bytes + at;
         s->factors[r] = own ? run->operation.factor : s->receives[r].factor;
     }
     reduction.factors = run->operation.has_factors ? s->factors : NULL;
@@ -187,10 +188,10 @@ static void reduce_run(struct pairs_run *run, size_t bytes)
 static void reduce_ready(struct pairs_run *run, bool *moved)
 {
     for (;;) {
-        size_t at = run->reduced % run->scratch->slot_bytes;
+        size_t at = run->reduced % run->scratch->buffer_bytes;
         size_t bytes = reducible(run) - run->reduced;
 
-        bytes = smaller(bytes, run->scratch->slot_bytes - at);
+        bytes = smaller(bytes, run->scratch->buffer_bytes - at);
         bytes -= bytes % run->plan.size;
         if (bytes == 0)
             return;
@@ -227,15 +228,15 @@ static enum ring_outcome wait_for_move(struct ring_io *io, struct pairs_run *run
         if (!ring_flow_is_done(out) &&
             (out->header_done < RING_HEADER_BYTES || sendable(run, r, &data) > 0)) {
             s->waiting[count] = out;
-            s->wants[count++] = (struct transport_want){.peer = r, .send = true};
+            s->interests[count++] = (struct transport_interest){.peer = r, .send = true};
         }
         if (!ring_flow_is_done(in) &&
             (in->header_done < RING_HEADER_BYTES || receivable(run, r, &target) > 0)) {
             s->waiting[count] = in;
-            s->wants[count++] = (struct transport_want){.peer = r, .receive = true};
+            s->interests[count++] = (struct transport_interest){.peer = r, .receive = true};
         }
     }
-    return ring_flow_wait(io, s->wants, s->waiting, count, until_ns);
+    return ring_flow_wait(io, s->interests, s->waiting, count, until_ns);
 }
 
 enum ring_outcome pairs_run(struct ring_io *io, struct pairs_run *run, int64_t until_ns)

@@ -6,13 +6,14 @@
  *
  * A rank's stream to a peer is a part of its input, then (in the second round) its part of the
  * result.  A stream from a peer likewise: terms or blocks, then the peer's part of the result.
- * Terms wait in a slot per peer until all have come, a segment at a time.
+ * Terms wait in a buffer per peer until all have come, a segment at a time.
  *
- *   reduced <= received terms of every peer;  received terms <= reduced + slot size
+ *   reduced <= received terms of every peer;  received terms <= reduced + buffer size
  *   sent result <= reduced
  *
- * None of these can deadlock: inputs wait for nobody, so every slot fills; results wait for slots
- * only.  Where input and output are the same memory, bytes are only replaced after they were sent.
+ * None of these can deadlock: inputs wait for no other data, so every buffer fills; results wait
+ * for buffers only.  Where input and output are the same memory, bytes are only replaced after they
+ * were sent.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_RING_PAIRS_H
 #define SPARRING_COMMON_COLLECTIVE_RING_PAIRS_H
@@ -48,7 +49,8 @@ struct pairs_peer {
     size_t result_offset, result_bytes;   /* the peer's: into the output */
 };
 
-/* What this rank reduces: `bytes` at input_offset of the input and in the slots, to output_offset.
+/* What this rank reduces: `bytes` at input_offset of the input and in the buffers, to
+ * output_offset.
  */
 struct pairs_result {
     size_t input_offset, output_offset, bytes;
@@ -62,13 +64,13 @@ void pairs_plan_bytes(const struct pairs_plan *plan, uint64_t *ret_sent, uint64_
 
 /* Sized for one group; lives as long. */
 struct pairs_scratch {
-    unsigned char *slots;     /* owned: world_size * slot_bytes */
-    size_t slot_bytes;        /* a multiple of 64 */
+    unsigned char *buffers;   /* owned: world_size * buffer_bytes */
+    size_t buffer_bytes;      /* a multiple of 64 */
     struct pairs_peer *peers; /* owned; these per rank, too: */
     struct ring_flow *sends, *receives;
     const void **inputs;
     double *factors;
-    struct transport_want *wants; /* 2 * world_size */
+    struct transport_interest *interests; /* 2 * world_size */
     struct ring_flow **waiting;
 };
 

@@ -1,5 +1,5 @@
 /*
- * Who sends what to whom; pure.
+ * Offsets and sizes of the direct exchanges between each pair of ranks; pure.
  */
 #include "common/collective/ring/ring_pairs.h"
 
@@ -11,7 +11,7 @@ static size_t whole(const struct pairs_plan *p)
 }
 
 /* Chunk `index` of an all-reduce: the first count % n chunks have one element more. */
-static size_t chunk(const struct pairs_plan *p, unsigned index, size_t *ret_offset)
+static size_t chunk_bytes(const struct pairs_plan *p, unsigned index, size_t *ret_offset)
 {
     size_t base = p->count / p->world_size;
     size_t longer = p->count % p->world_size;
@@ -21,28 +21,28 @@ static size_t chunk(const struct pairs_plan *p, unsigned index, size_t *ret_offs
 }
 
 /* A part of the input goes to `peer`. */
-static void give(struct pairs_peer *p, size_t offset, size_t bytes)
+static void set_send(struct pairs_peer *p, size_t offset, size_t bytes)
 {
     p->sends = true;
     p->send_offset = offset;
     p->send_bytes = bytes;
 }
 
-static void take(struct pairs_peer *p, size_t offset, size_t bytes)
+static void set_receive(struct pairs_peer *p, size_t offset, size_t bytes)
 {
     p->receives = true;
     p->receive_offset = offset;
     p->receive_bytes = bytes;
 }
 
-static struct pairs_peer chunks(const struct pairs_plan *plan, unsigned peer)
+static struct pairs_peer chunk_exchange(const struct pairs_plan *plan, unsigned peer)
 {
     struct pairs_peer p = {.sends = true, .receives = true};
     size_t own_offset;
 
-    p.send_bytes = p.result_bytes = chunk(plan, peer, &p.send_offset);
+    p.send_bytes = p.result_bytes = chunk_bytes(plan, peer, &p.send_offset);
     p.result_offset = p.send_offset;
-    p.receive_bytes = p.result_sent = chunk(plan, plan->rank, &own_offset);
+    p.receive_bytes = p.result_sent = chunk_bytes(plan, plan->rank, &own_offset);
     return p;
 }
 
@@ -55,9 +55,9 @@ static void exchange_with_root(const struct pairs_plan *plan, unsigned peer, str
     if (plan->rank != plan->root && peer != plan->root)
         return;
     if (to_root == (plan->rank == plan->root))
-        take(p, plan->kind == PAIRS_GATHER ? peer * block : 0, block);
+        set_receive(p, plan->kind == PAIRS_GATHER ? peer * block : 0, block);
     else
-        give(p, plan->kind == PAIRS_SCATTER ? peer * block : 0, block);
+        set_send(p, plan->kind == PAIRS_SCATTER ? peer * block : 0, block);
 }
 
 struct pairs_peer pairs_plan_peer(const struct pairs_plan *plan, unsigned peer)
@@ -70,26 +70,26 @@ struct pairs_peer pairs_plan_peer(const struct pairs_plan *plan, unsigned peer)
         return p;
     switch (plan->kind) {
     case PAIRS_ALL_REDUCE_CHUNKS:
-        return chunks(plan, peer);
+        return chunk_exchange(plan, peer);
     case PAIRS_ALL_REDUCE_WHOLE:
-        give(&p, 0, block);
-        take(&p, 0, block);
+        set_send(&p, 0, block);
+        set_receive(&p, 0, block);
         break;
     case PAIRS_REDUCE_SCATTER:
-        give(&p, peer * block, block);
-        take(&p, 0, block);
+        set_send(&p, peer * block, block);
+        set_receive(&p, 0, block);
         break;
     case PAIRS_ALL_GATHER:
-        give(&p, 0, block);
-        take(&p, peer * block, block);
+        set_send(&p, 0, block);
+        set_receive(&p, peer * block, block);
         break;
     case PAIRS_ALL_TO_ALL:
-        give(&p, peer * block, block);
-        take(&p, peer * block, block);
+        set_send(&p, peer * block, block);
+        set_receive(&p, peer * block, block);
         break;
     case PAIRS_BARRIER:
-        give(&p, 0, 0);
-        take(&p, 0, 0);
+        set_send(&p, 0, 0);
+        set_receive(&p, 0, 0);
         break;
     default:
         exchange_with_root(plan, peer, &p);
@@ -107,7 +107,7 @@ struct pairs_result pairs_plan_result(const struct pairs_plan *plan)
         r.bytes = whole(plan);
         break;
     case PAIRS_ALL_REDUCE_CHUNKS:
-        r.bytes = chunk(plan, plan->rank, &r.input_offset);
+        r.bytes = chunk_bytes(plan, plan->rank, &r.input_offset);
         r.output_offset = r.input_offset;
         break;
     case PAIRS_REDUCE_SCATTER:

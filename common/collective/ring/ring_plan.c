@@ -68,10 +68,10 @@ static struct ring_range send_piece(const struct ring_plan *p, size_t step)
 
     if (hop == 0) {
         range.offset += behind(p, 1).offset;
-        range.place = RING_INPUT;
+        range.buffer = RING_INPUT;
     } else { /* where it was received, one hop before */
         range.offset = start + (hop - 1) * range.bytes;
-        range.place = RING_STAGE;
+        range.buffer = RING_STAGE;
     }
     return range;
 }
@@ -84,22 +84,22 @@ struct ring_range ring_plan_send(const struct ring_plan *plan, size_t step)
     switch (plan->kind) {
     case RING_ALL_REDUCE:
         range = behind(plan, step);
-        range.place = step == 0 ? RING_INPUT : RING_OUTPUT;
+        range.buffer = step == 0 ? RING_INPUT : RING_OUTPUT;
         break;
     case RING_REDUCE_SCATTER:
         return send_piece(plan, step);
     case RING_ALL_GATHER:
         range = behind(plan, step);
-        range.place = RING_OUTPUT;
+        range.buffer = RING_OUTPUT;
         break;
     case RING_BROADCAST:
         range = whole(plan);
-        range.place = is_head(plan) ? RING_INPUT : RING_OUTPUT;
+        range.buffer = is_head(plan) ? RING_INPUT : RING_OUTPUT;
         break;
     case RING_REDUCE:
     default:
         range = whole(plan);
-        range.place = is_head(plan) ? RING_INPUT : RING_STAGE;
+        range.buffer = is_head(plan) ? RING_INPUT : RING_STAGE;
         break;
     }
     return range;
@@ -107,13 +107,13 @@ struct ring_range ring_plan_send(const struct ring_plan *plan, size_t step)
 
 /* Step of the n - 1 that reduce, one hop each. */
 static struct ring_range reducing(const struct ring_plan *p, struct ring_range range, size_t step,
-                                  enum ring_place partial)
+                                  enum ring_buffer_kind partial)
 {
     range.reduces = true;
     range.own = range.offset;
     range.raw = step == 0;
     range.last = step == p->world_size - 2;
-    range.place = range.last ? RING_OUTPUT : partial;
+    range.buffer = range.last ? RING_OUTPUT : partial;
     return range;
 }
 
@@ -155,7 +155,7 @@ struct ring_range ring_plan_receive(const struct ring_plan *plan, size_t step)
         range = whole(plan);
         break;
     }
-    range.place = RING_OUTPUT;
+    range.buffer = RING_OUTPUT;
     return range;
 }
 

@@ -37,12 +37,12 @@ enum ring_kind {
     RING_REDUCE,         /* a pipeline from the root's right neighbour to the root */
 };
 
-enum ring_place { RING_INPUT, RING_OUTPUT, RING_STAGE };
+enum ring_buffer_kind { RING_INPUT, RING_OUTPUT, RING_STAGE };
 
 /* A piece of a stream. */
 struct ring_range {
-    enum ring_place place; /* sent from there, or received into there */
-    size_t offset;         /* bytes from its start; in the stage: of the receive stream */
+    enum ring_buffer_kind buffer; /* sent from there, or received into there */
+    size_t offset;                /* bytes from its start; in the stage: of the receive stream */
     size_t bytes;
     bool reduces; /* received: the result is the reduction of what comes ... */
     size_t own;   /* ... and of the own terms, at this offset of the input */

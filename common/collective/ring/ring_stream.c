@@ -104,12 +104,12 @@ static size_t sendable(const struct ring_run *run, const unsigned char **ret_dat
     left = allowed < left ? (size_t)allowed : left;
     if (left == 0)
         return 0;
-    if (c->range.place == RING_STAGE) {
+    if (c->range.buffer == RING_STAGE) {
         at = (c->range.offset + c->offset) % run->scratch->stage_bytes;
         *ret_data = run->scratch->stage + at;
         return smaller(left, run->scratch->stage_bytes - at);
     }
-    *ret_data = (c->range.place == RING_INPUT ? run->operation.input : run->operation.output) +
+    *ret_data = (c->range.buffer == RING_INPUT ? run->operation.input : run->operation.output) +
                 c->range.offset + c->offset;
     return left;
 }
@@ -132,14 +132,14 @@ static enum ring_outcome send_some(struct ring_io *io, struct ring_run *run, boo
 /* ---- receiving ---- */
 
 /* Where the current range's next result goes, and for how many bytes from there. */
-static unsigned char *result_place(const struct ring_run *run, size_t *ret_room)
+static unsigned char *result_target(const struct ring_run *run, size_t *ret_room)
 {
     const struct ring_cursor *c = &run->received;
     size_t left = c->range.bytes - c->offset;
     uint64_t waiting; /* bytes that may still be in the stage */
     size_t at;
 
-    if (c->range.place != RING_STAGE) {
+    if (c->range.buffer != RING_STAGE) {
         *ret_room = left;
         return run->operation.output + c->range.offset + c->offset;
     }
@@ -165,7 +165,7 @@ static size_t reduce_arrived(struct ring_run *run, size_t filled)
     struct reduction reduction = o->reduction;
     const void *inputs[2] = {run->scratch->arrival, o->input + c->range.own + c->offset};
     size_t room;
-    void *result = result_place(run, &room);
+    void *result = result_target(run, &room);
 
     reduction.factors = o->has_factors ? factors : NULL;
     reduction.divisor = c->range.last ? o->divisor : 0;
@@ -179,7 +179,7 @@ static size_t reduce_arrived(struct ring_run *run, size_t filled)
 /* Where the next bytes arrive. */
 static unsigned char *receive_target(const struct ring_run *run, size_t *ret_room)
 {
-    unsigned char *result = result_place(run, ret_room);
+    unsigned char *result = result_target(run, ret_room);
 
     if (!run->received.range.reduces)
         return result;
@@ -210,16 +210,16 @@ static enum ring_outcome receive_some(struct ring_io *io, struct ring_run *run, 
 
 /* ---- the loop ---- */
 
-/* Bytes for which it is safe to wait.  Whoever has processed least can get as many as its left
- * neighbour's lag, which has processed at least as much; the lags of two ranks differ by an element
- * at most.  In a pipeline all bytes come anyway. */
-static size_t expected(const struct ring_run *run)
+/* Bytes for which it is safe to wait.  The rank that has processed least can get as many as its
+ * left neighbour's lag, which has processed at least as much; the lags of two ranks differ by an
+ * element at most.  In a pipeline all bytes come anyway. */
+static size_t safe_wait_bytes(const struct ring_run *run)
 {
     uint64_t bytes = run->left.total - run->left.done;
     uint64_t lag = run->plan.lag_bytes;
     uint64_t spare = run->carried + run->plan.size;
 
-    if (run->left.header_done < RING_HEADER_BYTES || run->received.range.place == RING_STAGE)
+    if (run->left.header_done < RING_HEADER_BYTES || run->received.range.buffer == RING_STAGE)
         return 1;
     if (lag > 0 && lag < bytes)
         bytes = lag;
@@ -228,7 +228,7 @@ static size_t expected(const struct ring_run *run)
 
 static enum ring_outcome wait_for_move(struct ring_io *io, struct ring_run *run, int64_t until_ns)
 {
-    struct transport_want wants[2];
+    struct transport_interest interests[2];
     struct ring_flow *flows[2];
     const unsigned char *data;
     size_t room;
@@ -237,15 +237,15 @@ static enum ring_outcome wait_for_move(struct ring_io *io, struct ring_run *run,
     if (!has_sent_all(run) &&
         (run->right.header_done < RING_HEADER_BYTES || sendable(run, &data) > 0)) {
         flows[count] = &run->right;
-        wants[count++] = (struct transport_want){.peer = run->right.peer, .send = true};
+        interests[count++] = (struct transport_interest){.peer = run->right.peer, .send = true};
     }
     if (!has_received_all(run) &&
         (run->left.header_done < RING_HEADER_BYTES || (receive_target(run, &room) && room > 0))) {
         flows[count] = &run->left;
-        wants[count++] = (struct transport_want){
-            .peer = run->left.peer, .receive = true, .expected = expected(run)};
+        interests[count++] = (struct transport_interest){
+            .peer = run->left.peer, .receive = true, .expected = safe_wait_bytes(run)};
     }
-    return ring_flow_wait(io, wants, flows, count, until_ns);
+    return ring_flow_wait(io, interests, flows, count, until_ns);
 }
 
 enum ring_outcome ring_stream_run(struct ring_io *io, struct ring_run *run, int64_t until_ns)

@@ -4,7 +4,7 @@
  * while the next one arrives and no buffer of a whole chunk is needed.  Partial results of float16
  * and bfloat16 are rounded at every hop.
  *
- * Knows nothing of groups and time-outs: it runs until done, until a given moment or the alarm, or
+ * Independent of groups and time-outs: it runs until done, until a given moment or the alarm, or
  * until something is wrong.  Nothing is allocated while running.
  * Threads: one caller at a time.
  */

@@ -9,7 +9,7 @@
  * 64 MiB between two ranks a rank takes 94 ms of processor time instead of 77 (veth, 10 Gbit/s), 50
  * instead of 32 (loopback).
  *
- * Inside a host the window is bounded (net_bound_local_window).  Between hosts it is not: links of
+ * Inside a host the window is bounded (net_limit_local_window).  Between hosts it is not: links of
  * 10 Gbit/s gain nothing, and long ones need it.
  */
 #include "common/base/clock.h"
@@ -43,11 +43,11 @@ struct tcp {
     uint64_t *sent;                /* bytes per link since `active` changed */
     uint64_t *received;
     int *wake_bytes;      /* SO_RCVLOWAT of each link's first connection */
-    struct pollfd *polls; /* for 2 wants per rank and the alarm */
+    struct pollfd *polls; /* for 2 interests per rank and the alarm */
 };
 
 /* The connection that carries byte `position` of a link, and how many bytes from there. */
-static int carrier(const struct tcp *t, unsigned peer, uint64_t position, size_t *ret_room)
+static int carrier_fd(const struct tcp *t, unsigned peer, uint64_t position, size_t *ret_room)
 {
     const int *fds = &t->links.fds[peer * t->links.stride];
     unsigned active = t->active[peer];
@@ -61,7 +61,7 @@ static int carrier(const struct tcp *t, unsigned peer, uint64_t position, size_t
 }
 
 /* Copy at most two parts, cut at `room` bytes. */
-static int cut(const struct iovec *parts, int count, size_t room, struct iovec *ret)
+static int cut_parts(const struct iovec *parts, int count, size_t room, struct iovec *ret)
 {
     int used = 0;
 
@@ -89,10 +89,10 @@ static ssize_t tcp_send(struct transport *head, unsigned peer, const struct iove
     struct iovec some[2];
     struct msghdr message = {.msg_iov = some};
     size_t room;
-    int fd = carrier(t, peer, t->sent[peer], &room);
+    int fd = carrier_fd(t, peer, t->sent[peer], &room);
     ssize_t put;
 
-    message.msg_iovlen = (size_t)cut(parts, count, room, some);
+    message.msg_iovlen = (size_t)cut_parts(parts, count, room, some);
     put = sendmsg(fd, &message, MSG_NOSIGNAL);
     if (put < 0)
         return outcome_of_errno();
@@ -106,7 +106,7 @@ static void count_received(struct tcp *t, unsigned peer, uint64_t bytes)
 
     t->received[peer] += bytes;
     for (unsigned s = 0; t->links.local[peer] && s < t->active[peer]; s++)
-        net_bound_local_window(t->links.fds[peer * t->links.stride + s], before, t->received[peer]);
+        net_limit_local_window(t->links.fds[peer * t->links.stride + s], before, t->received[peer]);
 }
 
 static ssize_t tcp_receive(struct transport *head, unsigned peer, const struct iovec *parts,
@@ -116,10 +116,10 @@ static ssize_t tcp_receive(struct transport *head, unsigned peer, const struct i
     struct iovec some[2];
     struct msghdr message = {.msg_iov = some};
     size_t room;
-    int fd = carrier(t, peer, t->received[peer], &room);
+    int fd = carrier_fd(t, peer, t->received[peer], &room);
     ssize_t got;
 
-    message.msg_iovlen = (size_t)cut(parts, count, room, some);
+    message.msg_iovlen = (size_t)cut_parts(parts, count, room, some);
     got = recvmsg(fd, &message, 0);
     if (got < 0)
         return outcome_of_errno();
@@ -149,23 +149,24 @@ static void set_wake_bytes(struct tcp *t, unsigned peer, int bytes)
         t->wake_bytes[peer] = bytes;
 }
 
-/* One entry per want; two wants for one connection are two entries, which poll(2) allows. */
-static void fill_polls(struct tcp *t, struct transport_want *wants, size_t count)
+/* One entry per interest; two interests for one connection are two entries, which poll(2) allows.
+ */
+static void fill_polls(struct tcp *t, struct transport_interest *interests, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        struct transport_want *w = &wants[i];
+        struct transport_interest *w = &interests[i];
         uint64_t position = w->send ? t->sent[w->peer] : t->received[w->peer];
         size_t room;
 
         if (w->receive && t->active[w->peer] == 1)
             set_wake_bytes(t, w->peer, wake_bytes(w->expected));
-        t->polls[i] = (struct pollfd){.fd = carrier(t, w->peer, position, &room),
+        t->polls[i] = (struct pollfd){.fd = carrier_fd(t, w->peer, position, &room),
                                       .events = w->send ? POLLOUT : POLLIN};
         w->can_send = w->can_receive = false;
     }
 }
 
-static bool tcp_wait(struct transport *head, struct transport_want *wants, size_t count,
+static bool tcp_wait(struct transport *head, struct transport_interest *interests, size_t count,
                      int alarm_fd, int64_t until_ns)
 {
     struct tcp *t = (struct tcp *)head;
@@ -176,19 +177,19 @@ static bool tcp_wait(struct transport *head, struct transport_want *wants, size_
         left.tv_sec = (time_t)(left_ns / 1000000000);
         left.tv_nsec = (long)(left_ns % 1000000000);
     }
-    fill_polls(t, wants, count);
+    fill_polls(t, interests, count);
     t->polls[count] = (struct pollfd){.fd = alarm_fd, .events = POLLIN};
     if (ppoll(t->polls, count + 1, &left, NULL) < 0)
         return errno == EINTR;
     for (size_t i = 0; i < count; i++) {
-        wants[i].can_send = wants[i].send && t->polls[i].revents;
-        wants[i].can_receive = wants[i].receive && t->polls[i].revents;
+        interests[i].can_send = interests[i].send && t->polls[i].revents;
+        interests[i].can_receive = interests[i].receive && t->polls[i].revents;
     }
     return true;
 }
 
 /* Unread bytes would turn the close into a reset, which may overtake what was just sent. */
-static void drain(int fd)
+static void drain_input(int fd)
 {
     char bytes[256];
 
@@ -237,7 +238,7 @@ static void tcp_close(struct transport *head, bool in_order)
         if (fds[i] < 0)
             continue;
         if (in_order)
-            drain(fds[i]);
+            drain_input(fds[i]);
         (void)close(fds[i]);
     }
     free(fds);
@@ -254,12 +255,12 @@ static void tcp_close(struct transport *head, bool in_order)
 static enum status tcp_allocate(struct tcp *t, struct error *err)
 {
     size_t n = t->world_size;
-    size_t places = n * t->links.stride;
-    enum status status = mem_calloc(places, sizeof(int), "connections", &t->links.fds, err);
+    size_t fd_count = n * t->links.stride;
+    enum status status = mem_calloc(fd_count, sizeof(int), "connections", &t->links.fds, err);
 
     if (status != STATUS_OK)
         return status;
-    for (size_t i = 0; i < places; i++)
+    for (size_t i = 0; i < fd_count; i++)
         t->links.fds[i] = -1;
     status = mem_calloc(n, sizeof(unsigned), "links", &t->links.counts, err);
     if (status == STATUS_OK)

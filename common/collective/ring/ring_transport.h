@@ -1,6 +1,6 @@
 /*
  * ring_transport: what carries bytes between the ranks of a group, under the algorithms of
- * ring_stream and ring_pairs, which do not know which one it is.
+ * ring_stream, ring_pairs and ring_doubling, which are independent of it.
  *
  * Between every two ranks there is one link, a stream of bytes in each direction, in order and
  * without loss.  Nothing blocks but `wait`.  Bytes that `send` took are copied: their memory is
@@ -24,7 +24,7 @@ struct collective;
 #define TRANSPORT_ENDED  (-1) /* the link is gone: end of stream, reset */
 #define TRANSPORT_FAILED (-2) /* something else; errno */
 
-struct transport_want {
+struct transport_interest {
     unsigned peer;
     bool send, receive;         /* wait until the link can do it ... */
     size_t expected;            /* received bytes for which waiting cannot deadlock: a transport may
@@ -40,8 +40,8 @@ struct transport {
 struct transport_ops {
     const char *name;
 
-    /* Connect every rank of the group to every other (collective_exchange tells them how); blocks
-     * until deadline_ns.  Errors name the rank that is missing. */
+    /* Connect every rank of the group to every other (addresses go through collective_exchange);
+     * blocks until deadline_ns.  Errors name the rank that is missing. */
     enum status (*open)(struct collective *group, int64_t deadline_ns, struct transport **ret,
                         struct error *err);
 
@@ -51,13 +51,13 @@ struct transport_ops {
     /* Put some bytes into `parts`: the number, 0 when none are there. */
     ssize_t (*receive)(struct transport *t, unsigned peer, const struct iovec *parts, int count);
 
-    /* Block until one of the wants can be had, alarm_fd (-1: none) is readable or until_ns has
-     * passed.  Wakes early now and then.  False: a system call failed; errno. */
-    bool (*wait)(struct transport *t, struct transport_want *wants, size_t count, int alarm_fd,
-                 int64_t until_ns);
+    /* Block until one of the interests is ready, alarm_fd (-1: none) is readable or until_ns has
+     * passed.  May wake early.  False: a system call failed; errno. */
+    bool (*wait)(struct transport *t, struct transport_interest *interests, size_t count,
+                 int alarm_fd, int64_t until_ns);
 
-    /* Has the kernel all that was sent, so that it arrives even when this process dies?  If not,
-     * `wait` wakes when it has.  NULL: always. */
+    /* Has the kernel taken all that was sent, so that it arrives even when this process dies?  If
+     * not, `wait` wakes when it has.  NULL: always. */
     bool (*is_flushed)(struct transport *t);
 
     /* Bytes of a link to a neighbour go side by side over `count` connections from here on, or over

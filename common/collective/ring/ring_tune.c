@@ -1,8 +1,8 @@
 /*
- * Which way an all-reduce of some size goes is measured when a group opens, because it depends on
- * latency, bandwidth and on how many ranks share the cores.  All ways run at a few sizes; the best
- * of some repeats counts, of the slowest rank, so that all ranks decide alike.  Measuring stops
- * after some milliseconds: a slow network says enough with its small sizes.
+ * The algorithm of an all-reduce of some size is measured when a group opens, because it depends on
+ * latency, bandwidth and on how many ranks share the cores.  All algorithms run at a few sizes; the
+ * best of some repeats counts, of the slowest rank, so that all ranks decide alike.  Measuring
+ * stops after some milliseconds: on a slow network the small sizes are enough.
  *
  * Between hosts some connections per neighbour are open; how many of them carry a large message
  * fastest is measured likewise, and the rest closed.
@@ -26,8 +26,8 @@
 #define BUDGET_RANKS 4
 #define WHOLE_MIN    ((size_t)1 << 10)  /* the least size to measure */
 #define ROUNDS_MIN   ((size_t)32 << 10) /* below it, two rounds and the ring only add latency */
-#define IN_A_ROW     2                  /* ranks come to a single operation too far apart */
-#define HOPELESS     2.0                /* times the best: not for larger messages either */
+#define IN_A_ROW     2                  /* ranks start a single operation too far apart */
+#define PRUNE_FACTOR 2.0                /* times the best: not for larger messages either */
 
 #define DATA_BYTES       ((size_t)2 << 20)   /* the most to measure */
 #define STREAM_BYTES_MIN ((size_t)512 << 10) /* some stripes for each of the streams */
@@ -39,33 +39,34 @@
 
 static const unsigned stream_counts[STREAM_COUNTS] = {1, 2, RING_STREAMS_TUNED};
 
-enum { WHOLE, CHUNKS, RING, DOUBLING, WAYS };
+enum { WHOLE, CHUNKS, RING, DOUBLING, ALGORITHM_COUNT };
 
 const size_t ring_tuned_sizes[RING_TUNED_SIZES] = {
     WHOLE_MIN, (size_t)8 << 10, (size_t)32 << 10, (size_t)128 << 10, (size_t)512 << 10, DATA_BYTES,
 };
 
-static const struct ring_way ways[WAYS] = {
+static const struct ring_algorithm algorithms[ALGORITHM_COUNT] = {
     [WHOLE] = {.by = BY_PAIRS, .pairs = PAIRS_ALL_REDUCE_WHOLE},
     [CHUNKS] = {.by = BY_PAIRS, .pairs = PAIRS_ALL_REDUCE_CHUNKS},
     [RING] = {.by = BY_RING, .ring = RING_ALL_REDUCE},
     [DOUBLING] = {.by = BY_DOUBLING},
 };
 
-static const char *const way_names[WAYS] = {"in one round", "in two", "in a ring", "by doubling"};
+static const char *const algorithm_names[ALGORITHM_COUNT] = {"in one round", "in two", "in a ring",
+                                                             "by doubling"};
 
 struct tuning {
     struct ring *ring;
     int64_t deadline_ns;
     void *data; /* of the largest size, zeros */
-    bool dropped[WAYS];
+    bool dropped[ALGORITHM_COUNT];
     size_t ring_bytes; /* the largest message that went through the ring so far ... */
     double ring_ns;    /* ... and how long that took */
     uint64_t sequence; /* of these operations: their own numbers, before the group's */
 };
 
-static enum status complete(struct tuning *t, const struct collective_args *args,
-                            struct ring_way way, struct error *err)
+static enum status run_operation(struct tuning *t, const struct collective_args *args,
+                                 struct ring_algorithm algorithm, struct error *err)
 {
     struct ring *r = t->ring;
     struct signature signature = {.call = args->call,
@@ -77,7 +78,7 @@ static enum status complete(struct tuning *t, const struct collective_args *args
                                   .count = args->count};
     unsigned peer;
 
-    ring_begin(r, args, &signature, way);
+    ring_begin(r, args, &signature, algorithm);
     switch (ring_advance(r, t->deadline_ns)) {
     case RING_DONE:
         return STATUS_OK;
@@ -93,19 +94,20 @@ static enum status complete(struct tuning *t, const struct collective_args *args
     }
 }
 
-/* Doubling between two ranks is the one round; and its message must fit in a slot. */
-static bool is_candidate(const struct tuning *t, unsigned way, size_t bytes)
+/* Doubling between two ranks is the one round; and its message must fit in a buffer. */
+static bool is_candidate(const struct tuning *t, unsigned algorithm, size_t bytes)
 {
-    if (way == CHUNKS || way == RING)
+    if (algorithm == CHUNKS || algorithm == RING)
         return bytes >= ROUNDS_MIN;
-    if (way == DOUBLING && (t->ring->base.world_size == 2 || bytes > t->ring->pairs.slot_bytes))
+    if (algorithm == DOUBLING &&
+        (t->ring->base.world_size == 2 || bytes > t->ring->pairs.buffer_bytes))
         return false;
-    return !t->dropped[way];
+    return !t->dropped[algorithm];
 }
 
-/* Nanoseconds of the best repeat of each way; HUGE_VAL where it is no candidate. */
-static enum status measure(struct tuning *t, size_t bytes, unsigned repeats, double *best,
-                           struct error *err)
+/* Nanoseconds of the best repeat of each algorithm; HUGE_VAL where it is no candidate. */
+static enum status measure_algorithms(struct tuning *t, size_t bytes, unsigned repeats,
+                                      double *best, struct error *err)
 {
     struct collective_args args = {.call = COLLECTIVE_ALL_REDUCE,
                                    .dtype = DTYPE_FLOAT32,
@@ -114,26 +116,27 @@ static enum status measure(struct tuning *t, size_t bytes, unsigned repeats, dou
                                    .count = bytes / sizeof(float)};
     enum status status = STATUS_OK;
 
-    for (unsigned way = 0; way < WAYS; way++)
-        best[way] = HUGE_VAL;
-    for (unsigned k = 0; k < WAYS * repeats && status == STATUS_OK; k++) {
-        unsigned way = k % WAYS;
+    for (unsigned algorithm = 0; algorithm < ALGORITHM_COUNT; algorithm++)
+        best[algorithm] = HUGE_VAL;
+    for (unsigned k = 0; k < ALGORITHM_COUNT * repeats && status == STATUS_OK; k++) {
+        unsigned algorithm = k % ALGORITHM_COUNT;
         int64_t start_ns = clock_now_ns();
         double spent;
 
-        if (!is_candidate(t, way, bytes))
+        if (!is_candidate(t, algorithm, bytes))
             continue;
         for (unsigned i = 0; i < IN_A_ROW && status == STATUS_OK; i++)
-            status = complete(t, &args, ways[way], err);
+            status = run_operation(t, &args, algorithms[algorithm], err);
         spent = (double)(clock_now_ns() - start_ns) / IN_A_ROW;
-        if (k < WAYS || spent < best[way])
-            best[way] = spent;
+        if (k < ALGORITHM_COUNT || spent < best[algorithm])
+            best[algorithm] = spent;
     }
     return status;
 }
 
 /* The slowest rank's times, on every rank. */
-static enum status agree(struct tuning *t, double *times, size_t count, struct error *err)
+static enum status share_slowest_times(struct tuning *t, double *times, size_t count,
+                                       struct error *err)
 {
     struct collective_args args = {.call = COLLECTIVE_ALL_REDUCE,
                                    .dtype = DTYPE_FLOAT64,
@@ -142,19 +145,19 @@ static enum status agree(struct tuning *t, double *times, size_t count, struct e
                                    .output = times,
                                    .count = count};
 
-    return complete(t, &args, ways[WHOLE], err);
+    return run_operation(t, &args, algorithms[WHOLE], err);
 }
 
-/* What the times of one size say. */
-static void decide(struct tuning *t, size_t size, const double *times)
+/* Choose the algorithm of one size by its times. */
+static void choose_algorithm(struct tuning *t, size_t size, const double *times)
 {
     struct ring *r = t->ring;
     unsigned best = 0;
 
-    for (unsigned way = 1; way < WAYS; way++)
-        if (times[way] < times[best])
-            best = way;
-    r->all_reduce_ways[r->tuned_sizes++] = ways[best];
+    for (unsigned algorithm = 1; algorithm < ALGORITHM_COUNT; algorithm++)
+        if (times[algorithm] < times[best])
+            best = algorithm;
+    r->all_reduce_algorithms[r->tuned_sizes++] = algorithms[best];
     if (times[WHOLE] <= times[CHUNKS] && times[WHOLE] <= times[RING])
         r->whole_bytes = r->chunks_bytes = size;
     else if (times[CHUNKS] <= times[RING])
@@ -163,34 +166,35 @@ static void decide(struct tuning *t, size_t size, const double *times)
         t->ring_bytes = size;
         t->ring_ns = times[RING];
     }
-    for (unsigned way = 0; way < WAYS; way++) {
-        t->dropped[way] |= times[way] > HOPELESS * times[best];
-        if (times[way] < HUGE_VAL)
+    for (unsigned algorithm = 0; algorithm < ALGORITHM_COUNT; algorithm++) {
+        t->dropped[algorithm] |= times[algorithm] > PRUNE_FACTOR * times[best];
+        if (times[algorithm] < HUGE_VAL)
             log_debug("ring '%s': %zu bytes take %.1f us %s%s", r->base.name, size,
-                      times[way] / 1e3, way_names[way], way == best ? ", the fastest" : "");
+                      times[algorithm] / 1e3, algorithm_names[algorithm],
+                      algorithm == best ? ", the fastest" : "");
     }
 }
 
-static enum status tune_ways(struct tuning *t, struct error *err)
+static enum status tune_algorithms(struct tuning *t, struct error *err)
 {
     struct ring *r = t->ring;
     unsigned ranks = r->base.world_size > BUDGET_RANKS ? r->base.world_size : BUDGET_RANKS;
     double budget_ns = BUDGET_NS * ranks;
     double start_ns = (double)clock_now_ns();
-    double times[WAYS + 1] = {0}; /* and what all of this took so far */
+    double times[ALGORITHM_COUNT + 1] = {0}; /* and what all of this took so far */
     enum status status = STATUS_OK;
 
     r->whole_bytes = r->chunks_bytes = WHOLE_MIN;
-    for (size_t i = 0; i < RING_TUNED_SIZES && status == STATUS_OK && times[WAYS] < budget_ns;
-         i++) {
-        unsigned repeats = times[WAYS] < budget_ns / 2 ? REPEATS : REPEATS_LATE;
+    for (size_t i = 0;
+         i < RING_TUNED_SIZES && status == STATUS_OK && times[ALGORITHM_COUNT] < budget_ns; i++) {
+        unsigned repeats = times[ALGORITHM_COUNT] < budget_ns / 2 ? REPEATS : REPEATS_LATE;
 
-        status = measure(t, ring_tuned_sizes[i], repeats, times, err);
-        times[WAYS] = (double)clock_now_ns() - start_ns;
+        status = measure_algorithms(t, ring_tuned_sizes[i], repeats, times, err);
+        times[ALGORITHM_COUNT] = (double)clock_now_ns() - start_ns;
         if (status == STATUS_OK)
-            status = agree(t, times, WAYS + 1, err);
+            status = share_slowest_times(t, times, ALGORITHM_COUNT + 1, err);
         if (status == STATUS_OK)
-            decide(t, ring_tuned_sizes[i], times);
+            choose_algorithm(t, ring_tuned_sizes[i], times);
     }
     return status;
 }
@@ -212,17 +216,17 @@ static enum status try_streams(struct tuning *t, unsigned count, size_t bytes, d
     enum status status;
 
     (void)transport->ops->use_streams(transport, count);
-    status = complete(t, &args, ways[RING], err);
+    status = run_operation(t, &args, algorithms[RING], err);
     times[0] = (double)clock_now_ns() - start_ns;
     times[1] = (double)clock_now_ns() - since_ns;
     if (status == STATUS_OK)
-        status = agree(t, times, 2, err);
+        status = share_slowest_times(t, times, 2, err);
     *ret_ns = times[0];
     *ret_elapsed_ns = times[1];
     return status;
 }
 
-/* A larger number must be worth it. */
+/* A larger number must gain STREAM_GAIN. */
 static unsigned best_streams(const double *times)
 {
     unsigned best = 0;
@@ -303,7 +307,7 @@ enum status ring_tune(struct ring *r, int64_t deadline_ns, struct error *err)
 
     ring_watch(r);
     if (status == STATUS_OK)
-        status = tune_ways(&t, err);
+        status = tune_algorithms(&t, err);
     if (status == STATUS_OK)
         status = tune_streams(&t, err);
     free(t.data);

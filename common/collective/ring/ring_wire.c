@@ -1,6 +1,6 @@
 /*
- * Fixed layouts, written and read byte by byte: no padding, no alignment, no byte order of the
- * host.
+ * Encoding of hellos and headers.  Fixed layouts, written and read byte by byte: no padding, no
+ * alignment, no byte order of the host.
  */
 #include "common/collective/ring/ring_wire.h"
 

@@ -1,5 +1,6 @@
 /*
- * The shm backend's table and lifetime.
+ * The shm backend's operations table and lifetime.  Collectives are in shm_steps.c, send and recv
+ * in shm_pair.c.  One caller at a time per group.
  */
 #include "common/collective/shm/shm.h"
 
@@ -66,7 +67,7 @@ static void release_peer(struct shm_peer *p)
 }
 
 /* Peers keep what they have mapped, so leaving needs no agreement: the last operation was complete
- * for all, or is told as failed. */
+ * for all, or the arena's presence says SHM_FAILED. */
 static void shm_close_group(struct collective *group)
 {
     struct shm_group *g = (struct shm_group *)group;
@@ -75,7 +76,7 @@ static void shm_close_group(struct collective *group)
     if (!g->peers)
         return;
     if (g->peers[group->rank].arena.base)
-        shm_say(g, failed ? SHM_FAILED : SHM_LEFT, &group->failure);
+        shm_set_presence(g, failed ? SHM_FAILED : SHM_LEFT, &group->failure);
     for (size_t i = 0; i < SHM_REGIONS_MAX; i++) /* the caller's */
         g->peers[group->rank].regions[i] = SHARED_MEMORY_NONE;
     for (unsigned r = 0; r < group->world_size; r++)
@@ -97,7 +98,7 @@ static enum run_outcome shm_run(struct collective *group, struct collective_work
         pair ? shm_run_pair(g, work, until_ns, err) : shm_run_steps(g, work, until_ns, err);
 
     if (outcome == RUN_FAILED)
-        shm_say(g, SHM_FAILED, err);
+        shm_set_presence(g, SHM_FAILED, err);
     return outcome;
 }
 

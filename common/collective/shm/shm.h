@@ -21,7 +21,7 @@ struct shm_peer {
     struct shared_memory regions[SHM_REGIONS_MAX]; /* owned, but for this rank's own, a borrowed
                                                       copy with fd -1 */
     uint64_t sent, received;                       /* messages that have gone to and come from it */
-    uint32_t written, read;                        /* letters, likewise */
+    uint32_t written, read;                        /* fragments, likewise */
     const unsigned char *input; /* of the running operation; NULL: not visible ... */
     unsigned char *output;      /* ... */
 };
@@ -48,23 +48,23 @@ enum status shm_share_region(struct shm_group *g, const struct shared_memory *me
                              int64_t deadline_ns, struct error *err);
 
 /* Where a buffer of this rank lies. */
-struct shm_place shm_find_place(const struct shm_group *g, const void *buffer, size_t bytes);
+struct shm_location shm_find_location(const struct shm_group *g, const void *buffer, size_t bytes);
 
-/* A peer's place in this process; NULL when it has none or names bytes that are not there. */
-unsigned char *shm_resolve(const struct shm_group *g, unsigned peer, struct shm_place place,
+/* A peer's location in this process; NULL when it has none or names bytes that are not there. */
+unsigned char *shm_resolve(const struct shm_group *g, unsigned peer, struct shm_location location,
                            size_t bytes);
 
 /* ---- shm_wait.c ---- */
 
 /* Wait for a flag that `peer` raises, and count the work's waited_ns.  RUN_PENDING as run;
- * RUN_FAILED when the peer left or anybody failed. */
+ * RUN_FAILED when the peer left or any rank failed. */
 enum run_outcome shm_wait(struct shm_group *g, struct collective_work *work, unsigned peer,
                           struct shm_flag *flag, uint32_t value, int64_t until_ns,
                           struct error *err);
 
-/* Tell the peers that this rank does not come any more; `why` of a failure, along with the group's
- * fault and culprit. */
-void shm_say(struct shm_group *g, enum shm_presence presence, const struct error *why);
+/* Publish that this rank has left or failed, and wake the peers; `why` of a failure, along with the
+ * group's fault and culprit. */
+void shm_set_presence(struct shm_group *g, enum shm_presence presence, const struct error *why);
 
 /* ---- shm_steps.c: collectives;  shm_pair.c: send and recv ---- */
 
@@ -86,8 +86,8 @@ unsigned shm_block_count(const struct shm_group *g, const struct collective_args
 /* Small enough to be published whole when a rank arrives: one wait in all. */
 bool shm_is_small(const struct shm_group *g, const struct collective_args *a);
 
-/* Everybody can see all buffers that the operation needs, as the newest step's posts tell: the same
- * answer on all ranks. */
+/* All ranks map all buffers that the operation needs, by the newest step's posts: the same result
+ * on all ranks. */
 bool shm_is_direct(const struct shm_group *g, const struct collective_args *a);
 
 /* The steps that an operation takes, and what is published at step `index` (nothing at the last one
@@ -102,7 +102,7 @@ void shm_publish(struct shm_group *g, const struct collective_args *a, struct sh
 /* Take a range that was published at the newest step. */
 void shm_take(struct shm_group *g, const struct collective_args *a, struct shm_range range);
 
-/* An all_reduce in chunks: step `index` reduces this rank's slice of that chunk in everybody's
+/* An all_reduce in chunks: step `index` reduces this rank's slice of that chunk in every rank's
  * memory, and copies the finished chunk before it. */
 void shm_take_reduced(struct shm_group *g, const struct collective_args *a, size_t index);
 

@@ -1,9 +1,9 @@
 /*
- * Offsets, and flags on top of futexes.  A sleeper counts itself before it looks at the flag for
- * the last time, and who raises the flag looks at the count afterwards, so one of them sees the
+ * Arena layout, and flags on top of futexes.  A sleeper counts itself before it looks at the flag
+ * for the last time, and who raises the flag looks at the count afterwards, so one of them sees the
  * other and no wake-up is lost.  That takes a barrier between the two accesses on both sides.  On
  * the side that raises, in every operation, it would wait for the line of the flag to come from the
- * core that looks at it (80 ns of an operation's 600); so the sleeper lets the kernel run that
+ * core that reads it (80 ns of an operation's 600); so the sleeper lets the kernel run that
  * side's barrier, too (membarrier(2)), unless the process that raises could not agree to it.
  * A sleeper that is killed leaves its count behind, which costs a system call per raise and nothing
  * else.
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define CHANNELS_OFFSET (SHM_PAGE + 2 * SHM_POST_STRIDE)
-#define CHANNEL_STRIDE  (SHM_PAGE + SHM_LETTERS * SHM_LETTER_BYTES)
+#define CHANNEL_STRIDE  (SHM_PAGE + SHM_FRAGMENTS * SHM_FRAGMENT_BYTES)
 
 _Static_assert(sizeof(struct shm_control) <= SHM_PAGE, "control is one page");
 _Static_assert(sizeof(struct shm_channel) <= SHM_PAGE, "a channel's head is one page");
@@ -43,11 +43,11 @@ struct shm_channel *shm_channel_of(const struct shared_memory *arena, unsigned r
     return (void *)at(arena, CHANNELS_OFFSET + receiver * CHANNEL_STRIDE);
 }
 
-unsigned char *shm_letter_bytes(const struct shared_memory *arena, unsigned receiver,
-                                uint32_t letter)
+unsigned char *shm_fragment_bytes(const struct shared_memory *arena, unsigned receiver,
+                                  uint32_t fragment)
 {
     return at(arena, CHANNELS_OFFSET + receiver * CHANNEL_STRIDE + SHM_PAGE +
-                         letter % SHM_LETTERS * SHM_LETTER_BYTES);
+                         fragment % SHM_FRAGMENTS * SHM_FRAGMENT_BYTES);
 }
 
 /* ---- flags ---- */

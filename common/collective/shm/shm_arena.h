@@ -3,15 +3,16 @@
  * in it, on which ranks wait for each other.
  *
  *   control   1 page       whether the rank is there, has left, or failed, and why
- *   posts     2 times      a line with flag and signature, a line of places, then SHM_CHUNK_BYTES
- *                          that the owner publishes with it
+ *   posts     2 times      a line with flag and signature, a line of locations, then
+ *                          SHM_CHUNK_BYTES that the owner publishes with it
  *   channels  world_size   one per receiving rank: messages from the owner to it
  *
  * Collectives move in *steps* that all ranks number alike.  At step k a rank fills its post k % 2,
- * raises that post's flag to k, and waits until everybody's is k.  Between steps k and k + 1 it
+ * raises that post's flag to k, and waits until every rank's is k.  Between steps k and k + 1 it
  * may read (and for an all_reduce in place, write) what others published at k.  A post may be
- * filled again for step k + 2 once all flags of step k + 1 are up: whoever raised them is done with
- * step k.  So one wait per step is enough, and none is needed at the end of an operation.
+ * filled again for step k + 2 once all flags of step k + 1 are up: each rank that raised its flag
+ * is done with step k.  So one wait per step is enough, and none is needed at the end of an
+ * operation.
  *
  * Memory order: raising a flag releases, seeing it acquires.  Nothing else in an arena is atomic.
  */
@@ -26,13 +27,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SHM_LINE         64
-#define SHM_PAGE         ((size_t)4096)
-#define SHM_CHUNK_BYTES  ((size_t)512 << 10) /* published with one step */
-#define SHM_POST_STRIDE  (SHM_PAGE + SHM_CHUNK_BYTES)
-#define SHM_LETTER_BYTES ((size_t)64 << 10) /* carried by one letter of a channel */
-#define SHM_LETTERS      4                  /* of a channel, underway at once */
-#define SHM_NO_REGION    UINT32_MAX
+#define SHM_LINE           64
+#define SHM_PAGE           ((size_t)4096)
+#define SHM_CHUNK_BYTES    ((size_t)512 << 10) /* published with one step */
+#define SHM_POST_STRIDE    (SHM_PAGE + SHM_CHUNK_BYTES)
+#define SHM_FRAGMENT_BYTES ((size_t)64 << 10) /* carried by one fragment of a channel */
+#define SHM_FRAGMENTS      4                  /* of a channel, underway at once */
+#define SHM_NO_REGION      UINT32_MAX
 
 /* A number that only grows (modulo 2^32), and who sleeps on it. */
 struct shm_flag {
@@ -40,8 +41,8 @@ struct shm_flag {
     atomic_uint sleepers;
 };
 
-/* Bytes inside a registered region; SHM_NO_REGION: elsewhere, and nobody else can see them. */
-struct shm_place {
+/* Bytes inside a registered region; SHM_NO_REGION: elsewhere, and not visible to other ranks. */
+struct shm_location {
     uint32_t region;
     uint32_t reserved;
     uint64_t offset;
@@ -51,24 +52,24 @@ struct shm_post {
     _Alignas(SHM_LINE) struct shm_flag flag;
     unsigned char signature[SIGNATURE_BYTES];
     double factor;
-    struct shm_place input, output;
+    struct shm_location input, output;
     uint32_t in_place; /* input and output share memory */
 };
 _Static_assert(sizeof(struct shm_post) == (size_t)2 * SHM_LINE, "a post is two lines");
 _Static_assert(offsetof(struct shm_post, input) == SHM_LINE, "flag and signature share a line");
 
-/* One piece of a message; the first one has the signature, and stands alone when `place` says
+/* One piece of a message; the first one has the signature, and stands alone when `location` says
  * where the whole message is. */
-struct shm_letter {
+struct shm_fragment {
     _Alignas(SHM_LINE) unsigned char signature[SIGNATURE_BYTES];
-    struct shm_place place;
+    struct shm_location location;
 };
 
-/* From the arena's owner to one other rank.  Letter i is in slot i % SHM_LETTERS. */
+/* From the arena's owner to one other rank.  Fragment i is at index i % SHM_FRAGMENTS. */
 struct shm_channel {
-    _Alignas(SHM_LINE) struct shm_flag written; /* letters, by the owner */
-    _Alignas(SHM_LINE) struct shm_flag read;    /* letters, by the receiver */
-    struct shm_letter letters[SHM_LETTERS];
+    _Alignas(SHM_LINE) struct shm_flag written; /* fragments, by the owner */
+    _Alignas(SHM_LINE) struct shm_flag read;    /* fragments, by the receiver */
+    struct shm_fragment fragments[SHM_FRAGMENTS];
 };
 
 enum shm_presence { SHM_PRESENT, SHM_LEFT, SHM_FAILED };
@@ -91,20 +92,20 @@ static inline struct shm_post *shm_post_of(const struct shared_memory *arena, ui
     return (void *)((char *)arena->base + SHM_PAGE + step % 2 * SHM_POST_STRIDE);
 }
 
-/* Right behind the places: the processor fetches the next lines of its own accord. */
+/* Right behind the locations: the processor fetches the next lines of its own accord. */
 static inline unsigned char *shm_chunk_of(const struct shared_memory *arena, uint32_t step)
 {
     return (unsigned char *)(shm_post_of(arena, step) + 1);
 }
 
 struct shm_channel *shm_channel_of(const struct shared_memory *arena, unsigned receiver);
-unsigned char *shm_letter_bytes(const struct shared_memory *arena, unsigned receiver,
-                                uint32_t letter);
+unsigned char *shm_fragment_bytes(const struct shared_memory *arena, unsigned receiver,
+                                  uint32_t fragment);
 
 /* Before raising flags: makes that cheaper where the kernel helps.  Idempotent, per process. */
 void shm_flags_prepare(void);
 
-/* Everything written before is visible to whoever sees the value. */
+/* Everything written before is visible to a reader that sees the value. */
 void shm_flag_raise(struct shm_flag *flag, uint32_t value);
 
 static inline bool shm_flag_reached(const struct shm_flag *flag, uint32_t value)
@@ -112,7 +113,7 @@ static inline bool shm_flag_reached(const struct shm_flag *flag, uint32_t value)
     return (int32_t)(atomic_load_explicit(&flag->value, memory_order_acquire) - value) >= 0;
 }
 
-/* Sleep until the flag has the value, somebody calls shm_flag_wake, or timeout_ns have passed. */
+/* Sleep until the flag has the value, shm_flag_wake is called, or timeout_ns have passed. */
 void shm_flag_sleep(struct shm_flag *flag, uint32_t value, int64_t timeout_ns);
 void shm_flag_wake(struct shm_flag *flag);
 

@@ -1,9 +1,9 @@
 /*
- * How ranks come to see each other's memory.  Every rank listens on an abstract Unix socket whose
- * name nobody can guess, and the ranks tell each other names and tokens through
- * collective_exchange.  Higher ranks connect to lower ones; both sides check the other's user and
- * token, and send a ticket with the descriptor of their arena.  The connections stay: registered
- * regions follow over them, and one that closes tells that a process has ended.
+ * Mapping of the ranks' memory into each other.  Every rank listens on an abstract Unix socket with
+ * a random name, and the ranks exchange names and tokens through collective_exchange.  Higher ranks
+ * connect to lower ones; both sides check the other's user and token, and send a message with the
+ * descriptor of their arena.  The connections stay: registered regions follow over them, and one
+ * that closes means that a process has ended.
  */
 #include "common/collective/shm/shm.h"
 
@@ -20,20 +20,21 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define STRANGER_WAIT_MS 2000 /* for a ticket on an accepted connection */
+#define MESSAGE_WAIT_MS 2000 /* for a message on an accepted connection */
 
-/* What ranks tell each other before they connect. */
-struct card {
+/* What ranks exchange before they connect. */
+struct connect_info {
     char host_id[HOST_ID_SIZE];
     char name[HANDOVER_NAME_SIZE]; /* of the socket */
     unsigned char token[HANDOVER_TOKEN_BYTES];
 };
 
-static enum status make_card(const struct shm_group *g, struct card *ret, struct error *err)
+static enum status make_connect_info(const struct shm_group *g, struct connect_info *ret,
+                                     struct error *err)
 {
-    *ret = (struct card){.name = ""};
+    *ret = (struct connect_info){.name = ""};
     memcpy(ret->host_id, g->base.host_id, sizeof(ret->host_id));
-    return handover_draw(ret->name, ret->token, err);
+    return handover_generate(ret->name, ret->token, err);
 }
 
 /* ---- memory over a connection ---- */
@@ -43,67 +44,67 @@ static enum status send_memory(const struct shm_group *g, unsigned peer,
                                const struct shared_memory *memory, int64_t deadline_ns,
                                struct error *err)
 {
-    struct handover_ticket ticket = {
+    struct handover_message message = {
         .sender = g->base.rank, .has_memory = memory->base != NULL, .size = memory->size};
     enum status status;
 
-    memcpy(ticket.token, g->peers[peer].token, HANDOVER_TOKEN_BYTES);
-    status =
-        handover_send(g->peers[peer].fd, &ticket, memory->base ? memory->fd : -1, deadline_ns, err);
+    memcpy(message.token, g->peers[peer].token, HANDOVER_TOKEN_BYTES);
+    status = handover_send(g->peers[peer].fd, &message, memory->base ? memory->fd : -1, deadline_ns,
+                           err);
     return status == STATUS_OK ? status : error_prefix(err, "rank %u: ", g->base.members[peer]);
 }
 
-/* Map what a ticket of `peer` brought. */
+/* Map what a message of `peer` brought. */
 static enum status take_memory(const struct shm_group *g, unsigned peer,
-                               const struct handover_ticket *ticket, int memory_fd,
+                               const struct handover_message *message, int memory_fd,
                                struct shared_memory *ret, struct error *err)
 {
     enum status status = STATUS_OK;
 
     *ret = SHARED_MEMORY_NONE;
     if (memory_fd >= 0)
-        status = shared_memory_map(memory_fd, ticket->size, ret, err);
+        status = shared_memory_map(memory_fd, message->size, ret, err);
     return status == STATUS_OK ? status : error_prefix(err, "rank %u: ", g->base.members[peer]);
 }
 
 static enum status receive_memory(const struct shm_group *g, unsigned peer, int64_t deadline_ns,
                                   struct shared_memory *ret, struct error *err)
 {
-    struct handover_ticket ticket;
+    struct handover_message message;
     int memory_fd;
     enum status status = handover_receive(g->peers[peer].fd, g->peers[g->base.rank].token,
-                                          deadline_ns, &ticket, &memory_fd, err);
+                                          deadline_ns, &message, &memory_fd, err);
 
     if (status != STATUS_OK)
         return error_prefix(err, "rank %u: ", g->base.members[peer]);
-    return take_memory(g, peer, &ticket, memory_fd, ret, err);
+    return take_memory(g, peer, &message, memory_fd, ret, err);
 }
 
-/* ---- meeting ---- */
+/* ---- connecting ---- */
 
-struct meeting {
+struct connecting {
     struct shm_group *g;
-    const struct card *cards;
+    const struct connect_info *infos;
     int listen_fd;
     int64_t deadline_ns;
 };
 
-static enum status send_arena(const struct meeting *m, unsigned peer, struct error *err)
+static enum status send_arena(const struct connecting *m, unsigned peer, struct error *err)
 {
     return send_memory(m->g, peer, &m->g->peers[m->g->base.rank].arena, m->deadline_ns, err);
 }
 
-static enum status connect_to(const struct meeting *m, unsigned peer, struct error *err)
+static enum status connect_to(const struct connecting *m, unsigned peer, struct error *err)
 {
     enum status status =
-        handover_connect(m->cards[peer].name, m->deadline_ns, &m->g->peers[peer].fd, err);
+        handover_connect(m->infos[peer].name, m->deadline_ns, &m->g->peers[peer].fd, err);
 
     if (status != STATUS_OK)
         return error_prefix(err, "rank %u: ", m->g->base.members[peer]);
     return send_arena(m, peer, err);
 }
 
-static enum status missing_ranks(const struct meeting *m, struct error *err)
+static enum status missing_ranks(const struct connecting *m, struct error *err)
 {
     const struct collective *base = &m->g->base;
     struct strbuf list = STRBUF_INIT;
@@ -126,13 +127,13 @@ static enum status check_arena(const struct shm_group *g, unsigned peer, struct 
                      g->base.members[peer], g->peers[peer].arena.size, size);
 }
 
-/* One connection from whoever comes; strangers are sent away without a word. */
-static enum status accept_one(const struct meeting *m, struct error *err)
+/* Accept one connection; close it silently if it is not an expected rank. */
+static enum status accept_one(const struct connecting *m, struct error *err)
 {
     const struct collective *base = &m->g->base;
-    int64_t patience_ns = clock_deadline_ns(STRANGER_WAIT_MS);
+    int64_t message_deadline_ns = clock_deadline_ns(MESSAGE_WAIT_MS);
     struct error reason = {0};
-    struct handover_ticket ticket;
+    struct handover_message message;
     int memory_fd = -1;
     int fd = accept4(m->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     enum status status;
@@ -143,24 +144,25 @@ static enum status accept_one(const struct meeting *m, struct error *err)
         return error_set_errno(err, errno, "cannot accept a rank");
     if (!handover_is_our_user(fd) ||
         handover_receive(fd, m->g->peers[base->rank].token,
-                         patience_ns < m->deadline_ns ? patience_ns : m->deadline_ns, &ticket,
-                         &memory_fd, &reason) != STATUS_OK ||
-        ticket.sender <= base->rank || ticket.sender >= base->world_size ||
-        m->g->peers[ticket.sender].fd >= 0) {
+                         message_deadline_ns < m->deadline_ns ? message_deadline_ns
+                                                              : m->deadline_ns,
+                         &message, &memory_fd, &reason) != STATUS_OK ||
+        message.sender <= base->rank || message.sender >= base->world_size ||
+        m->g->peers[message.sender].fd >= 0) {
         if (memory_fd >= 0)
             (void)close(memory_fd);
         (void)close(fd);
         return STATUS_OK;
     }
-    m->g->peers[ticket.sender].fd = fd;
-    status = take_memory(m->g, ticket.sender, &ticket, memory_fd, &m->g->peers[ticket.sender].arena,
-                         err);
+    m->g->peers[message.sender].fd = fd;
+    status = take_memory(m->g, message.sender, &message, memory_fd,
+                         &m->g->peers[message.sender].arena, err);
     if (status == STATUS_OK)
-        status = check_arena(m->g, ticket.sender, err);
-    return status == STATUS_OK ? send_arena(m, ticket.sender, err) : status;
+        status = check_arena(m->g, message.sender, err);
+    return status == STATUS_OK ? send_arena(m, message.sender, err) : status;
 }
 
-static enum status accept_higher(const struct meeting *m, struct error *err)
+static enum status accept_higher(const struct connecting *m, struct error *err)
 {
     const struct collective *base = &m->g->base;
     enum status status = STATUS_OK;
@@ -182,7 +184,7 @@ static enum status accept_higher(const struct meeting *m, struct error *err)
     }
 }
 
-static enum status receive_lower(const struct meeting *m, struct error *err)
+static enum status receive_lower(const struct connecting *m, struct error *err)
 {
     const struct collective *base = &m->g->base;
     enum status status = STATUS_OK;
@@ -195,21 +197,21 @@ static enum status receive_lower(const struct meeting *m, struct error *err)
     return status;
 }
 
-static enum status check_hosts(const struct meeting *m, struct error *err)
+static enum status check_hosts(const struct connecting *m, struct error *err)
 {
     const struct collective *base = &m->g->base;
 
     for (unsigned r = 0; r < base->world_size; r++)
-        if (strncmp(m->cards[r].host_id, m->cards[base->rank].host_id, HOST_ID_SIZE) != 0)
+        if (strncmp(m->infos[r].host_id, m->infos[base->rank].host_id, HOST_ID_SIZE) != 0)
             return error_set(err, STATUS_CONFIG,
                              "shm needs all ranks on one host: rank %u is on '%.*s', rank %u on "
                              "'%.*s'; choose ring, hier or auto",
-                             base->members[base->rank], HOST_ID_SIZE, m->cards[base->rank].host_id,
-                             base->members[r], HOST_ID_SIZE, m->cards[r].host_id);
+                             base->members[base->rank], HOST_ID_SIZE, m->infos[base->rank].host_id,
+                             base->members[r], HOST_ID_SIZE, m->infos[r].host_id);
     return STATUS_OK;
 }
 
-static enum status meet(const struct meeting *m, struct error *err)
+static enum status connect_ranks(const struct connecting *m, struct error *err)
 {
     enum status status = check_hosts(m, err);
 
@@ -224,11 +226,11 @@ static enum status meet(const struct meeting *m, struct error *err)
 
 enum status shm_connect(struct shm_group *g, int64_t deadline_ns, struct error *err)
 {
-    struct meeting m = {.g = g, .listen_fd = -1, .deadline_ns = deadline_ns};
+    struct connecting m = {.g = g, .listen_fd = -1, .deadline_ns = deadline_ns};
     struct shm_peer *self = &g->peers[g->base.rank];
-    struct card mine;
-    struct card *cards = NULL;
-    enum status status = make_card(g, &mine, err);
+    struct connect_info mine;
+    struct connect_info *infos = NULL;
+    enum status status = make_connect_info(g, &mine, err);
 
     if (status == STATUS_OK)
         status = shared_memory_open(shm_arena_size(g->base.world_size), "sparring-arena",
@@ -236,26 +238,26 @@ enum status shm_connect(struct shm_group *g, int64_t deadline_ns, struct error *
     if (status == STATUS_OK)
         status = handover_listen(mine.name, &m.listen_fd, err);
     if (status == STATUS_OK)
-        status = mem_calloc(g->base.world_size, sizeof(*cards), "cards", &cards, err);
+        status = mem_calloc(g->base.world_size, sizeof(*infos), "infos", &infos, err);
     if (status == STATUS_OK)
-        status = collective_exchange(&g->base, "shm", &mine, sizeof(mine), cards, deadline_ns, err);
-    m.cards = cards;
+        status = collective_exchange(&g->base, "shm", &mine, sizeof(mine), infos, deadline_ns, err);
+    m.infos = infos;
     for (unsigned r = 0; r < g->base.world_size && status == STATUS_OK; r++) {
-        cards[r].name[HANDOVER_NAME_SIZE - 1] = '\0'; /* whatever came */
-        memcpy(g->peers[r].token, cards[r].token, HANDOVER_TOKEN_BYTES);
+        infos[r].name[HANDOVER_NAME_SIZE - 1] = '\0'; /* not trusted */
+        memcpy(g->peers[r].token, infos[r].token, HANDOVER_TOKEN_BYTES);
     }
     if (status == STATUS_OK)
-        status = meet(&m, err);
+        status = connect_ranks(&m, err);
     if (m.listen_fd >= 0)
         (void)close(m.listen_fd);
-    free(cards);
+    free(infos);
     return status;
 }
 
 /* ---- registered regions ---- */
 
-/* Page faults now, not in the first step; a kernel that cannot takes them one by one. */
-static void touch(const struct shared_memory *m)
+/* Populate the pages now, not in the first step; older kernels fault them in one by one. */
+static void prefault_region(const struct shared_memory *m)
 {
 #ifdef MADV_POPULATE_WRITE
     if (m->base)
@@ -285,14 +287,14 @@ enum status shm_share_region(struct shm_group *g, const struct shared_memory *me
         else
             *region = (struct shared_memory){.base = memory->base, .size = memory->size, .fd = -1};
         if (status == STATUS_OK)
-            touch(region);
+            prefault_region(region);
     }
     if (status == STATUS_OK)
         g->region_count++;
     return status;
 }
 
-struct shm_place shm_find_place(const struct shm_group *g, const void *buffer, size_t bytes)
+struct shm_location shm_find_location(const struct shm_group *g, const void *buffer, size_t bytes)
 {
     const struct shared_memory *mine = g->peers[g->base.rank].regions;
     uintptr_t from = (uintptr_t)buffer;
@@ -302,20 +304,20 @@ struct shm_place shm_find_place(const struct shm_group *g, const void *buffer, s
 
         if (base != 0 && from >= base && from - base <= mine[i].size &&
             bytes <= mine[i].size - (from - base))
-            return (struct shm_place){.region = i, .offset = from - base};
+            return (struct shm_location){.region = i, .offset = from - base};
     }
-    return (struct shm_place){.region = SHM_NO_REGION};
+    return (struct shm_location){.region = SHM_NO_REGION};
 }
 
-unsigned char *shm_resolve(const struct shm_group *g, unsigned peer, struct shm_place place,
+unsigned char *shm_resolve(const struct shm_group *g, unsigned peer, struct shm_location location,
                            size_t bytes)
 {
     const struct shared_memory *region;
 
-    if (place.region >= g->region_count)
+    if (location.region >= g->region_count)
         return NULL;
-    region = &g->peers[peer].regions[place.region];
-    if (!region->base || place.offset > region->size || bytes > region->size - place.offset)
+    region = &g->peers[peer].regions[location.region];
+    if (!region->base || location.offset > region->size || bytes > region->size - location.offset)
         return NULL;
-    return (unsigned char *)region->base + place.offset;
+    return (unsigned char *)region->base + location.offset;
 }

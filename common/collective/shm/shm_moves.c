@@ -2,7 +2,7 @@
  * What the steps of each call move.  Every call is the same three moves: publish a range of one's
  * own input, take a range that others published, or take it straight from their buffers; reading
  * differs only in where a rank's blocks begin (source).  Reductions read the ranks in ascending
- * order, whoever does them and whatever the range, so every path gives the same bits.
+ * order, on any rank and for any range, so every path gives the same bits.
  *
  * An all_reduce over visible buffers is one pass: rank r reduces slice r of all inputs into all
  * outputs, while the lines that it has just read are in its cache.  In chunks it does the same
@@ -71,7 +71,7 @@ static struct shm_range slice_of(const struct shm_group *g, const struct collect
 
 /* An operation, and where the others' input is read: in their buffers, or in what they published at
  * the newest step, from element `published` of every block on. */
-struct move {
+struct shm_move {
     const struct shm_group *g;
     const struct collective_args *a;
     bool direct;
@@ -89,7 +89,8 @@ static unsigned char *own_output(const struct collective_args *a, unsigned block
 }
 
 /* Element `from` of a block of a rank's input. */
-static const unsigned char *source(const struct move *m, unsigned rank, unsigned block, size_t from)
+static const unsigned char *source_element(const struct shm_move *m, unsigned rank, unsigned block,
+                                           size_t from)
 {
     if (rank == m->g->base.rank)
         return own_input(m->a, block, from);
@@ -100,59 +101,59 @@ static const unsigned char *source(const struct move *m, unsigned rank, unsigned
 }
 
 /* output_block[range] = input_block[range] of `rank` */
-static void copy(const struct move *m, unsigned rank, unsigned input_block, unsigned output_block,
-                 struct shm_range range)
+static void copy_block(const struct shm_move *m, unsigned rank, unsigned input_block,
+                       unsigned output_block, struct shm_range range)
 {
     unsigned char *to = own_output(m->a, output_block, range.from);
-    const unsigned char *from = source(m, rank, input_block, range.from);
+    const unsigned char *from = source_element(m, rank, input_block, range.from);
 
     if (to != from && range.count > 0)
         memcpy(to, from, bytes_of(m->a, range.count));
 }
 
 /* output[range] = the reduction of `block`[range] of all ranks */
-static void reduce(const struct move *m, unsigned block, struct shm_range range)
+static void reduce_block(const struct shm_move *m, unsigned block, struct shm_range range)
 {
     const struct shm_group *g = m->g;
     void *output = own_output(m->a, 0, range.from);
 
     for (unsigned r = 0; r < g->base.world_size; r++)
-        g->inputs[r] = source(m, r, block, range.from);
+        g->inputs[r] = source_element(m, r, block, range.from);
     reduce_arrays(&g->reduction, &output, 1, g->inputs, g->base.world_size, range.count);
 }
 
 /* Everything but an all_reduce that is divided among the ranks. */
-static void move(const struct move *m, struct shm_range range)
+static void move_range(const struct shm_move *m, struct shm_range range)
 {
     unsigned self = m->g->base.rank;
     bool is_root = self == m->a->root;
 
     switch (m->a->call) {
     case COLLECTIVE_ALL_REDUCE:
-        reduce(m, 0, range);
+        reduce_block(m, 0, range);
         break;
     case COLLECTIVE_REDUCE:
         if (is_root)
-            reduce(m, 0, range);
+            reduce_block(m, 0, range);
         break;
     case COLLECTIVE_REDUCE_SCATTER:
-        reduce(m, self, range);
+        reduce_block(m, self, range);
         break;
     case COLLECTIVE_BROADCAST:
-        copy(m, m->a->root, 0, 0, range);
+        copy_block(m, m->a->root, 0, 0, range);
         break;
     case COLLECTIVE_SCATTER:
-        copy(m, m->a->root, self, 0, range);
+        copy_block(m, m->a->root, self, 0, range);
         break;
     case COLLECTIVE_GATHER:
     case COLLECTIVE_ALL_GATHER:
         for (unsigned r = 0; r < m->g->base.world_size; r++)
             if (is_root || m->a->call == COLLECTIVE_ALL_GATHER)
-                copy(m, r, 0, r, range);
+                copy_block(m, r, 0, r, range);
         break;
     case COLLECTIVE_ALL_TO_ALL:
         for (unsigned r = 0; r < m->g->base.world_size; r++)
-            copy(m, r, self, r, range);
+            copy_block(m, r, self, r, range);
         break;
     default:
         break;
@@ -189,7 +190,7 @@ void shm_publish(struct shm_group *g, const struct collective_args *a, struct sh
 
 void shm_take(struct shm_group *g, const struct collective_args *a, struct shm_range range)
 {
-    move(&(struct move){.g = g, .a = a, .published = range.from}, range);
+    move_range(&(struct shm_move){.g = g, .a = a, .published = range.from}, range);
 }
 
 struct shm_range shm_chunk(const struct shm_group *g, const struct collective_args *a, size_t index)
@@ -224,9 +225,9 @@ void shm_take_reduced(struct shm_group *g, const struct collective_args *a, size
 
 /* ---- straight between buffers ---- */
 
-static bool is_visible(struct shm_place place)
+static bool is_visible(struct shm_location location)
 {
-    return place.region != SHM_NO_REGION;
+    return location.region != SHM_NO_REGION;
 }
 
 bool shm_is_direct(const struct shm_group *g, const struct collective_args *a)
@@ -272,14 +273,14 @@ struct shm_range shm_direct_range(const struct shm_group *g, const struct collec
 
 void shm_move_direct(struct shm_group *g, const struct collective_args *a, struct shm_range range)
 {
-    struct move m = {.g = g, .a = a, .direct = true};
+    struct shm_move m = {.g = g, .a = a, .direct = true};
 
     if (a->call != COLLECTIVE_ALL_REDUCE) {
-        move(&m, range);
+        move_range(&m, range);
         return;
     }
     for (unsigned r = 0; r < g->base.world_size; r++) {
-        g->inputs[r] = source(&m, r, 0, range.from);
+        g->inputs[r] = source_element(&m, r, 0, range.from);
         g->outputs[r] = r == g->base.rank ? own_output(a, 0, range.from)
                                           : g->peers[r].output + bytes_of(a, range.from);
     }
@@ -290,7 +291,7 @@ void shm_move_direct(struct shm_group *g, const struct collective_args *a, struc
 /* ---- accounting ---- */
 
 /* A byte counts where it leaves a rank's memory for another rank, and where it reaches another's,
- * whoever's processor moves it; copies within a rank do not count. */
+ * whichever rank's processor moves it; copies within a rank do not count. */
 void shm_payload(const struct shm_group *g, const struct collective_args *a, uint64_t *ret_tx,
                  uint64_t *ret_rx)
 {

@@ -1,10 +1,10 @@
 /*
- * send and recv: a channel per ordered pair of ranks, in the sender's arena, with a few letters
- * underway.  A message is a row of letters, the first with the signature; a short one is complete
- * for the sender when it lies in the channel.  A long one in a registered region is a single letter
- * that says where, and the sender waits until it has been read.
+ * send and recv: a channel per ordered pair of ranks, in the sender's arena, with a few fragments
+ * underway.  A message is a row of fragments, the first with the signature; a short one is complete
+ * for the sender when it lies in the channel.  A long one in a registered region is a single
+ * fragment that says where, and the sender waits until it has been read.
  *
- * Messages of a pair go one after the other: a work whose turn has not come stays as it is.
+ * Messages of a pair go one after the other: a work whose turn has not come stays pending.
  */
 #include "common/base/clock.h"
 #include "common/collective/shm/shm.h"
@@ -13,13 +13,13 @@
 
 struct pair_work {
     bool begun;
-    bool referred; /* the message is one letter with a place; else pieces */
-    uint32_t last; /* sender, referred: the letter that must be read */
+    bool referred; /* the message is one fragment with a location; else pieces */
+    uint32_t last; /* sender, referred: the fragment that must be read */
     size_t moved;  /* bytes */
 };
 _Static_assert(sizeof(struct pair_work) <= COLLECTIVE_WORK_STATE, "fits into a work");
 
-static void progress(struct collective_work *work, size_t bytes)
+static void add_progress(struct collective_work *work, size_t bytes)
 {
     struct pair_work *w = (void *)work->backend;
 
@@ -31,49 +31,49 @@ static size_t next_piece(const struct collective_work *work, size_t total)
 {
     const struct pair_work *w = (const void *)work->backend;
 
-    return total - w->moved < SHM_LETTER_BYTES ? total - w->moved : SHM_LETTER_BYTES;
+    return total - w->moved < SHM_FRAGMENT_BYTES ? total - w->moved : SHM_FRAGMENT_BYTES;
 }
 
 /* ---- sending ---- */
 
-/* A free letter of the channel to `peer`. */
+/* A free fragment of the channel to `peer`. */
 static enum run_outcome await_space(struct shm_group *g, struct collective_work *work,
                                     struct shm_channel *channel, int64_t until_ns,
                                     struct error *err)
 {
     unsigned peer = work->args.root;
 
-    return shm_wait(g, work, peer, &channel->read, g->peers[peer].written + 1 - SHM_LETTERS,
+    return shm_wait(g, work, peer, &channel->read, g->peers[peer].written + 1 - SHM_FRAGMENTS,
                     until_ns, err);
 }
 
-/* Write the letter behind the newest one. */
-static void write_letter(struct shm_group *g, struct collective_work *work,
-                         struct shm_channel *channel, size_t total)
+/* Write the fragment behind the newest one. */
+static void write_fragment(struct shm_group *g, struct collective_work *work,
+                           struct shm_channel *channel, size_t total)
 {
     const struct shared_memory *arena = &g->peers[g->base.rank].arena;
     struct pair_work *w = (void *)work->backend;
     unsigned peer = work->args.root;
     uint32_t number = g->peers[peer].written;
-    struct shm_letter *letter = &channel->letters[number % SHM_LETTERS];
+    struct shm_fragment *fragment = &channel->fragments[number % SHM_FRAGMENTS];
     size_t piece = next_piece(work, total);
 
     if (!w->begun) {
         w->begun = true;
-        signature_encode(&work->signature, letter->signature);
-        letter->place = (struct shm_place){.region = SHM_NO_REGION};
-        if (total > SHM_LETTER_BYTES)
-            letter->place = shm_find_place(g, work->args.input, total);
-        w->referred = letter->place.region != SHM_NO_REGION;
+        signature_encode(&work->signature, fragment->signature);
+        fragment->location = (struct shm_location){.region = SHM_NO_REGION};
+        if (total > SHM_FRAGMENT_BYTES)
+            fragment->location = shm_find_location(g, work->args.input, total);
+        w->referred = fragment->location.region != SHM_NO_REGION;
     }
     if (w->referred)
         piece = total;
     else if (piece > 0)
-        memcpy(shm_letter_bytes(arena, peer, number),
+        memcpy(shm_fragment_bytes(arena, peer, number),
                (const unsigned char *)work->args.input + w->moved, piece);
     g->peers[peer].written = w->last = number + 1;
     shm_flag_raise(&channel->written, number + 1);
-    progress(work, piece);
+    add_progress(work, piece);
 }
 
 static enum run_outcome run_send(struct shm_group *g, struct collective_work *work,
@@ -89,7 +89,7 @@ static enum run_outcome run_send(struct shm_group *g, struct collective_work *wo
 
         if (outcome != RUN_DONE)
             return outcome;
-        write_letter(g, work, channel, total);
+        write_fragment(g, work, channel, total);
     }
     if (!w->referred)
         return RUN_DONE;
@@ -99,15 +99,15 @@ static enum run_outcome run_send(struct shm_group *g, struct collective_work *wo
 /* ---- receiving ---- */
 
 /* A send to this rank of what this rank receives; the group's own sequence counts per pair. */
-static enum run_outcome check_letter(struct shm_group *g, const struct collective_work *work,
-                                     const struct shm_letter *letter, struct error *err)
+static enum run_outcome check_fragment(struct shm_group *g, const struct collective_work *work,
+                                       const struct shm_fragment *fragment, struct error *err)
 {
     struct signature wanted = work->signature;
     struct signature theirs;
 
     wanted.call = COLLECTIVE_SEND;
     wanted.root = g->base.rank;
-    if (!signature_decode(letter->signature, &theirs)) {
+    if (!signature_decode(fragment->signature, &theirs)) {
         (void)error_set(err, STATUS_PROTOCOL, "rank %u sent no signature",
                         g->base.members[work->args.root]);
         return RUN_FAILED;
@@ -117,26 +117,26 @@ static enum run_outcome check_letter(struct shm_group *g, const struct collectiv
     return RUN_DONE;
 }
 
-/* The oldest letter that is there. */
-static enum run_outcome read_letter(struct shm_group *g, struct collective_work *work,
-                                    const struct shm_channel *channel, size_t total,
-                                    struct error *err)
+/* The oldest fragment that is there. */
+static enum run_outcome read_fragment(struct shm_group *g, struct collective_work *work,
+                                      const struct shm_channel *channel, size_t total,
+                                      struct error *err)
 {
     struct pair_work *w = (void *)work->backend;
     unsigned peer = work->args.root;
     uint32_t number = g->peers[peer].read;
-    const struct shm_letter *letter = &channel->letters[number % SHM_LETTERS];
-    const unsigned char *from = shm_letter_bytes(&g->peers[peer].arena, g->base.rank, number);
+    const struct shm_fragment *fragment = &channel->fragments[number % SHM_FRAGMENTS];
+    const unsigned char *from = shm_fragment_bytes(&g->peers[peer].arena, g->base.rank, number);
     size_t piece = next_piece(work, total);
 
     if (!w->begun) {
-        enum run_outcome outcome = check_letter(g, work, letter, err);
+        enum run_outcome outcome = check_fragment(g, work, fragment, err);
 
         if (outcome != RUN_DONE)
             return outcome;
         w->begun = true;
-        if (letter->place.region != SHM_NO_REGION) {
-            from = shm_resolve(g, peer, letter->place, total);
+        if (fragment->location.region != SHM_NO_REGION) {
+            from = shm_resolve(g, peer, fragment->location, total);
             piece = total;
         }
         if (!from) {
@@ -147,7 +147,7 @@ static enum run_outcome read_letter(struct shm_group *g, struct collective_work 
     }
     if (piece > 0)
         memcpy((unsigned char *)work->args.output + w->moved, from, piece);
-    progress(work, piece);
+    add_progress(work, piece);
     return RUN_DONE;
 }
 
@@ -164,7 +164,7 @@ static enum run_outcome run_recv(struct shm_group *g, struct collective_work *wo
         enum run_outcome outcome = shm_wait(g, work, peer, &channel->written, next, until_ns, err);
 
         if (outcome == RUN_DONE)
-            outcome = read_letter(g, work, channel, total, err);
+            outcome = read_fragment(g, work, channel, total, err);
         if (outcome != RUN_DONE)
             return outcome;
         g->peers[peer].read = next;

@@ -1,6 +1,6 @@
 /*
  * A collective as a row of steps.  All ranks arrive with a step that carries their signatures and
- * says where their buffers are; with that everybody knows, alike, which way the operation goes:
+ * says where their buffers are; from that all ranks choose the same path:
  *
  *   small     what is published on arrival is all there is                       1 wait
  *   direct    every rank works on the others' buffers, and all leave together    2 waits
@@ -60,7 +60,7 @@ static enum run_outcome await_step(struct shm_group *g, struct collective_work *
 
 /* ---- arriving ---- */
 
-static void arrive(struct shm_group *g, struct collective_work *work)
+static void post_arrival(struct shm_group *g, struct collective_work *work)
 {
     const struct collective_args *a = &work->args;
     struct step_work *w = (void *)work->backend;
@@ -75,13 +75,13 @@ static void arrive(struct shm_group *g, struct collective_work *work)
         shm_publish(g, a, (struct shm_range){.count = a->count});
         return;
     }
-    post->input = shm_find_place(g, a->input, collective_input_bytes(&g->base, a));
-    post->output = shm_find_place(g, a->output, collective_output_bytes(&g->base, a));
+    post->input = shm_find_location(g, a->input, collective_input_bytes(&g->base, a));
+    post->output = shm_find_location(g, a->output, collective_output_bytes(&g->base, a));
     post->in_place = a->input == a->output;
 }
 
-static enum run_outcome compare(struct shm_group *g, const struct collective_work *work,
-                                struct error *err)
+static enum run_outcome compare_signatures(struct shm_group *g, const struct collective_work *work,
+                                           struct error *err)
 {
     const struct shm_post *mine = shm_post_of(&g->peers[g->base.rank].arena, g->step);
 
@@ -117,19 +117,19 @@ static void set_reduction(struct shm_group *g, const struct collective_args *a)
 }
 
 /* Find all buffers in this process's own mappings. */
-static enum run_outcome resolve(struct shm_group *g, const struct collective_args *a,
-                                struct error *err)
+static enum run_outcome resolve_buffers(struct shm_group *g, const struct collective_args *a,
+                                        struct error *err)
 {
     size_t bytes = a->count * dtype_size(a->dtype) * shm_block_count(g, a);
 
     for (unsigned r = 0; r < g->base.world_size; r++) {
         const struct shm_post *post = shm_post_of(&g->peers[r].arena, g->step);
         struct shm_peer *p = &g->peers[r];
-        bool wants_output = a->call == COLLECTIVE_ALL_REDUCE;
+        bool has_output = a->call == COLLECTIVE_ALL_REDUCE;
 
         p->input = shm_resolve(g, r, post->input, bytes);
-        p->output = wants_output ? shm_resolve(g, r, post->output, bytes) : NULL;
-        if ((post->input.region != SHM_NO_REGION && !p->input) || (wants_output && !p->output)) {
+        p->output = has_output ? shm_resolve(g, r, post->output, bytes) : NULL;
+        if ((post->input.region != SHM_NO_REGION && !p->input) || (has_output && !p->output)) {
             (void)error_set(err, STATUS_PROTOCOL, "rank %u named bytes outside its region",
                             g->base.members[r]);
             return RUN_FAILED;
@@ -148,13 +148,13 @@ static void publish_chunk(struct shm_group *g, struct collective_work *work, siz
     raise_step(g, w);
 }
 
-/* Everybody is there: which way does it go? */
-static enum run_outcome arrived(struct shm_group *g, struct collective_work *work,
-                                struct error *err)
+/* All ranks have arrived: choose the path. */
+static enum run_outcome choose_path(struct shm_group *g, struct collective_work *work,
+                                    struct error *err)
 {
     const struct collective_args *a = &work->args;
     struct step_work *w = (void *)work->backend;
-    enum run_outcome outcome = compare(g, work, err);
+    enum run_outcome outcome = compare_signatures(g, work, err);
 
     if (outcome != RUN_DONE)
         return outcome;
@@ -164,7 +164,7 @@ static enum run_outcome arrived(struct shm_group *g, struct collective_work *wor
         w->stage = STAGE_DONE;
     } else if (shm_is_direct(g, a)) {
         w->stage = STAGE_MOVING;
-        return resolve(g, a, err);
+        return resolve_buffers(g, a, err);
     } else {
         publish_chunk(g, work, 0);
     }
@@ -174,7 +174,7 @@ static enum run_outcome arrived(struct shm_group *g, struct collective_work *wor
 /* ---- going on ---- */
 
 /* `part` of `whole` is done. */
-static void tell(struct collective_work *work, size_t part, size_t whole)
+static void report_step_progress(struct collective_work *work, size_t part, size_t whole)
 {
     collective_progress(work, (uint64_t)((double)work->total_bytes * (double)part / (double)whole));
 }
@@ -190,7 +190,7 @@ static void move_some(struct shm_group *g, struct collective_work *work)
     shm_move_direct(g, a, (struct shm_range){.from = all.from + w->moved, .count = count});
     w->moved += count;
     if (w->moved < all.count) {
-        tell(work, w->moved, all.count);
+        report_step_progress(work, w->moved, all.count);
         return;
     }
     w->stage = STAGE_LEAVING;
@@ -207,14 +207,14 @@ static void take_chunk(struct shm_group *g, struct collective_work *work)
         shm_take_reduced(g, a, w->chunk);
     else
         shm_take(g, a, shm_chunk(g, a, w->chunk));
-    tell(work, w->chunk + 1, steps);
+    report_step_progress(work, w->chunk + 1, steps);
     if (w->chunk + 1 < steps)
         publish_chunk(g, work, w->chunk + 1);
     else
         w->stage = STAGE_DONE;
 }
 
-static enum run_outcome finish(struct shm_group *g, struct collective_work *work)
+static enum run_outcome finish_work(struct shm_group *g, struct collective_work *work)
 {
     const struct step_work *w = (const void *)work->backend;
 
@@ -232,7 +232,7 @@ enum run_outcome shm_run_steps(struct shm_group *g, struct collective_work *work
     enum run_outcome outcome = RUN_DONE;
 
     if (w->stage == STAGE_BEGIN) {
-        arrive(g, work);
+        post_arrival(g, work);
         w->stage = STAGE_ARRIVING;
         raise_step(g, w);
     }
@@ -242,7 +242,7 @@ enum run_outcome shm_run_steps(struct shm_group *g, struct collective_work *work
         if (outcome != RUN_DONE)
             return outcome;
         if (w->stage == STAGE_ARRIVING)
-            outcome = arrived(g, work, err);
+            outcome = choose_path(g, work, err);
         else if (w->stage == STAGE_MOVING)
             move_some(g, work);
         else if (w->stage == STAGE_LEAVING)
@@ -253,5 +253,5 @@ enum run_outcome shm_run_steps(struct shm_group *g, struct collective_work *work
             clock_now_ns() >= until_ns)
             return RUN_PENDING;
     }
-    return outcome == RUN_DONE ? finish(g, work) : outcome;
+    return outcome == RUN_DONE ? finish_work(g, work) : outcome;
 }

@@ -1,8 +1,7 @@
 /*
- * Waiting: look at the flag again and again while that is the fastest way, then give the core away,
- * then sleep.  Looking is skipped where ranks outnumber cores: whoever is waited for needs the
- * core. Sleeps are short, because nothing but the flag itself wakes them: in between, the alarm,
- * the deadline and the peers are looked at.
+ * Waiting for a flag: spin while that is fastest, then yield the core, then sleep.  Spinning is
+ * skipped where ranks outnumber cores, because the awaited rank needs the core.  Sleeps are short,
+ * because only the flag wakes them: in between, the alarm, the deadline and the peers are checked.
  */
 #include "common/base/clock.h"
 #include "common/collective/shm/shm.h"
@@ -11,8 +10,8 @@
 #include <sched.h>
 #include <string.h>
 
-#define LOOKS    64               /* at the flag, between two looks at the clock */
-#define SLICE_NS INT64_C(5000000) /* of sleep */
+#define SPINS_PER_CHECK 64               /* reads of the flag between two reads of the clock */
+#define SLICE_NS        INT64_C(5000000) /* of sleep */
 
 static void pause_core(void)
 {
@@ -53,26 +52,26 @@ static enum run_outcome peer_left(struct shm_group *g, const struct collective_w
 }
 
 /* Has the awaited rank's process ended?  Then its socket is closed. */
-static bool is_gone(const struct shm_peer *p)
+static bool has_process_ended(const struct shm_peer *p)
 {
     struct pollfd socket = {.fd = p->fd, .events = POLLRDHUP};
 
     return poll(&socket, 1, 0) == 1 && (socket.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
 }
 
-/* Why waiting is in vain: RUN_FAILED, or RUN_DONE to go on. */
-static enum run_outcome look_around(struct shm_group *g, const struct collective_work *work,
+/* RUN_FAILED when the flag cannot be raised any more, RUN_DONE to go on waiting. */
+static enum run_outcome check_peers(struct shm_group *g, const struct collective_work *work,
                                     unsigned peer, const struct shm_flag *flag, uint32_t value,
                                     bool slept, struct error *err)
 {
-    bool gone = slept && is_gone(&g->peers[peer]);
+    bool gone = slept && has_process_ended(&g->peers[peer]);
 
     for (unsigned r = 0; r < g->base.world_size; r++)
         if (r != g->base.rank && presence_of(&g->peers[r]) == SHM_FAILED)
             return peer_failed(g, r, err);
     if (!gone && presence_of(&g->peers[peer]) == SHM_PRESENT)
         return RUN_DONE;
-    if (shm_flag_reached(flag, value)) /* its last act, done before it left */
+    if (shm_flag_reached(flag, value)) /* raised before it left */
         return RUN_DONE;
     if (presence_of(&g->peers[peer]) == SHM_LEFT)
         return peer_left(g, work, peer, err);
@@ -91,14 +90,14 @@ static bool is_alarmed(const struct shm_group *g)
 }
 
 /* Between two looks; what is longer, this process was stopped. */
-static int64_t waited_ns(int64_t from_ns, int64_t to_ns)
+static int64_t wait_between(int64_t from_ns, int64_t to_ns)
 {
     return to_ns - from_ns < 2 * SLICE_NS ? to_ns - from_ns : 2 * SLICE_NS;
 }
 
-static void look(const struct shm_flag *flag, uint32_t value)
+static void spin_on_flag(const struct shm_flag *flag, uint32_t value)
 {
-    for (unsigned i = 0; i < LOOKS && !shm_flag_reached(flag, value); i++)
+    for (unsigned i = 0; i < SPINS_PER_CHECK && !shm_flag_reached(flag, value); i++)
         pause_core();
 }
 
@@ -107,33 +106,33 @@ enum run_outcome shm_wait(struct shm_group *g, struct collective_work *work, uns
                           struct error *err)
 {
     int64_t start_ns = 0;
-    int64_t looked_ns = 0;
+    int64_t checked_ns = 0;
     bool slept = false;
 
     if (g->spin_ns > 0) /* mostly the flag is raised before the clock could be read */
-        look(flag, value);
+        spin_on_flag(flag, value);
     while (!shm_flag_reached(flag, value)) {
         int64_t now_ns = clock_now_ns();
-        enum run_outcome outcome = look_around(g, work, peer, flag, value, slept, err);
+        enum run_outcome outcome = check_peers(g, work, peer, flag, value, slept, err);
 
         start_ns = start_ns == 0 ? now_ns : start_ns;
-        work->waited_ns += looked_ns != 0 ? waited_ns(looked_ns, now_ns) : 0;
-        looked_ns = now_ns;
+        work->waited_ns += checked_ns != 0 ? wait_between(checked_ns, now_ns) : 0;
+        checked_ns = now_ns;
         if (outcome != RUN_DONE)
             return outcome;
         if (now_ns >= until_ns || is_alarmed(g))
             return shm_flag_reached(flag, value) ? RUN_DONE : RUN_PENDING;
         slept = now_ns - start_ns >= g->spin_ns + g->yield_ns;
         if (now_ns - start_ns < g->spin_ns)
-            look(flag, value);
+            spin_on_flag(flag, value);
         else if (!slept)
             (void)sched_yield();
         else
             shm_flag_sleep(flag, value,
                            until_ns - now_ns < SLICE_NS ? until_ns - now_ns : SLICE_NS);
     }
-    if (looked_ns != 0)
-        work->waited_ns += waited_ns(looked_ns, clock_now_ns());
+    if (checked_ns != 0)
+        work->waited_ns += wait_between(checked_ns, clock_now_ns());
     return RUN_DONE;
 }
 
@@ -150,7 +149,7 @@ static void wake_all(const struct shm_group *g)
     }
 }
 
-void shm_say(struct shm_group *g, enum shm_presence presence, const struct error *why)
+void shm_set_presence(struct shm_group *g, enum shm_presence presence, const struct error *why)
 {
     struct shm_control *control = shm_control_of(&g->peers[g->base.rank].arena);
 

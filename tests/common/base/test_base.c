@@ -53,7 +53,7 @@ START_TEST(error_keeps_status_and_text)
 }
 END_TEST
 
-START_TEST(environment_that_libraries_read)
+START_TEST(library_environment_variables)
 {
     struct strbuf text = STRBUF_INIT;
 
@@ -207,8 +207,8 @@ START_TEST(clock_deadlines_saturate)
 }
 END_TEST
 
-/* Words of another process must not steer the terminal that shows them. */
-START_TEST(log_lines_are_harmless)
+/* Control characters from another process must not reach the terminal. */
+START_TEST(log_lines_have_no_control_characters)
 {
     char line[128] = "";
     int ends[2];
@@ -231,7 +231,7 @@ TCase *text_cases(void)
     tcase_add_test(cases, status_of_errno);
     tcase_add_test(cases, error_keeps_status_and_text);
     tcase_add_test(cases, error_cuts_long_texts);
-    tcase_add_test(cases, environment_that_libraries_read);
+    tcase_add_test(cases, library_environment_variables);
     tcase_add_test(cases, strbuf_grows_and_resets);
     tcase_add_test(cases, strbuf_doubles_read_back);
     tcase_add_test(cases, strbuf_quotes_json_and_html);
@@ -240,6 +240,6 @@ TCase *text_cases(void)
     tcase_add_test(cases, parse_list_finds_whole_words);
     tcase_add_test(cases, memory_fails_with_a_text);
     tcase_add_test(cases, clock_deadlines_saturate);
-    tcase_add_test(cases, log_lines_are_harmless);
+    tcase_add_test(cases, log_lines_have_no_control_characters);
     return cases;
 }

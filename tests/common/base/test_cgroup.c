@@ -1,5 +1,5 @@
 /*
- * Limits of control groups, read below a folder that has a /proc and a /sys of its own.
+ * Limits of control groups, read below a folder with its own /proc and /sys.
  */
 #include "common/base/cgroup.h"
 #include "common/base/file.h"

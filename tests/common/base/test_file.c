@@ -46,7 +46,7 @@ START_TEST(write_then_read)
 }
 END_TEST
 
-START_TEST(a_text_is_whole_or_not_written)
+START_TEST(text_is_written_whole_or_not_at_all)
 {
     struct error err = {0};
     struct strbuf text = STRBUF_INIT;
@@ -95,7 +95,7 @@ START_TEST(full_disk_keeps_the_old_file)
 }
 END_TEST
 
-START_TEST(writer_can_be_abandoned)
+START_TEST(abandoned_writer_leaves_no_file)
 {
     struct error err = {0};
     struct file_writer w;
@@ -143,10 +143,10 @@ TCase *file_cases(void)
     TCase *cases = tcase_create("file");
 
     tcase_add_loop_test(cases, write_then_read, 0, 2);
-    tcase_add_test(cases, a_text_is_whole_or_not_written);
+    tcase_add_test(cases, text_is_written_whole_or_not_at_all);
     tcase_add_test(cases, read_of_an_endless_device_stops);
     tcase_add_test(cases, full_disk_keeps_the_old_file);
-    tcase_add_test(cases, writer_can_be_abandoned);
+    tcase_add_test(cases, abandoned_writer_leaves_no_file);
     tcase_add_test(cases, commit_onto_a_folder_fails_clean);
     tcase_add_test(cases, folders_and_joins);
     return cases;

@@ -1,5 +1,5 @@
 /*
- * Memory handed to another process over an abstract socket, and what is sent away instead.
+ * Passing memory to another process over an abstract socket, and the messages that are rejected.
  */
 #include "common/base/clock.h"
 #include "common/base/handover.h"
@@ -21,7 +21,7 @@ static int listener;
 
 static void listen_here(void)
 {
-    assert_ok(handover_draw(name, token, &err));
+    assert_ok(handover_generate(name, token, &err));
     assert_ok(handover_listen(name, &listener, &err));
 }
 
@@ -36,10 +36,10 @@ static int accept_one(void)
     return fd;
 }
 
-/* What the other process does: hand over memory that says "hello". */
+/* Body of the other process: send memory that contains "hello". */
 static int hand_over(void)
 {
-    struct handover_ticket ticket = {.sender = 3, .has_memory = 1, .session = 77};
+    struct handover_message message = {.sender = 3, .has_memory = 1, .session = 77};
     struct shared_memory m = SHARED_MEMORY_NONE;
     int fd = -1;
 
@@ -47,14 +47,14 @@ static int hand_over(void)
         handover_connect(name, clock_deadline_ns(PATIENCE_MS), &fd, &err) != STATUS_OK)
         return 1;
     memcpy(m.base, "hello", 6);
-    memcpy(ticket.token, token, sizeof(token));
-    ticket.size = m.size;
-    return handover_send(fd, &ticket, m.fd, clock_deadline_ns(PATIENCE_MS), &err) != STATUS_OK;
+    memcpy(message.token, token, sizeof(token));
+    message.size = m.size;
+    return handover_send(fd, &message, m.fd, clock_deadline_ns(PATIENCE_MS), &err) != STATUS_OK;
 }
 
 START_TEST(memory_of_another_process)
 {
-    struct handover_ticket ticket;
+    struct handover_message message;
     struct shared_memory m = SHARED_MEMORY_NONE;
     int status, fd, memory_fd;
     pid_t pid;
@@ -66,12 +66,12 @@ START_TEST(memory_of_another_process)
         _exit(hand_over());
     fd = accept_one();
     assert_ok(
-        handover_receive(fd, token, clock_deadline_ns(PATIENCE_MS), &ticket, &memory_fd, &err));
+        handover_receive(fd, token, clock_deadline_ns(PATIENCE_MS), &message, &memory_fd, &err));
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_int_eq(status, 0);
-    ck_assert_uint_eq(ticket.sender, 3);
-    ck_assert_uint_eq(ticket.session, 77);
-    assert_ok(shared_memory_map(memory_fd, ticket.size, &m, &err));
+    ck_assert_uint_eq(message.sender, 3);
+    ck_assert_uint_eq(message.session, 77);
+    assert_ok(shared_memory_map(memory_fd, message.size, &m, &err));
     ck_assert_str_eq(m.base, "hello");
     shared_memory_release(&m);
     (void)close(fd);
@@ -79,27 +79,27 @@ START_TEST(memory_of_another_process)
 }
 END_TEST
 
-START_TEST(a_wrong_token_and_a_torn_ticket_are_refused)
+START_TEST(wrong_tokens_and_truncated_messages_are_refused)
 {
-    struct handover_ticket ticket = {.sender = 1};
-    struct handover_ticket received;
+    struct handover_message message = {.sender = 1};
+    struct handover_message received;
     int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
     int ours, theirs = -1, memory_fd;
 
     listen_here();
     assert_ok(handover_connect(name, deadline_ns, &theirs, &err));
     ours = accept_one();
-    assert_ok(handover_send(theirs, &ticket, -1, deadline_ns, &err)); /* a token of zeros */
+    assert_ok(handover_send(theirs, &message, -1, deadline_ns, &err)); /* a token of zeros */
     assert_fails(handover_receive(ours, token, deadline_ns, &received, &memory_fd, &err),
-                 STATUS_PROTOCOL, "no ticket");
-    memcpy(ticket.token, token, sizeof(token));
-    ck_assert_int_eq(send(theirs, &ticket, sizeof(ticket) - 1, 0), sizeof(ticket) - 1);
+                 STATUS_PROTOCOL, "not one of this group");
+    memcpy(message.token, token, sizeof(token));
+    ck_assert_int_eq(send(theirs, &message, sizeof(message) - 1, 0), sizeof(message) - 1);
     assert_fails(handover_receive(ours, token, deadline_ns, &received, &memory_fd, &err),
-                 STATUS_PROTOCOL, "no ticket");
-    ticket.has_memory = 1; /* and none comes */
-    assert_ok(handover_send(theirs, &ticket, -1, deadline_ns, &err));
+                 STATUS_PROTOCOL, "not one of this group");
+    message.has_memory = 1; /* but without a descriptor */
+    assert_ok(handover_send(theirs, &message, -1, deadline_ns, &err));
     assert_fails(handover_receive(ours, token, deadline_ns, &received, &memory_fd, &err),
-                 STATUS_PROTOCOL, "no ticket");
+                 STATUS_PROTOCOL, "not one of this group");
     ck_assert_int_eq(memory_fd, -1);
     (void)close(theirs);
     assert_fails(handover_receive(ours, token, deadline_ns, &received, &memory_fd, &err),
@@ -109,15 +109,15 @@ START_TEST(a_wrong_token_and_a_torn_ticket_are_refused)
 }
 END_TEST
 
-/* A message without a byte looks like the end, and can carry a descriptor none the less. */
-START_TEST(a_descriptor_without_a_ticket_is_closed)
+/* A message without data looks like the end of the connection, and can still carry a descriptor. */
+START_TEST(a_descriptor_without_a_message_is_closed)
 {
     union {
         struct cmsghdr head;
         unsigned char bytes[CMSG_SPACE(sizeof(int))];
     } control = {.bytes = {0}};
     struct msghdr message = {.msg_control = &control, .msg_controllen = sizeof(control)};
-    struct handover_ticket received;
+    struct handover_message received;
     int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
     int ours, theirs = -1, memory_fd, ends[2];
     struct pollfd other_end;
@@ -136,7 +136,7 @@ START_TEST(a_descriptor_without_a_ticket_is_closed)
                  STATUS_PEER_LOST, "closed");
     ck_assert_int_eq(memory_fd, -1);
     other_end = (struct pollfd){.fd = ends[0]};
-    ck_assert_int_eq(poll(&other_end, 1, 0), 1); /* nobody holds the end that writes */
+    ck_assert_int_eq(poll(&other_end, 1, 0), 1); /* no process has the writing end open */
     ck_assert_int_ne(other_end.revents & POLLHUP, 0);
     (void)close(ends[0]);
     (void)close(theirs);
@@ -158,7 +158,7 @@ START_TEST(addresses_as_text)
     char text[HANDOVER_ADDRESS_SIZE], name_again[HANDOVER_NAME_SIZE], too_long[200];
     unsigned char token_again[HANDOVER_TOKEN_BYTES];
 
-    assert_ok(handover_draw(name, token, &err));
+    assert_ok(handover_generate(name, token, &err));
     handover_format(name, token, text);
     ck_assert(handover_parse(text, name_again, token_again));
     ck_assert_str_eq(name_again, name);
@@ -171,11 +171,11 @@ START_TEST(addresses_as_text)
 }
 END_TEST
 
-START_TEST(nobody_listens)
+START_TEST(connect_without_a_listener_fails)
 {
     int fd = -1;
 
-    assert_ok(handover_draw(name, token, &err));
+    assert_ok(handover_generate(name, token, &err));
     assert_fails(handover_connect(name, clock_deadline_ns(PATIENCE_MS), &fd, &err),
                  STATUS_UNREACHABLE, "cannot connect to '@sparring-");
     ck_assert_int_eq(fd, -1);
@@ -188,10 +188,10 @@ int main(void)
     TCase *tests = tcase_create("handover");
 
     tcase_add_test(tests, memory_of_another_process);
-    tcase_add_test(tests, a_wrong_token_and_a_torn_ticket_are_refused);
-    tcase_add_test(tests, a_descriptor_without_a_ticket_is_closed);
+    tcase_add_test(tests, wrong_tokens_and_truncated_messages_are_refused);
+    tcase_add_test(tests, a_descriptor_without_a_message_is_closed);
     tcase_add_test(tests, addresses_as_text);
-    tcase_add_test(tests, nobody_listens);
+    tcase_add_test(tests, connect_without_a_listener_fails);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

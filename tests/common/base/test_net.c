@@ -1,5 +1,5 @@
 /*
- * End points and sockets: texts, ports that are taken, peers that are slow, silent or gone.
+ * End points and sockets: parsing, ports in use, peers that are slow, unresponsive or closed.
  */
 #include "tests/support/support.h"
 
@@ -50,7 +50,7 @@ static const char *const bad_texts[] = {
     "[::1]",  "[::1]80", "[]:80",    "[::1:80",   "a:b:1",      "host: 8080", "host:+80", "unix:",
     "unix:a", "unix:/",  "unix:/a/", "unix:/a,b", "unix:/%",    "unix:/a b",  "unix://a"};
 
-START_TEST(endpoint_refuses)
+START_TEST(malformed_endpoints_fail)
 {
     struct error err = {0};
     struct endpoint e = {.host = "kept", .port = 1};
@@ -61,7 +61,7 @@ START_TEST(endpoint_refuses)
 }
 END_TEST
 
-START_TEST(endpoint_refuses_a_long_host)
+START_TEST(long_host_fails)
 {
     struct error err = {0};
     struct endpoint e;
@@ -73,7 +73,7 @@ START_TEST(endpoint_refuses_a_long_host)
 }
 END_TEST
 
-START_TEST(endpoint_refuses_a_long_path)
+START_TEST(long_path_fails)
 {
     struct error err = {0};
     struct endpoint e;
@@ -82,7 +82,7 @@ START_TEST(endpoint_refuses_a_long_path)
     memset(text, 'p', sizeof(text));
     memcpy(text, "unix:/", 6);
     text[5 + 107] = '\0';
-    assert_ok(endpoint_parse(text, "--listen", &e, &err)); /* just as long as the kernel takes */
+    assert_ok(endpoint_parse(text, "--listen", &e, &err)); /* the longest that the kernel accepts */
     text[5 + 107] = 'p';
     text[5 + 108] = '\0';
     assert_fails(endpoint_parse(text, "--listen", &e, &err), STATUS_CONFIG,
@@ -158,7 +158,7 @@ START_TEST(sockets_do_not_block_and_close_on_exec)
 }
 END_TEST
 
-START_TEST(nothing_paces_connections_inside_the_host)
+START_TEST(local_connections_are_not_paced)
 {
     int fds[2];
 
@@ -191,7 +191,7 @@ START_TEST(taken_port_names_its_holder)
 }
 END_TEST
 
-START_TEST(listen_refuses_a_foreign_address)
+START_TEST(listen_on_a_foreign_address_fails)
 {
     struct error err = {0};
     struct endpoint e = {.host = "203.0.113.1", .port = 0}; /* TEST-NET-3 */
@@ -201,10 +201,11 @@ START_TEST(listen_refuses_a_foreign_address)
 }
 END_TEST
 
-START_TEST(connect_gives_up_at_the_deadline)
+START_TEST(connect_times_out)
 {
     struct error err = {0};
-    struct endpoint e = {.host = "127.0.0.1", .port = support_port()}; /* nobody listens there */
+    struct endpoint e = {.host = "127.0.0.1",
+                         .port = support_port()}; /* no process listens there */
     int64_t start_ns = clock_now_ns();
     int fd;
 
@@ -228,7 +229,7 @@ static void *listen_late(void *argument)
     return NULL;
 }
 
-START_TEST(connect_tries_again_while_refused)
+START_TEST(connect_retries_while_refused)
 {
     struct error err = {0};
     struct endpoint e = {.host = "127.0.0.1", .port = support_port()};
@@ -242,7 +243,7 @@ START_TEST(connect_tries_again_while_refused)
 }
 END_TEST
 
-START_TEST(accept_gives_up_at_the_deadline)
+START_TEST(accept_times_out)
 {
     struct error err = {0};
     struct endpoint e = any_port;
@@ -302,7 +303,7 @@ START_TEST(silent_peer_times_out)
 }
 END_TEST
 
-START_TEST(reset_is_a_lost_peer)
+START_TEST(reset_is_peer_lost)
 {
     struct linger hard = {.l_onoff = 1, .l_linger = 0};
     struct error err = {0};
@@ -328,8 +329,8 @@ static int window_of(int fd)
     return window;
 }
 
-/* The bound is said again where the bytes received pass a multiple, and only there. */
-START_TEST(a_local_window_is_bounded_every_so_many_bytes)
+/* The limit is set again when the bytes received pass a multiple, and only then. */
+START_TEST(local_window_is_limited_at_each_multiple)
 {
     const uint64_t every = NET_LOCAL_WINDOW_EVERY;
     const struct {
@@ -350,7 +351,7 @@ START_TEST(a_local_window_is_bounded_every_so_many_bytes)
         ck_assert_int_eq(setsockopt(fds[0], IPPROTO_TCP, TCP_WINDOW_CLAMP, &other, sizeof(other)),
                          0);
         ck_assert_int_eq(window_of(fds[0]), other);
-        net_bound_local_window(fds[0], cases[i].before, cases[i].after);
+        net_limit_local_window(fds[0], cases[i].before, cases[i].after);
         ck_assert_int_eq(window_of(fds[0]), cases[i].is_said ? NET_LOCAL_WINDOW : other);
     }
     (void)close(fds[0]);
@@ -373,23 +374,23 @@ int main(void)
     TCase *cases = tcase_create("net");
 
     tcase_add_test(cases, endpoint_texts);
-    tcase_add_loop_test(cases, endpoint_refuses, 0,
+    tcase_add_loop_test(cases, malformed_endpoints_fail, 0,
                         (int)(sizeof(bad_texts) / sizeof(bad_texts[0])));
-    tcase_add_test(cases, endpoint_refuses_a_long_host);
-    tcase_add_test(cases, endpoint_refuses_a_long_path);
+    tcase_add_test(cases, long_host_fails);
+    tcase_add_test(cases, long_path_fails);
     tcase_add_test(cases, bytes_over_a_unix_socket);
     tcase_add_test(cases, loopback_addresses);
     tcase_add_test(cases, sockets_do_not_block_and_close_on_exec);
-    tcase_add_test(cases, nothing_paces_connections_inside_the_host);
+    tcase_add_test(cases, local_connections_are_not_paced);
     tcase_add_test(cases, taken_port_names_its_holder);
-    tcase_add_test(cases, listen_refuses_a_foreign_address);
-    tcase_add_test(cases, connect_gives_up_at_the_deadline);
-    tcase_add_test(cases, connect_tries_again_while_refused);
-    tcase_add_test(cases, accept_gives_up_at_the_deadline);
+    tcase_add_test(cases, listen_on_a_foreign_address_fails);
+    tcase_add_test(cases, connect_times_out);
+    tcase_add_test(cases, connect_retries_while_refused);
+    tcase_add_test(cases, accept_times_out);
     tcase_add_test(cases, bytes_arrive_whole_then_the_end_is_seen);
     tcase_add_test(cases, silent_peer_times_out);
-    tcase_add_test(cases, reset_is_a_lost_peer);
-    tcase_add_test(cases, a_local_window_is_bounded_every_so_many_bytes);
+    tcase_add_test(cases, reset_is_peer_lost);
+    tcase_add_test(cases, local_window_is_limited_at_each_multiple);
     tcase_add_test(cases, unused_port_has_no_known_holder);
     suite_add_tcase(suite, cases);
     return support_run(suite);

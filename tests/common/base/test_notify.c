@@ -1,6 +1,5 @@
 /*
- * notify over real sockets, by path and in the abstract namespace, and the environment it is told
- * by.
+ * notify over real sockets, by path and in the abstract namespace, and its environment variables.
  */
 #include "common/base/notify.h"
 #include "tests/support/support.h"
@@ -13,7 +12,7 @@
 static struct error err;
 static struct notify notify;
 
-/* A manager's socket; *ret_name is what NOTIFY_SOCKET holds. */
+/* A manager's socket; *ret_name is the value for NOTIFY_SOCKET. */
 static int listen_as_manager(bool abstract, char *ret_name, size_t size)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -53,14 +52,14 @@ START_TEST(test_messages)
 
     ck_assert_int_eq(setenv("NOTIFY_SOCKET", name, 1), 0);
     assert_ok(notify_open(&notify, &err));
-    ck_assert(notify_is_wanted(&notify));
+    ck_assert(notify_is_enabled(&notify));
     ck_assert_int_eq(notify.watchdog_ns, 0);
     notify_send(&notify, "READY=1\nSTATUS=%s %d", "serving", 7);
     check_received(fd, "READY=1\nSTATUS=serving 7");
     notify_send(&notify, "STOPPING=1");
     check_received(fd, "STOPPING=1");
     notify_close(&notify);
-    notify_send(&notify, "STATUS=late"); /* nobody is told any more */
+    notify_send(&notify, "STATUS=late"); /* not sent after notify_close */
     ck_assert_int_lt(recv(fd, name, sizeof(name), MSG_DONTWAIT), 0);
     (void)close(fd);
 }
@@ -82,18 +81,18 @@ START_TEST(test_long_messages_are_cut)
 }
 END_TEST
 
-START_TEST(test_nobody_listens)
+START_TEST(test_without_a_manager)
 {
     ck_assert_int_eq(unsetenv("NOTIFY_SOCKET"), 0);
     ck_assert_int_eq(setenv("WATCHDOG_USEC", "5", 1), 0);
     assert_ok(notify_open(&notify, &err));
-    ck_assert(!notify_is_wanted(&notify));
+    ck_assert(!notify_is_enabled(&notify));
     ck_assert_int_eq(notify.watchdog_ns, 0);
     notify_send(&notify, "READY=1");
     notify_close(&notify);
     ck_assert_int_eq(setenv("NOTIFY_SOCKET", support_path("gone"), 1), 0);
     assert_ok(notify_open(&notify, &err));
-    notify_send(&notify, "READY=1"); /* a manager that went away is no error */
+    notify_send(&notify, "READY=1"); /* a manager that has closed its socket is not an error */
     notify_close(&notify);
 }
 END_TEST
@@ -142,7 +141,7 @@ START_TEST(test_bad_environment)
     ck_assert_int_eq(setenv("NOTIFY_SOCKET", "@nobody", 1), 0);
     ck_assert_int_eq(setenv(cases[_i].name, cases[_i].value ? cases[_i].value : path, 1), 0);
     assert_fails(notify_open(&notify, &err), STATUS_CONFIG, cases[_i].part);
-    ck_assert(!notify_is_wanted(&notify));
+    ck_assert(!notify_is_enabled(&notify));
     notify_send(&notify, "READY=1");
     notify_close(&notify);
 }
@@ -155,7 +154,7 @@ int main(void)
 
     tcase_add_loop_test(tests, test_messages, 0, 2);
     tcase_add_test(tests, test_long_messages_are_cut);
-    tcase_add_test(tests, test_nobody_listens);
+    tcase_add_test(tests, test_without_a_manager);
     tcase_add_loop_test(tests, test_watchdog, 0, 4);
     tcase_add_loop_test(tests, test_bad_environment, 0, 7);
     suite_add_tcase(suite, tests);

@@ -1,5 +1,5 @@
 /*
- * priority_queue beside a list that is searched from its beginning.
+ * priority_queue against a model: a list with linear search.
  */
 #include "common/base/priority_queue.h"
 #include "common/base/random.h"
@@ -9,7 +9,7 @@
 
 static struct priority_queue queue;
 
-/* What waits, in order of arrival. */
+/* The queued items, in order of arrival. */
 static struct {
     uint32_t priority[ITEMS];
     int *item[ITEMS];
@@ -18,9 +18,9 @@ static struct {
 
 static int items[ITEMS];
 
-static void put(uint32_t priority, int *item)
+static void push_to_both(uint32_t priority, int *item)
 {
-    ck_assert(priority_queue_put(&queue, priority, item));
+    ck_assert(priority_queue_push(&queue, priority, item));
     list.priority[list.length] = priority;
     list.item[list.length++] = item;
 }
@@ -44,18 +44,18 @@ static int *take_from_list(void)
     return item;
 }
 
-START_TEST(first_come_first_served_among_equals)
+START_TEST(equal_priorities_keep_arrival_order)
 {
     for (size_t i = 0; i < ITEMS; i++)
-        ck_assert(priority_queue_put(&queue, 7, &items[i]));
+        ck_assert(priority_queue_push(&queue, 7, &items[i]));
     for (size_t i = 0; i < ITEMS; i++)
-        ck_assert_ptr_eq(priority_queue_take(&queue), &items[i]);
-    ck_assert_ptr_null(priority_queue_take(&queue));
+        ck_assert_ptr_eq(priority_queue_pop(&queue), &items[i]);
+    ck_assert_ptr_null(priority_queue_pop(&queue));
     priority_queue_release(&queue);
 }
 END_TEST
 
-START_TEST(as_the_list_says)
+START_TEST(equals_the_list_model)
 {
     static const uint32_t ranges[] = {1, 2, 5, 1000, UINT32_MAX};
     struct random r;
@@ -63,13 +63,13 @@ START_TEST(as_the_list_says)
 
     random_seed(&r, (uint64_t)_i);
     for (size_t i = 0; i < ITEMS; i++) {
-        put(random_u32(&r) % range, &items[i]);
+        push_to_both(random_u32(&r) % range, &items[i]);
         while (random_u32(&r) % 3 == 0)
-            ck_assert_ptr_eq(priority_queue_take(&queue), take_from_list());
+            ck_assert_ptr_eq(priority_queue_pop(&queue), take_from_list());
     }
     while (list.length > 0)
-        ck_assert_ptr_eq(priority_queue_take(&queue), take_from_list());
-    ck_assert_ptr_null(priority_queue_take(&queue));
+        ck_assert_ptr_eq(priority_queue_pop(&queue), take_from_list());
+    ck_assert_ptr_null(priority_queue_pop(&queue));
     priority_queue_release(&queue);
 }
 END_TEST
@@ -80,12 +80,12 @@ START_TEST(memory_is_kept)
     size_t capacity;
 
     for (size_t i = 0; i < ITEMS; i++)
-        ck_assert(priority_queue_put(&queue, (uint32_t)i, &items[i]));
+        ck_assert(priority_queue_push(&queue, (uint32_t)i, &items[i]));
     heap = queue.heap;
     capacity = queue.capacity;
     for (size_t i = 0; i < 10 * ITEMS; i++) {
-        ck_assert_ptr_nonnull(priority_queue_take(&queue));
-        ck_assert(priority_queue_put(&queue, (uint32_t)(i * 7919 % ITEMS), &items[i % ITEMS]));
+        ck_assert_ptr_nonnull(priority_queue_pop(&queue));
+        ck_assert(priority_queue_push(&queue, (uint32_t)(i * 7919 % ITEMS), &items[i % ITEMS]));
     }
     ck_assert_ptr_eq(queue.heap, heap);
     ck_assert_uint_eq(queue.capacity, capacity);
@@ -98,8 +98,8 @@ int main(void)
     Suite *suite = suite_create("priority_queue");
     TCase *tests = tcase_create("priority_queue");
 
-    tcase_add_test(tests, first_come_first_served_among_equals);
-    tcase_add_loop_test(tests, as_the_list_says, 0, 50);
+    tcase_add_test(tests, equal_priorities_keep_arrival_order);
+    tcase_add_loop_test(tests, equals_the_list_model, 0, 50);
     tcase_add_test(tests, memory_is_kept);
     suite_add_tcase(suite, tests);
     return support_run(suite);

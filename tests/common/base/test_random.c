@@ -1,6 +1,6 @@
 /*
- * Golden values of the generator and of PyTorch's draws from it: published torch output for both
- * roundings, Debian 12's torch 1.13.1 for the fused one, the C++ standard for the engine.
+ * Reference values of the generator and of PyTorch's samples from it: published torch output for
+ * both roundings, Debian 12's torch 1.13.1 for the fused one, the C++ standard for the engine.
  */
 #include "common/base/random.h"
 #include "tests/support/support.h"
@@ -136,7 +136,7 @@ START_TEST(test_linear_2_1)
 }
 END_TEST
 
-/* Two layers in a row: the second goes on where the first stopped drawing. */
+/* Two layers: the second continues the generator's sequence after the first. */
 START_TEST(test_linear_chain)
 {
     static const double golden[2][12] = {
@@ -252,7 +252,7 @@ START_TEST(test_normal_as_small_randn)
 }
 END_TEST
 
-/* An odd count ends in half a pair: the prefix is the same and nothing behind it is written. */
+/* An odd count ends in half a pair: the prefix is the same and nothing after it is written. */
 START_TEST(test_normal_odd_count)
 {
     struct random a = seeded(5);

@@ -1,5 +1,5 @@
 /*
- * Memory that is shared by handing its descriptor over, and leaves nothing behind.
+ * Memory that is shared by passing its descriptor, and leaves no files behind.
  */
 #include "tests/support/support.h"
 
@@ -33,8 +33,8 @@ START_TEST(is_zeroed_and_rounded_up)
 }
 END_TEST
 
-/* A process that has the descriptor sees the same bytes, and keeps them when the maker is gone. */
-START_TEST(outlives_a_maker_that_is_killed)
+/* A process with the descriptor sees the same bytes, also after the creator has ended. */
+START_TEST(outlives_its_killed_creator)
 {
     struct error err = {0};
     struct shared_memory m = SHARED_MEMORY_NONE;
@@ -70,8 +70,8 @@ START_TEST(cannot_be_shrunk)
 }
 END_TEST
 
-/* What a stranger may send instead; the descriptor is closed in every case. */
-START_TEST(refuses_what_is_no_sealed_memory)
+/* Other descriptors that a peer could send; each is closed in every case. */
+START_TEST(unsealed_memory_fails)
 {
     struct error err = {0};
     struct shared_memory m = SHARED_MEMORY_NONE;
@@ -96,7 +96,7 @@ START_TEST(refuses_what_is_no_sealed_memory)
 END_TEST
 
 /* A peer that keeps the old descriptor writes into the old memory only. */
-START_TEST(is_out_of_reach_once_renewed)
+START_TEST(renewed_memory_is_not_shared)
 {
     struct error err = {0};
     struct shared_memory m = SHARED_MEMORY_NONE;
@@ -127,10 +127,10 @@ int main(void)
     TCase *tests = tcase_create("shared_memory");
 
     tcase_add_test(tests, is_zeroed_and_rounded_up);
-    tcase_add_test(tests, outlives_a_maker_that_is_killed);
+    tcase_add_test(tests, outlives_its_killed_creator);
     tcase_add_test(tests, cannot_be_shrunk);
-    tcase_add_test(tests, refuses_what_is_no_sealed_memory);
-    tcase_add_test(tests, is_out_of_reach_once_renewed);
+    tcase_add_test(tests, unsealed_memory_fails);
+    tcase_add_test(tests, renewed_memory_is_not_shared);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

@@ -1,6 +1,6 @@
 /*
- * checkpoint: what is saved reads back, the folder keeps the newest and `latest` names one that is
- * whole, a full disk leaves both as they were, and facts that cannot be are refused field by field.
+ * checkpoint: saved data reads back, the folder keeps the newest and `latest` names a whole one, a
+ * full disk leaves both unchanged, and invalid facts fail field by field.
  */
 #include "common/base/file.h"
 #include "common/base/strbuf.h"
@@ -56,7 +56,7 @@ static const struct checkpoint_facts example = {
     .epsilon = 5e-324,
 };
 
-static void save(const char *folder, size_t keep, uint64_t step, float value)
+static void save_checkpoint(const char *folder, size_t keep, uint64_t step, float value)
 {
     float params[8], moments[8];
     const struct safetensors_part parts[] = {{"", &table, params},
@@ -73,7 +73,7 @@ static void save(const char *folder, size_t keep, uint64_t step, float value)
     ck_assert_uint_gt(bytes, 2 * sizeof(params));
 }
 
-static void check(const char *path, uint64_t step, float value)
+static void check_checkpoint(const char *path, uint64_t step, float value)
 {
     float params[8], moments[8];
     const struct safetensors_part parts[] = {{"", &table, params},
@@ -109,7 +109,7 @@ static size_t count_entries(const char *folder)
     return count;
 }
 
-static const char *in(const char *folder, const char *name)
+static const char *path_in(const char *folder, const char *name)
 {
     static char path[4096];
 
@@ -117,22 +117,22 @@ static const char *in(const char *folder, const char *name)
     return path;
 }
 
-START_TEST(test_there_and_back)
+START_TEST(test_round_trip)
 {
     const char *folder = support_path("new/deep");
     char path[CHECKPOINT_PATH_MAX];
 
     assert_fails(checkpoint_find(folder, path, &err), STATUS_NOT_FOUND, folder);
-    save(folder, 3, 12, 1);
-    check(folder, 12, 1);
-    check(in(folder, "step-000012.safetensors"), 12, 1);
+    save_checkpoint(folder, 3, 12, 1);
+    check_checkpoint(folder, 12, 1);
+    check_checkpoint(path_in(folder, "step-000012.safetensors"), 12, 1);
     ck_assert_uint_eq(count_entries(folder), 2);
 }
 END_TEST
 
-/* What could not be gone on with is not written: one element below the limit, the header is too
- * much. */
-START_TEST(test_more_than_is_read_again)
+/* A checkpoint that could not be read again is not written: one element below the limit, the header
+ * exceeds it. */
+START_TEST(test_files_above_the_limit_are_not_written)
 {
     const char *folder = support_path("large");
     size_t count = CHECKPOINT_BYTES_MAX / sizeof(float) - 1;
@@ -142,60 +142,60 @@ START_TEST(test_more_than_is_read_again)
     const struct safetensors_part part = {"", &large, &none};
     uint64_t bytes = 0;
 
-    save(folder, 3, 5, 1);
+    save_checkpoint(folder, 3, 5, 1);
     assert_fails(checkpoint_save(folder, 3, NULL, &example, &part, 1, &bytes, &err),
                  STATUS_UNSUPPORTED, "step-000012.safetensors' would have 1717");
     ck_assert_ptr_nonnull(strstr(err.text, "more than the 17179869184 that are read again"));
     ck_assert_uint_eq(bytes, 0);
-    check(folder, 5, 1);
+    check_checkpoint(folder, 5, 1);
     ck_assert_uint_eq(count_entries(folder), 2);
 }
 END_TEST
 
-/* As if it had been copied last. */
-static void touch(const char *path)
+/* Set a modification time as if it had been copied last. */
+static void set_latest_mtime(const char *path)
 {
     const struct timespec now_and_later[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = INT32_MAX}};
 
     ck_assert_int_eq(utimensat(AT_FDCWD, path, now_and_later, 0), 0);
 }
 
-/* The newest are those of the most updates, whenever they were written; what is ahead of a run that
- * went back goes first.  What others put into the folder stays. */
+/* The newest are those with the most updates, whenever they were written; checkpoints above a run
+ * that was resumed at an earlier step are removed first.  Other files in the folder stay. */
 START_TEST(test_the_newest_are_kept)
 {
     const char *folder = support_path("keep");
 
     for (uint64_t step = 5; step <= 40; step += 5) {
-        save(folder, 3, step, (float)step);
-        check(folder, step, (float)step);
-        touch(in(folder, step == 5 ? "step-000005.safetensors" : "latest"));
+        save_checkpoint(folder, 3, step, (float)step);
+        check_checkpoint(folder, step, (float)step);
+        set_latest_mtime(path_in(folder, step == 5 ? "step-000005.safetensors" : "latest"));
     }
     ck_assert_uint_eq(count_entries(folder), 3 + 1);
-    check(in(folder, "step-000030.safetensors"), 30, 30);
-    assert_ok(file_write_atomic(in(folder, "step-7.txt"), "x", 1, &err));
-    assert_ok(file_write_atomic(in(folder, "step-000041.safetensors.tmp-77"), "x", 1, &err));
-    assert_ok(file_write_atomic(in(folder, "latest.tmp-78"), "x", 1, &err));
-    save(folder, 2, 31, 31);
-    check(folder, 31, 31);
-    check(in(folder, "step-000030.safetensors"), 30, 30);
+    check_checkpoint(path_in(folder, "step-000030.safetensors"), 30, 30);
+    assert_ok(file_write_atomic(path_in(folder, "step-7.txt"), "x", 1, &err));
+    assert_ok(file_write_atomic(path_in(folder, "step-000041.safetensors.tmp-77"), "x", 1, &err));
+    assert_ok(file_write_atomic(path_in(folder, "latest.tmp-78"), "x", 1, &err));
+    save_checkpoint(folder, 2, 31, 31);
+    check_checkpoint(folder, 31, 31);
+    check_checkpoint(path_in(folder, "step-000030.safetensors"), 30, 30);
     ck_assert_uint_eq(count_entries(folder), 2 + 1 + 1);
-    save(folder, 0, 32, 32);
-    save(folder, 0, 1000000, 33);
-    check(in(folder, "step-1000000.safetensors"), 1000000, 33);
+    save_checkpoint(folder, 0, 32, 32);
+    save_checkpoint(folder, 0, 1000000, 33);
+    check_checkpoint(path_in(folder, "step-1000000.safetensors"), 1000000, 33);
     ck_assert_uint_eq(count_entries(folder), 4 + 1 + 1);
-    save(folder, 3, 33, 34);
-    check(in(folder, "step-000031.safetensors"), 31, 31);
-    check(in(folder, "step-000032.safetensors"), 32, 32);
+    save_checkpoint(folder, 3, 33, 34);
+    check_checkpoint(path_in(folder, "step-000031.safetensors"), 31, 31);
+    check_checkpoint(path_in(folder, "step-000032.safetensors"), 32, 32);
     ck_assert_uint_eq(count_entries(folder), 3 + 1 + 1);
-    save(folder, 0, 1000001, 35);
-    save(folder, 0, 999999, 36);
-    ck_assert_int_eq(unlink(in(folder, "latest")), 0);
-    check(folder, 1000001, 35); /* as a number */
+    save_checkpoint(folder, 0, 1000001, 35);
+    save_checkpoint(folder, 0, 999999, 36);
+    ck_assert_int_eq(unlink(path_in(folder, "latest")), 0);
+    check_checkpoint(folder, 1000001, 35); /* as a number */
 }
 END_TEST
 
-/* A full disk, seen as a file size limit. */
+/* A full disk, simulated by a file size limit. */
 START_TEST(test_a_full_disk)
 {
     const char *folder = support_path("full");
@@ -205,7 +205,7 @@ START_TEST(test_a_full_disk)
     struct rlimit limit;
     rlim_t before;
 
-    save(folder, 1, 5, 5);
+    save_checkpoint(folder, 1, 5, 5);
     facts.step = 6;
     ck_assert(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
     ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -216,31 +216,31 @@ START_TEST(test_a_full_disk)
                  "step-000006.safetensors");
     limit.rlim_cur = before;
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    check(folder, 5, 5);
+    check_checkpoint(folder, 5, 5);
     ck_assert_uint_eq(count_entries(folder), 2);
 }
 END_TEST
 
-/* A writer that died before its first `latest`; and a file that the run began from. */
-START_TEST(test_without_latest_and_spared)
+/* A writer that crashed before its first `latest`; and the file that the run started from. */
+START_TEST(test_without_latest_and_with_a_kept_path)
 {
     const char *folder = support_path("without-latest");
     char path[CHECKPOINT_PATH_MAX];
     const struct safetensors_part part = {"", &table, (float[8]){0}};
     struct checkpoint_facts facts = example;
 
-    save(folder, 0, 7, 1);
-    save(folder, 0, 9, 2);
-    assert_ok(file_write_atomic(in(folder, "step-000011.safetensors.tmp-5"), "x", 1, &err));
-    ck_assert_int_eq(unlink(in(folder, "latest")), 0);
+    save_checkpoint(folder, 0, 7, 1);
+    save_checkpoint(folder, 0, 9, 2);
+    assert_ok(file_write_atomic(path_in(folder, "step-000011.safetensors.tmp-5"), "x", 1, &err));
+    ck_assert_int_eq(unlink(path_in(folder, "latest")), 0);
     assert_ok(checkpoint_find(folder, path, &err));
-    ck_assert_str_eq(path, in(folder, "step-000009.safetensors"));
+    ck_assert_str_eq(path, path_in(folder, "step-000009.safetensors"));
     facts.step = 12;
-    assert_ok(checkpoint_save(folder, 1, in(folder, "step-000007.safetensors"), &facts, &part, 1,
-                              NULL, &err));
-    ck_assert_int_eq(access(in(folder, "step-000007.safetensors"), F_OK), 0);
-    ck_assert_int_ne(access(in(folder, "step-000009.safetensors"), F_OK), 0);
-    ck_assert_int_eq(access(in(folder, "step-000012.safetensors"), F_OK), 0);
+    assert_ok(checkpoint_save(folder, 1, path_in(folder, "step-000007.safetensors"), &facts, &part,
+                              1, NULL, &err));
+    ck_assert_int_eq(access(path_in(folder, "step-000007.safetensors"), F_OK), 0);
+    ck_assert_int_ne(access(path_in(folder, "step-000009.safetensors"), F_OK), 0);
+    ck_assert_int_eq(access(path_in(folder, "step-000012.safetensors"), F_OK), 0);
 }
 END_TEST
 
@@ -252,17 +252,17 @@ START_TEST(test_hostile_latest)
     const char *folder = support_path("hostile");
     char path[CHECKPOINT_PATH_MAX];
 
-    save(folder, 3, 1, 1);
+    save_checkpoint(folder, 3, 1, 1);
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-        assert_ok(file_write_atomic(in(folder, "latest"), texts[i], strlen(texts[i]), &err));
-        assert_fails(checkpoint_find(folder, path, &err), STATUS_DATA, in(folder, "latest"));
+        assert_ok(file_write_atomic(path_in(folder, "latest"), texts[i], strlen(texts[i]), &err));
+        assert_fails(checkpoint_find(folder, path, &err), STATUS_DATA, path_in(folder, "latest"));
     }
-    assert_ok(file_write_atomic(in(folder, "latest"), "step-000001.safetensors", 23, &err));
-    check(folder, 1, 1);
+    assert_ok(file_write_atomic(path_in(folder, "latest"), "step-000001.safetensors", 23, &err));
+    check_checkpoint(folder, 1, 1);
 }
 END_TEST
 
-/* Of a file of before there was `precision` and what belongs to it. */
+/* The metadata of a file from before `precision` and its fields existed. */
 static enum status read_with(const char *field, const char *value, struct checkpoint_facts *ret)
 {
     static const char *const whole[][2] = {
@@ -389,11 +389,11 @@ int main(void)
     Suite *suite = suite_create("checkpoint");
     TCase *cases = tcase_create("all");
 
-    tcase_add_test(cases, test_there_and_back);
-    tcase_add_test(cases, test_more_than_is_read_again);
+    tcase_add_test(cases, test_round_trip);
+    tcase_add_test(cases, test_files_above_the_limit_are_not_written);
     tcase_add_test(cases, test_the_newest_are_kept);
     tcase_add_test(cases, test_a_full_disk);
-    tcase_add_test(cases, test_without_latest_and_spared);
+    tcase_add_test(cases, test_without_latest_and_with_a_kept_path);
     tcase_add_test(cases, test_hostile_latest);
     tcase_add_loop_test(cases, test_hostile_facts, 0, sizeof(refused) / sizeof(refused[0]));
     tcase_add_test(cases, test_differences);

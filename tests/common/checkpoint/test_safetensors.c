@@ -160,8 +160,8 @@ END_TEST
 #define TENSOR(shape, begin_end)                                                                   \
     "{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" begin_end "}"
 
-/* What the format allows although it looks odd. */
-START_TEST(accepts)
+/* Unusual files that the format allows. */
+START_TEST(unusual_files_are_valid)
 {
     static const struct {
         const char *header;
@@ -236,7 +236,7 @@ static const struct hostile hostile_cases[] = {
     {"{\"a\\u0000b\":" TENSOR("[]", "[0,4]") "}", 4, STATUS_DATA, "not valid JSON"},
 };
 
-START_TEST(refuses)
+START_TEST(malformed_files_fail)
 {
     const struct hostile *c = &hostile_cases[_i];
     struct safetensors s;
@@ -247,7 +247,7 @@ START_TEST(refuses)
 }
 END_TEST
 
-START_TEST(refuses_header_lengths)
+START_TEST(wrong_header_lengths_fail)
 {
     unsigned char file[32] = {0};
     struct safetensors s;
@@ -272,7 +272,7 @@ START_TEST(refuses_header_lengths)
 END_TEST
 
 /* No prefix of a valid file is valid, and no extension. */
-START_TEST(every_length_but_the_right_one)
+START_TEST(every_wrong_length_fails)
 {
     const char *path = support_path("cut.safetensors");
     struct safetensors s;
@@ -293,7 +293,7 @@ START_TEST(every_length_but_the_right_one)
 }
 END_TEST
 
-START_TEST(refuses_values_that_are_not_finite)
+START_TEST(values_that_are_not_finite_fail)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     static const char *const parts[] = {"'fc1.weight': element 4 is not a number",
@@ -364,7 +364,7 @@ static void parse_mixed(const char *header, const void *data, size_t data_bytes,
     free(file);
 }
 
-START_TEST(converts_what_becomes_float32)
+START_TEST(float_dtypes_are_converted)
 {
     static const char header[] =
         "{" ENTRY("bf16", "BF16", "[2]", "[0,4]") "," ENTRY("f16", "F16", "[2]", "[4,8]") "," ENTRY(
@@ -402,7 +402,7 @@ START_TEST(converts_what_becomes_float32)
 }
 END_TEST
 
-/* Files of ours from before have counts as float32. */
+/* Older files of ours have counts as float32. */
 START_TEST(counts_of_older_files)
 {
     static const char header[] = "{" ENTRY("tracked", "F32", "[]", "[0,4]") "}";
@@ -458,7 +458,7 @@ START_TEST(survives_failing_allocations)
 }
 END_TEST
 
-/* A full disk, seen as a file size limit: the error says so and the old file stays whole. */
+/* A full disk, simulated by a file size limit: the error names it and the old file stays whole. */
 START_TEST(full_disk_keeps_the_old_file)
 {
     struct rlimit limit;
@@ -494,13 +494,14 @@ int main(void)
     tcase_add_test(tcase, writes_these_bytes);
     tcase_add_test(tcase, round_trip);
     tcase_add_test(tcase, empty_files);
-    tcase_add_test(tcase, accepts);
-    tcase_add_loop_test(tcase, refuses, 0, sizeof(hostile_cases) / sizeof(hostile_cases[0]));
-    tcase_add_test(tcase, refuses_header_lengths);
-    tcase_add_test(tcase, every_length_but_the_right_one);
-    tcase_add_test(tcase, refuses_values_that_are_not_finite);
+    tcase_add_test(tcase, unusual_files_are_valid);
+    tcase_add_loop_test(tcase, malformed_files_fail, 0,
+                        sizeof(hostile_cases) / sizeof(hostile_cases[0]));
+    tcase_add_test(tcase, wrong_header_lengths_fail);
+    tcase_add_test(tcase, every_wrong_length_fails);
+    tcase_add_test(tcase, values_that_are_not_finite_fail);
     tcase_add_test(tcase, lists_every_difference);
-    tcase_add_test(tcase, converts_what_becomes_float32);
+    tcase_add_test(tcase, float_dtypes_are_converted);
     tcase_add_test(tcase, counts_of_older_files);
     tcase_add_test(tcase, survives_failing_allocations);
     tcase_add_test(tcase, full_disk_keeps_the_old_file);

@@ -1,6 +1,6 @@
 /*
- * What each codec says, against plain models in double and by sorting; what error feedback keeps;
- * and every vector width against the first.
+ * Each codec against plain models in double and by sorting; the residual of error feedback; and
+ * every vector width against the baseline.
  */
 #include "common/codec/codec.h"
 #include "common/codec/codec_kernels.h"
@@ -35,7 +35,7 @@ static float random_float(void)
     return ldexpf((float)(support_random() - 0.5), (int)(support_random() * 24.0) - 12);
 }
 
-static void fill(float *dst, size_t count)
+static void fill_random(float *dst, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         dst[i] = random_float();
@@ -112,7 +112,7 @@ START_TEST(test_halves)
     for (int round = 0; round < 200; round++) {
         size_t count = count_of(round);
 
-        fill(src, count);
+        fill_random(src, count);
         for (size_t i = 0; i < count; i++)
             if (support_random() < 0.05)
                 src[i] = special[(size_t)(support_random() * 10)];
@@ -188,8 +188,8 @@ START_TEST(test_top_k)
 
         if (round % 3 == 0)
             c.top_k_ppm = 1 + c.top_k_ppm / 100;
-        fill(src, count);
-        fill(residual, count);
+        fill_random(src, count);
+        fill_random(residual, count);
         for (size_t i = 0; i < count && round % 2 == 0; i++) { /* many equal ones, of both signs */
             src[i] = (float)((int)(support_random() * 7.0) - 3);
             residual[i] = 0.0f;
@@ -199,12 +199,12 @@ START_TEST(test_top_k)
 }
 END_TEST
 
-/* What is no number is larger than any. */
+/* NaN ranks above any number. */
 START_TEST(test_top_k_not_finite)
 {
     struct codec c = top_k(30000); /* 3 of 100 */
 
-    fill(src, 100);
+    fill_random(src, 100);
     memset(residual, 0, sizeof(residual));
     src[5] = NAN;
     src[60] = -INFINITY;
@@ -224,7 +224,7 @@ START_TEST(test_top_k_of_all)
     for (int round = 0; round < ROUNDS; round++) {
         size_t count = count_of(round);
 
-        fill(src, count);
+        fill_random(src, count);
         memset(residual, 0, sizeof(residual));
         assert_ok(codec_encode(&c, src, residual, count, bytes, &err));
         assert_ok(codec_decode(&c, bytes, codec_bytes(&c, count), got, count, false, &err));
@@ -257,8 +257,8 @@ START_TEST(test_one_bit)
         size_t count = count_of(round);
         double means[2];
 
-        fill(src, count);
-        fill(residual, count);
+        fill_random(src, count);
+        fill_random(residual, count);
         if (round % 5 == 0)
             src[0] = residual[0] = -0.0f;
         for (size_t i = 0; i < count; i++)
@@ -307,7 +307,7 @@ START_TEST(test_one_bit_extremes)
 }
 END_TEST
 
-/* The residual alone, as a difference that stands in it. */
+/* Encode only the residual, without a source. */
 START_TEST(test_no_source)
 {
     struct codec codecs[] = {top_k(100000), one_bit};
@@ -316,7 +316,7 @@ START_TEST(test_no_source)
         static uint8_t plain[sizeof(bytes)];
         size_t size = codec_bytes(&codecs[k], 1001);
 
-        fill(src, 1001);
+        fill_random(src, 1001);
         memset(residual, 0, sizeof(residual));
         assert_ok(codec_encode(&codecs[k], src, residual, 1001, plain, &err));
         memcpy(before, residual, sizeof(before));
@@ -373,8 +373,8 @@ START_TEST(test_feedback)
 }
 END_TEST
 
-/* What is held back stays bounded: with error feedback compression is late, never wrong.  Without
- * it the residual would be the whole history. */
+/* The residual stays bounded: error feedback delays values but loses none.  Without it the residual
+ * would be the whole history. */
 START_TEST(test_residual_stays_bounded)
 {
     struct codec codecs[] = {top_k(100000), one_bit};
@@ -413,7 +413,7 @@ static void check_casts(const struct codec_kernels *k, size_t count)
         bytes[i + 1] = (uint8_t)(support_random() * 256.0);
     for (size_t i = 0; i < count; i++) /* no NaN: its payload may differ */
         bytes[2 * i + 2] &= 0xbf;
-    fill(got, count);
+    fill_random(got, count);
     memcpy(wanted, got, count * sizeof(float));
     tables[0]->add_float16(wanted, unaligned, count);
     k->add_float16(got, unaligned, count);
@@ -436,7 +436,7 @@ static void check_signs(const struct codec_kernels *k, size_t count)
     const float values[2] = {random_float(), random_float()};
     double sums[2][2] = {{0}};
 
-    fill(src, count);
+    fill_random(src, count);
     tables[0]->signs(src, count, bits[0], sums[0]);
     k->signs(src, count, bits[1], sums[1]);
     ck_assert_mem_eq(bits[0], bits[1], (count + 7) / 8);

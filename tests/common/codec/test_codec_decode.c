@@ -1,6 +1,6 @@
 /*
- * Decoding: pieces of any size and alignment give what one piece gives, and bytes that lie are
- * refused, with nothing written outside the array.
+ * Decoding: pieces of any size and alignment give the same result as one piece, and malformed bytes
+ * fail, with nothing written outside the array.
  */
 #include "common/codec/codec.h"
 #include "common/tensor/half.h"
@@ -27,22 +27,22 @@ static const struct codec codecs[] = {{.kind = CODEC_NONE},
 
 #define CODECS (sizeof(codecs) / sizeof(codecs[0]))
 
-static void fill(float *dst, size_t count)
+static void fill_random(float *dst, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         dst[i] = (float)(support_random() - 0.5);
 }
 
-static size_t encode(const struct codec *c, size_t count)
+static size_t encode_random(const struct codec *c, size_t count)
 {
-    fill(src, count);
+    fill_random(src, count);
     memset(residual, 0, sizeof(residual));
     assert_ok(codec_encode(c, src, codec_has_residual(c) ? residual : NULL, count, bytes, &err));
     return codec_bytes(c, count);
 }
 
 /* Each piece in memory of its own, so that a sanitizer sees a read outside it. */
-static enum status feed(struct codec_decoder *d, size_t at, size_t size)
+static enum status feed_exact_copy(struct codec_decoder *d, size_t at, size_t size)
 {
     uint8_t *piece = malloc(size > 0 ? size : 1);
     enum status status;
@@ -64,7 +64,7 @@ static void decode_rows_in_pieces(const struct codec *c, size_t size, size_t cou
         size_t step = (size_t)(support_random() * 100.0);
 
         step = step < size - at ? step : size - at;
-        assert_ok(feed(&d, at, step));
+        assert_ok(feed_exact_copy(&d, at, step));
         at += step;
     }
     assert_ok(codec_decode_end(&d, &err));
@@ -80,7 +80,7 @@ static void decode_in_pieces(const struct codec *c, size_t size, size_t count, s
         size_t step = (size_t)(support_random() * (double)(longest + 1)); /* also none */
 
         step = step < size - at ? step : size - at;
-        assert_ok(feed(&d, at, step));
+        assert_ok(feed_exact_copy(&d, at, step));
         at += step;
     }
     assert_ok(codec_decode_end(&d, &err));
@@ -93,10 +93,10 @@ START_TEST(test_pieces)
     for (int round = 0; round < 100; round++) {
         const struct codec *c = &codecs[(size_t)round % CODECS];
         size_t count = 1 + (size_t)(support_random() * (MAX_COUNT - 1));
-        size_t size = encode(c, count);
+        size_t size = encode_random(c, count);
         bool add = support_random() < 0.5;
 
-        fill(wanted, count + 2);
+        fill_random(wanted, count + 2);
         wanted[0] = wanted[count + 1] = GUARD;
         memcpy(got, wanted, sizeof(got));
         assert_ok(codec_decode(c, bytes, size, wanted + 1, count, add, &err));
@@ -106,14 +106,14 @@ START_TEST(test_pieces)
 }
 END_TEST
 
-/* Adding is decoding and one float32 addition per element, or none where topk says nothing. */
+/* Adding equals decoding and one float32 addition per element, or none for elements topk omits. */
 START_TEST(test_add)
 {
     for (size_t k = 0; k < CODECS; k++) {
-        size_t size = encode(&codecs[k], MAX_COUNT);
+        size_t size = encode_random(&codecs[k], MAX_COUNT);
         static float sum[MAX_COUNT];
 
-        fill(sum, MAX_COUNT);
+        fill_random(sum, MAX_COUNT);
         memcpy(wanted, sum, sizeof(sum));
         assert_ok(codec_decode(&codecs[k], bytes, size, got, MAX_COUNT, false, &err));
         assert_ok(codec_decode(&codecs[k], bytes, size, sum, MAX_COUNT, true, &err));
@@ -129,7 +129,7 @@ START_TEST(test_wrong_lengths)
 {
     for (size_t k = 0; k < CODECS; k++) {
         for (size_t count = 1; count < 40; count++) {
-            size_t size = encode(&codecs[k], count);
+            size_t size = encode_random(&codecs[k], count);
 
             memset(bytes + size, 0, 16);
             got[count] = GUARD;
@@ -151,7 +151,7 @@ static void put_record(size_t at, uint32_t index)
     memcpy(bytes + 8 * at, &index, sizeof(index));
 }
 
-START_TEST(test_top_k_lies)
+START_TEST(test_malformed_top_k)
 {
     struct codec c = {.kind = CODEC_TOP_K, .top_k_ppm = 300000}; /* 3 of 10 */
     static const enum codec_mode modes[] = {CODEC_REPLACE, CODEC_ADD};
@@ -178,7 +178,7 @@ START_TEST(test_top_k_lies)
 }
 END_TEST
 
-START_TEST(test_one_bit_lies)
+START_TEST(test_malformed_one_bit)
 {
     static const float bad[] = {NAN, INFINITY, -1.0f, -0.0f};
     struct codec c = {.kind = CODEC_ONE_BIT};
@@ -204,7 +204,7 @@ END_TEST
 
 /* ------------------------------------------------------------------ rows */
 
-/* Zeros, and every so often something; of base, what is there and a few changes. */
+/* Mostly zeros with some values; base has the same values with a few changes. */
 static void fill_rows(float *base, size_t count, double density)
 {
     for (size_t i = 0; i < count; i++)
@@ -241,7 +241,7 @@ START_TEST(test_rows)
         if (patch)
             memcpy(got + 1, base, count * sizeof(float));
         else
-            fill(got, count + 2); /* replaced, also where no row is named */
+            fill_random(got, count + 2); /* replaced, also in rows that are omitted */
         decode_rows_in_pieces(&rows, size, count, patch ? CODEC_PATCH : CODEC_REPLACE);
         ck_assert_mem_eq(got + 1, src, count * sizeof(float));
         for (size_t i = 0; i < count; i++)
@@ -256,7 +256,7 @@ START_TEST(test_rows)
 }
 END_TEST
 
-static void put(size_t at, uint32_t value)
+static void put_uint32(size_t at, uint32_t value)
 {
     memcpy(bytes + at, &value, sizeof(value));
 }
@@ -283,16 +283,16 @@ static const struct {
     {16, 0, {0, 0}, 7, "fewer bytes"},
 };
 
-START_TEST(test_rows_lie)
+START_TEST(test_malformed_rows)
 {
     static const struct codec rows = {.kind = CODEC_ROWS};
     size_t row = row_cases[_i].width == UINT32_MAX ? 160 : 4 * (size_t)row_cases[_i].width;
 
     memset(bytes, 0, sizeof(bytes));
-    put(0, row_cases[_i].width);
-    put(4, row_cases[_i].rows);
-    put(8, row_cases[_i].name[0]);
-    put(8 + 4 + row, row_cases[_i].name[1]);
+    put_uint32(0, row_cases[_i].width);
+    put_uint32(4, row_cases[_i].rows);
+    put_uint32(8, row_cases[_i].name[0]);
+    put_uint32(8 + 4 + row, row_cases[_i].name[1]);
     for (unsigned mode = 0; mode < 3; mode++) {
         got[40] = GUARD;
         if (row_cases[_i].text)
@@ -316,10 +316,11 @@ int main(void)
     tcase_add_test(tcase, test_pieces);
     tcase_add_test(tcase, test_add);
     tcase_add_test(tcase, test_wrong_lengths);
-    tcase_add_test(tcase, test_top_k_lies);
-    tcase_add_test(tcase, test_one_bit_lies);
+    tcase_add_test(tcase, test_malformed_top_k);
+    tcase_add_test(tcase, test_malformed_one_bit);
     tcase_add_test(tcase, test_rows);
-    tcase_add_loop_test(tcase, test_rows_lie, 0, (int)(sizeof(row_cases) / sizeof(row_cases[0])));
+    tcase_add_loop_test(tcase, test_malformed_rows, 0,
+                        (int)(sizeof(row_cases) / sizeof(row_cases[0])));
     suite_add_tcase(suite, tcase);
     return support_run(suite);
 }

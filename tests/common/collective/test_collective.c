@@ -1,6 +1,6 @@
 /*
- * The ring backend through the public interface: ranks that disagree or do not come, and strangers.
- * Results and counters are the conformance suite's, deaths and stops test_chaos_loss.c's.
+ * The ring backend through the public interface: ranks that disagree or are missing, and unknown
+ * clients. Results and counters are the conformance suite's, deaths and stops test_chaos_loss.c's.
  */
 #include "tests/common/collective/ring_world.h"
 
@@ -36,7 +36,7 @@ static void count_mismatch_body(struct collective *group, unsigned rank, unsigne
                   "%s", err.text);
     ck_assert_msg(strstr(err.text, "rank 0 is in all_reduce #2 of 100 float32 (sum)"), "%s",
                   err.text);
-    /* The group is dead, and says why. */
+    /* The group has failed: every call returns the first error. */
     assert_fails(collective_barrier(group, &err), STATUS_MISMATCH, "failed before: ");
 }
 
@@ -167,8 +167,9 @@ static struct endpoint find_listener(struct store *store)
     return e;
 }
 
-/* Strangers connect to rank 0 before its neighbour does: silent ones (more than it keeps), one
- * that speaks HTTP, one of another group, one that claims another world size, one that hangs up. */
+/* Unknown clients connect to rank 0 before its neighbour does: silent ones (more than it keeps),
+ * one that speaks HTTP, one of another group, one that claims another world size, one that hangs
+ * up. */
 START_TEST(strangers_do_no_harm)
 {
     static const char http[] = "GET /index.html HTTP/1.1\r\nHost: stranger\r\n\r\n";

@@ -79,7 +79,7 @@ START_TEST(late_ranks_are_named)
 }
 END_TEST
 
-/* Rank 2 leaves: nobody waits for it. */
+/* Rank 2 leaves: no rank waits for it. */
 static void left_body(struct collective *group, unsigned rank, unsigned size, void *argument)
 {
     struct error err;

@@ -103,11 +103,11 @@ START_TEST(the_last_ones_are_kept)
 }
 END_TEST
 
-/* A rank hears of a landmark three heartbeats late, in which it ran at any rate. */
+/* A rank hears of a checkpoint three heartbeats late, in which it ran at any rate. */
 START_TEST(landmarks_outlast_three_beats)
 {
     struct trail *t = new_trail();
-    uint64_t told[4][2] = {{0}};
+    uint64_t sent[4][2] = {{0}};
     uint64_t before = 0;
     uint64_t n = 0;
 
@@ -116,7 +116,7 @@ START_TEST(landmarks_outlast_three_beats)
         uint64_t hash;
 
         for (unsigned k = 0; k < 4; k++) { /* the rate changes now and then only */
-            uint64_t landmark;
+            uint64_t checkpoint;
 
             for (uint64_t i = 0; i < rate; i++) {
                 struct signature s = operation(n + 1, n);
@@ -124,16 +124,16 @@ START_TEST(landmarks_outlast_three_beats)
                 trail_add(t, &s);
                 n++;
             }
-            landmark = trail_landmark(t, before);
+            checkpoint = trail_checkpoint_sequence(t, before);
             before = trail_newest(t);
-            ck_assert(landmark > 0 && landmark <= n && trail_hash(t, landmark, &hash));
-            told[k][0] = landmark;
-            told[k][1] = hash;
+            ck_assert(checkpoint > 0 && checkpoint <= n && trail_hash(t, checkpoint, &hash));
+            sent[k][0] = checkpoint;
+            sent[k][1] = hash;
         }
         for (unsigned k = 0; k < 4; k++)
-            ck_assert_msg(trail_hash(t, told[k][0], &hash) && hash == told[k][1],
-                          "rate %zu: landmark %zu of %zu is gone", (size_t)rate, (size_t)told[k][0],
-                          (size_t)n);
+            ck_assert_msg(trail_hash(t, sent[k][0], &hash) && hash == sent[k][1],
+                          "rate %zu: checkpoint %zu of %zu is gone", (size_t)rate,
+                          (size_t)sent[k][0], (size_t)n);
     }
     free(t);
 }
@@ -184,7 +184,7 @@ END_TEST
 /* The minority is odd; of two, the later one; who keeps nothing has no voice. */
 START_TEST(the_odd_one_is_in_the_minority)
 {
-    struct mesh_view views[RANKS] = {{.answered = true}};
+    struct mesh_view views[RANKS] = {{.replied = true}};
     unsigned culprit = RANKS;
     unsigned other = RANKS;
 
@@ -233,7 +233,7 @@ static struct mesh *open_mesh(unsigned rank)
     return m;
 }
 
-static void meet(struct mesh *m, const char *tag)
+static void exchange_tag(struct mesh *m, const char *tag)
 {
     struct error err = {0};
     unsigned char all[RANKS];
@@ -242,15 +242,15 @@ static void meet(struct mesh *m, const char *tag)
         mesh_exchange(m, everyone, RANKS, tag, "x", 1, all, clock_deadline_ns(TIMEOUT_MS), &err));
 }
 
-static const struct mesh_alarm *join(struct mesh *m, uint64_t group, size_t *ret_slot)
+static const struct mesh_alarm *add_watched_group(struct mesh *m, uint64_t group, size_t *ret_index)
 {
     struct error err = {0};
     const struct mesh_alarm *alarm;
 
-    assert_ok(mesh_add_group(m, group, ret_slot, &err));
-    alarm = mesh_watch(m, *ret_slot, 1, everyone, RANKS);
+    assert_ok(mesh_add_group(m, group, ret_index, &err));
+    alarm = mesh_watch(m, *ret_index, 1, everyone, RANKS);
     ck_assert_ptr_nonnull(alarm);
-    assert_ok(mesh_keep_trail(m, *ret_slot, &err));
+    assert_ok(mesh_keep_trail(m, *ret_index, &err));
     return alarm;
 }
 
@@ -263,42 +263,42 @@ static void *run_mesh_rank(void *argument)
     const struct mesh_alarm *calm;
     const struct mesh_alarm *alarm;
     struct pollfd raised = {.events = POLLIN};
-    size_t slots[2];
+    size_t group_indices[2];
     unsigned other;
     uint64_t sequence;
 
-    calm = join(m, 1, &slots[0]);
-    alarm = join(m, 2, &slots[1]);
-    meet(m, "joined");
+    calm = add_watched_group(m, 1, &group_indices[0]);
+    alarm = add_watched_group(m, 2, &group_indices[1]);
+    exchange_tag(m, "joined");
     for (uint64_t n = 1; n <= 10; n++) {
         struct signature s = operation(n, 100);
 
-        mesh_note(m, slots[0], &s);
+        mesh_note(m, group_indices[0], &s);
         s.op = rank == 2 && n == 7 ? REDUCE_MAX : REDUCE_SUM;
-        mesh_note(m, slots[1], &s);
+        mesh_note(m, group_indices[1], &s);
     }
     raised.fd = alarm->fd;
     ck_assert_int_eq(poll(&raised, 1, TIMEOUT_MS), 1);
-    ck_assert(mesh_find_difference(m, slots[1], &other, &sequence));
+    ck_assert(mesh_find_difference(m, group_indices[1], &other, &sequence));
     ck_assert(rank == 2 ? other != 2 : other == 2);
     ck_assert(sequence >= 7 && sequence <= 10);
     for (uint64_t n = 6; n <= 7; n++) {
         mesh_ask_trail(m, everyone, RANKS, 2, 1, n, clock_deadline_ns(TIMEOUT_MS), views);
         for (unsigned r = 0; r < RANKS; r++) {
-            ck_assert(views[r].answered && views[r].trail.kept && views[r].trail.oldest == 1);
+            ck_assert(views[r].replied && views[r].trail.kept && views[r].trail.oldest == 1);
             ck_assert(views[r].trail.newest == 10 && views[r].trail.signature.count == 100);
             ck_assert((views[r].trail.hash == views[0].trail.hash) == (r != 2 || n < 7));
             ck_assert((views[r].trail.signature.op == REDUCE_MAX) == (r == 2 && n == 7));
         }
     }
     mesh_ask_trail(m, everyone, RANKS, 2, 2, 7, clock_deadline_ns(TIMEOUT_MS), views);
-    ck_assert(views[1].answered && !views[1].trail.kept); /* no such generation */
-    ck_assert(!mesh_find_difference(m, slots[0], &other, &sequence));
+    ck_assert(views[1].replied && !views[1].trail.kept); /* no such generation */
+    ck_assert(!mesh_find_difference(m, group_indices[0], &other, &sequence));
     ck_assert(!atomic_load(&calm->raised));
-    meet(m, "seen");
-    mesh_remove_group(m, slots[0]);
-    mesh_remove_group(m, slots[1]);
-    meet(m, "left");
+    exchange_tag(m, "seen");
+    mesh_remove_group(m, group_indices[0]);
+    mesh_remove_group(m, group_indices[1]);
+    exchange_tag(m, "left");
     mesh_ask_trail(m, everyone, RANKS, 1, 1, 10, clock_deadline_ns(TIMEOUT_MS), views);
     for (unsigned r = 0; r < RANKS; r++) {
         uint64_t last = 0;
@@ -308,7 +308,7 @@ static void *run_mesh_rank(void *argument)
         if (r != rank)
             ck_assert(mesh_left(m, r, 1, 1, &last, &hash));
     }
-    meet(m, "asked");
+    exchange_tag(m, "asked");
     mesh_close(m);
     return NULL;
 }

@@ -20,7 +20,7 @@ static struct signature operation(enum collective_call call, uint64_t sequence)
 static void all_alike(struct mesh_view *views, uint64_t *left)
 {
     for (unsigned r = 0; r < RANKS; r++) {
-        views[r] = (struct mesh_view){.answered = true,
+        views[r] = (struct mesh_view){.replied = true,
                                       .status = {.phase = MESH_RUNNING,
                                                  .signature = operation(COLLECTIVE_ALL_REDUCE, 5),
                                                  .done_bytes = 50,
@@ -45,7 +45,7 @@ static struct result judge(const struct mesh_view *views, const uint64_t *left, 
     return r;
 }
 
-/* The answer is `fault` of `culprit`, whoever of those in the operation asks. */
+/* The verdict is `fault` of `culprit` on every rank in the operation. */
 static void check_all(const struct mesh_view *views, const uint64_t *left, enum fault fault,
                       unsigned culprit, const char *part)
 {
@@ -105,24 +105,24 @@ START_TEST(the_one_that_came_late_is_slow)
             views[r].status.since_ns = now_ns - (r == late ? 1000000000 : 4000000000);
         check_all(views, left, FAULT_SLOW, late, "came to it 3.00 s after all others");
         views[late].status.since_ns = now_ns - 3000000000;
-        check_all(views, left, FAULT_SLOW, VERDICT_NOBODY, "none waits or moves much less");
+        check_all(views, left, FAULT_SLOW, VERDICT_RANK_UNKNOWN, "none waits or moves much less");
     }
 }
 END_TEST
 
-/* Where nothing tells them apart, nobody is named: a wrong name is worse than none. */
+/* Where none stands out, no rank is named: a wrong name is worse than none. */
 START_TEST(nobody_is_named_where_nobody_stands_out)
 {
     struct mesh_view views[RANKS];
     uint64_t left[RANKS];
 
     all_alike(views, left);
-    check_all(views, left, FAULT_SLOW, VERDICT_NOBODY, "none waits or moves much less");
+    check_all(views, left, FAULT_SLOW, VERDICT_RANK_UNKNOWN, "none waits or moves much less");
     for (unsigned r = 0; r < RANKS; r++)
         views[r].status.done_bytes = views[r].status.total_bytes = 0;
-    check_all(views, left, FAULT_SLOW, VERDICT_NOBODY, "nothing shows how far each is");
-    views[0].answered = views[1].answered = views[2].answered = false;
-    check_all(views, left, FAULT_SLOW, VERDICT_NOBODY, "nothing shows how far each is");
+    check_all(views, left, FAULT_SLOW, VERDICT_RANK_UNKNOWN, "nothing shows how far each is");
+    views[0].replied = views[1].replied = views[2].replied = false;
+    check_all(views, left, FAULT_SLOW, VERDICT_RANK_UNKNOWN, "nothing shows how far each is");
 }
 END_TEST
 
@@ -159,7 +159,8 @@ START_TEST(one_that_is_ahead_is_not_to_blame)
 }
 END_TEST
 
-/* Another one that is further behind still may come; whoever has left never does. */
+/* Another one that is further behind may still start the operation; one that has left never does.
+ */
 START_TEST(the_one_that_left_is_to_blame_before_one_that_is_late)
 {
     struct mesh_view views[RANKS];
@@ -208,11 +209,11 @@ START_TEST(the_sides_are_open_until_enough_have_come)
     ck_assert(!verdict_is_open(views, left, RANKS, &mine));
     views[2].status.signature.sequence = 4; /* two to one: it may make them equal */
     ck_assert(verdict_is_open(views, left, RANKS, &mine));
-    views[3].answered = false;
+    views[3].replied = false;
     ck_assert(verdict_is_open(views, left, RANKS, &mine));
     views[2].fault = FAULT_DEAD;
     ck_assert(verdict_is_open(views, left, RANKS, &mine));
-    views[3].answered = true;
+    views[3].replied = true;
     ck_assert(!verdict_is_open(views, left, RANKS, &mine));
     views[2].fault = FAULT_NONE;
     views[2].status.signature = (struct signature){.call = 0};

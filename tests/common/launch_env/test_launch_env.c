@@ -1,5 +1,5 @@
 /*
- * What each launcher leaves in the environment, whole, in halves and broken; which source wins.
+ * Each launcher's environment: complete, incomplete and malformed; and the priority of the sources.
  * The environments of torchrun, mpirun and srun are those that these programs set.
  */
 #include "common/launch_env/launch_env.h"
@@ -44,8 +44,8 @@ static struct launch_env read_env(const char *const *entries)
 }
 
 /* Read `entries` with `flags`; must fail with `status` and every part in the text. */
-static void refuse(const struct launch_flags *flags, const char *const *entries, enum status status,
-                   const char *part, const char *part_2)
+static void check_fails(const struct launch_flags *flags, const char *const *entries,
+                        enum status status, const char *part, const char *part_2)
 {
     struct error err = {0};
     struct launch_env env = {.rank = 4711};
@@ -57,8 +57,8 @@ static void refuse(const struct launch_flags *flags, const char *const *entries,
     ck_assert_int_eq(launch_env_read(flags, lookup, &env, NULL), status);
 }
 
-static void check(const struct launch_env *env, const char *source, unsigned rank, unsigned size,
-                  unsigned local_rank, unsigned local_size)
+static void check_env(const struct launch_env *env, const char *source, unsigned rank,
+                      unsigned size, unsigned local_rank, unsigned local_size)
 {
     ck_assert_str_eq(env->source, source);
     ck_assert_uint_eq(env->rank, rank);
@@ -76,11 +76,11 @@ static void check_master(const struct launch_env *env, const char *addr, const c
     ck_assert_str_eq(env->master_port_origin, port_origin);
 }
 
-START_TEST(alone)
+START_TEST(no_launcher)
 {
     struct launch_env env = read_env(empty);
 
-    check(&env, "alone", 0, 1, 0, 0);
+    check_env(&env, "alone", 0, 1, 0, 0);
     check_master(&env, "127.0.0.1", "default", 29500, "default");
     ck_assert(!env.agent_store);
 }
@@ -92,11 +92,11 @@ START_TEST(torchrun)
         ENVIRONMENT("RANK=5", "WORLD_SIZE=8", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=4", "GROUP_RANK=1",
                     "MASTER_ADDR=node0", "MASTER_PORT=29511", "TORCHELASTIC_USE_AGENT_STORE=True"));
 
-    check(&env, "RANK", 5, 8, 1, 4);
+    check_env(&env, "RANK", 5, 8, 1, 4);
     check_master(&env, "node0", "MASTER_ADDR", 29511, "MASTER_PORT");
     ck_assert(env.agent_store);
     env = read_env(ENVIRONMENT("RANK=0", "WORLD_SIZE=2", "TORCHELASTIC_USE_AGENT_STORE=False"));
-    check(&env, "RANK", 0, 2, 0, 0);
+    check_env(&env, "RANK", 0, 2, 0, 0);
     check_master(&env, "127.0.0.1", "default", 29500, "default");
     ck_assert(!env.agent_store);
 }
@@ -110,7 +110,7 @@ START_TEST(open_mpi_wins_over_slurm)
         "OMPI_COMM_WORLD_LOCAL_SIZE=2", "SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2",
         "SLURM_STEP_NODELIST=n[1-2]", "SLURM_LOCALID=0"));
 
-    check(&env, "OMPI_COMM_WORLD_RANK", 3, 4, 1, 2);
+    check_env(&env, "OMPI_COMM_WORLD_RANK", 3, 4, 1, 2);
     check_master(&env, "127.0.0.1", "default", 29500, "default");
 }
 END_TEST
@@ -120,7 +120,7 @@ START_TEST(torchrun_wins_over_open_mpi)
     struct launch_env env = read_env(ENVIRONMENT("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1",
                                                  "RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1"));
 
-    check(&env, "RANK", 1, 2, 1, 0);
+    check_env(&env, "RANK", 1, 2, 1, 0);
 }
 END_TEST
 
@@ -129,9 +129,9 @@ START_TEST(hydra)
     struct launch_env env =
         read_env(ENVIRONMENT("PMI_RANK=2", "PMI_SIZE=3", "MPI_LOCALRANKID=2", "MPI_LOCALNRANKS=3"));
 
-    check(&env, "PMI_RANK", 2, 3, 2, 3);
+    check_env(&env, "PMI_RANK", 2, 3, 2, 3);
     env = read_env(ENVIRONMENT("PMI_ID=1", "PMI_SIZE=2"));
-    check(&env, "PMI_ID", 1, 2, 0, 0);
+    check_env(&env, "PMI_ID", 1, 2, 0, 0);
 }
 END_TEST
 
@@ -142,23 +142,23 @@ START_TEST(slurm_step)
         "SLURM_STEP_NODELIST=gnode[10,20,25]", "SLURM_STEP_TASKS_PER_NODE=2(x2),1",
         "SLURM_NODEID=2", "SLURM_LAUNCH_NODE_IPADDR=10.9.9.9"));
 
-    check(&env, "SLURM_PROCID", 4, 5, 0, 1);
+    check_env(&env, "SLURM_PROCID", 4, 5, 0, 1);
     check_master(&env, "gnode10", "SLURM_STEP_NODELIST", 29500, "default");
     env = read_env(ENVIRONMENT("SLURM_PROCID=1", "SLURM_NTASKS=2", "SLURM_STEP_NODELIST=a,b",
                                "MASTER_ADDR=c", "MASTER_PORT=1"));
-    check(&env, "SLURM_PROCID", 1, 2, 0, 0);
+    check_env(&env, "SLURM_PROCID", 1, 2, 0, 0);
     check_master(&env, "c", "MASTER_ADDR", 1, "MASTER_PORT");
 }
 END_TEST
 
-/* srun --mpi=pmi2 gives PMI_RANK and no address; the step's own variables tell the same rank. */
+/* srun --mpi=pmi2 sets PMI_RANK and no address; the step's own variables have the same rank. */
 START_TEST(slurm_step_behind_pmi)
 {
     struct launch_env env =
         read_env(ENVIRONMENT("PMI_RANK=1", "PMI_SIZE=2", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",
                              "SLURM_STEP_NODELIST=gnode[10-11]"));
 
-    check(&env, "PMI_RANK", 1, 2, 0, 0);
+    check_env(&env, "PMI_RANK", 1, 2, 0, 0);
     check_master(&env, "gnode10", "SLURM_STEP_NODELIST", 29500, "default");
 }
 END_TEST
@@ -168,7 +168,7 @@ START_TEST(one_task_needs_no_address)
     struct launch_env env = read_env(
         ENVIRONMENT("SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=1", "SLURM_STEP_NODELIST=gnode3"));
 
-    check(&env, "SLURM_PROCID", 0, 1, 0, 0);
+    check_env(&env, "SLURM_PROCID", 0, 1, 0, 0);
     check_master(&env, "127.0.0.1", "default", 29500, "default");
 }
 END_TEST
@@ -180,7 +180,7 @@ START_TEST(batch_script_is_alone)
         "SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_LOCALID=0", "SLURM_NODEID=0",
         "SLURM_JOB_NODELIST=n[1-2]", "SLURM_NODELIST=n[1-2]", "SLURM_TASKS_PER_NODE=2(x2)"));
 
-    check(&env, "alone", 0, 1, 0, 0);
+    check_env(&env, "alone", 0, 1, 0, 0);
     check_master(&env, "127.0.0.1", "default", 29500, "default");
 }
 END_TEST
@@ -190,28 +190,29 @@ START_TEST(empty_variables_are_not_set)
     struct launch_env env =
         read_env(ENVIRONMENT("RANK=", "WORLD_SIZE=", "PMI_RANK=0", "PMI_SIZE=2", "MASTER_PORT="));
 
-    check(&env, "PMI_RANK", 0, 2, 0, 0);
+    check_env(&env, "PMI_RANK", 0, 2, 0, 0);
     check_master(&env, "127.0.0.1", "default", 29500, "default");
 }
 END_TEST
 
-START_TEST(half_a_source_names_both_sides)
+START_TEST(incomplete_source_names_both_variables)
 {
-    refuse(&no_flags, ENVIRONMENT("RANK=0"), STATUS_CONFIG, "RANK is set", "WORLD_SIZE is not");
-    refuse(&no_flags, ENVIRONMENT("WORLD_SIZE=2", "PMI_RANK=0", "PMI_SIZE=2"), STATUS_CONFIG,
-           "WORLD_SIZE is set", "RANK is not");
-    refuse(&no_flags, ENVIRONMENT("OMPI_COMM_WORLD_RANK=0"), STATUS_CONFIG,
-           "OMPI_COMM_WORLD_RANK is set", "OMPI_COMM_WORLD_SIZE is not");
-    refuse(&no_flags, ENVIRONMENT("PMI_SIZE=2"), STATUS_CONFIG, "PMI_SIZE is set",
-           "PMI_RANK is not");
-    refuse(&no_flags, ENVIRONMENT("SLURM_STEP_NUM_TASKS=2"), STATUS_CONFIG,
-           "SLURM_STEP_NUM_TASKS is set", "SLURM_PROCID is not");
-    refuse(&no_flags, ENVIRONMENT("SLURM_STEP_NODELIST=n1"), STATUS_CONFIG,
-           "SLURM_STEP_NODELIST is set", "SLURM_PROCID is not");
-    refuse(&no_flags, ENVIRONMENT("SLURM_STEP_NODELIST=n1", "SLURM_PROCID=0"), STATUS_CONFIG,
-           "SLURM_PROCID is set", "SLURM_STEP_NUM_TASKS is not");
-    refuse(&no_flags, ENVIRONMENT("SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2"), STATUS_CONFIG,
-           "SLURM_STEP_NODELIST", "where rank 0 is");
+    check_fails(&no_flags, ENVIRONMENT("RANK=0"), STATUS_CONFIG, "RANK is set",
+                "WORLD_SIZE is not");
+    check_fails(&no_flags, ENVIRONMENT("WORLD_SIZE=2", "PMI_RANK=0", "PMI_SIZE=2"), STATUS_CONFIG,
+                "WORLD_SIZE is set", "RANK is not");
+    check_fails(&no_flags, ENVIRONMENT("OMPI_COMM_WORLD_RANK=0"), STATUS_CONFIG,
+                "OMPI_COMM_WORLD_RANK is set", "OMPI_COMM_WORLD_SIZE is not");
+    check_fails(&no_flags, ENVIRONMENT("PMI_SIZE=2"), STATUS_CONFIG, "PMI_SIZE is set",
+                "PMI_RANK is not");
+    check_fails(&no_flags, ENVIRONMENT("SLURM_STEP_NUM_TASKS=2"), STATUS_CONFIG,
+                "SLURM_STEP_NUM_TASKS is set", "SLURM_PROCID is not");
+    check_fails(&no_flags, ENVIRONMENT("SLURM_STEP_NODELIST=n1"), STATUS_CONFIG,
+                "SLURM_STEP_NODELIST is set", "SLURM_PROCID is not");
+    check_fails(&no_flags, ENVIRONMENT("SLURM_STEP_NODELIST=n1", "SLURM_PROCID=0"), STATUS_CONFIG,
+                "SLURM_PROCID is set", "SLURM_STEP_NUM_TASKS is not");
+    check_fails(&no_flags, ENVIRONMENT("SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2"), STATUS_CONFIG,
+                "SLURM_STEP_NODELIST", "where rank 0 is");
 }
 END_TEST
 
@@ -229,37 +230,39 @@ START_TEST(numbers_are_whole)
     (void)snprintf(size, sizeof(size), "WORLD_SIZE=%s", bad_numbers[_i]);
     (void)snprintf(local, sizeof(local), "LOCAL_RANK=%s", bad_numbers[_i]);
     (void)snprintf(port, sizeof(port), "MASTER_PORT=%s", bad_numbers[_i]);
-    refuse(&no_flags, ENVIRONMENT(rank, "WORLD_SIZE=2"), STATUS_CONFIG, "RANK is '",
-           bad_numbers[_i]);
-    refuse(&no_flags, ENVIRONMENT("RANK=0", size), STATUS_CONFIG, "WORLD_SIZE is '",
-           bad_numbers[_i]);
-    refuse(&no_flags, ENVIRONMENT("RANK=0", "WORLD_SIZE=2", local), STATUS_CONFIG,
-           "LOCAL_RANK is '", bad_numbers[_i]);
-    refuse(&no_flags, ENVIRONMENT("RANK=0", "WORLD_SIZE=2", port), STATUS_CONFIG,
-           "MASTER_PORT is '", bad_numbers[_i]);
+    check_fails(&no_flags, ENVIRONMENT(rank, "WORLD_SIZE=2"), STATUS_CONFIG, "RANK is '",
+                bad_numbers[_i]);
+    check_fails(&no_flags, ENVIRONMENT("RANK=0", size), STATUS_CONFIG, "WORLD_SIZE is '",
+                bad_numbers[_i]);
+    check_fails(&no_flags, ENVIRONMENT("RANK=0", "WORLD_SIZE=2", local), STATUS_CONFIG,
+                "LOCAL_RANK is '", bad_numbers[_i]);
+    check_fails(&no_flags, ENVIRONMENT("RANK=0", "WORLD_SIZE=2", port), STATUS_CONFIG,
+                "MASTER_PORT is '", bad_numbers[_i]);
 }
 END_TEST
 
-START_TEST(numbers_fit_together)
+START_TEST(ranks_and_sizes_are_consistent)
 {
-    refuse(&no_flags, ENVIRONMENT("RANK=2", "WORLD_SIZE=2"), STATUS_CONFIG, "RANK is 2",
-           "WORLD_SIZE is 2");
-    refuse(&no_flags, ENVIRONMENT("RANK=0", "WORLD_SIZE=0"), STATUS_CONFIG, "WORLD_SIZE is 0", "");
-    refuse(&no_flags, ENVIRONMENT("RANK=0", "WORLD_SIZE=4", "LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"),
-           STATUS_CONFIG, "LOCAL_RANK is 2", "2 ranks");
-    refuse(&no_flags, ENVIRONMENT("RANK=0", "WORLD_SIZE=4", "LOCAL_RANK=4"), STATUS_CONFIG,
-           "LOCAL_RANK is 4", "4 ranks");
-    refuse(&no_flags, ENVIRONMENT("RANK=0", "WORLD_SIZE=2", "MASTER_PORT=0"), STATUS_CONFIG,
-           "MASTER_PORT is '0'", "from 1 to 65535");
-    refuse(&no_flags, ENVIRONMENT("RANK=0", "WORLD_SIZE=2", "MASTER_PORT=65536"), STATUS_CONFIG,
-           "MASTER_PORT is '65536'", "from 1 to 65535");
-    refuse(&no_flags,
-           ENVIRONMENT("SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=n[1-"),
-           STATUS_CONFIG, "SLURM_STEP_NODELIST: ", "n[1-");
-    refuse(&no_flags,
-           ENVIRONMENT("SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=n1",
-                       "SLURM_STEP_TASKS_PER_NODE=2(", "SLURM_NODEID=0"),
-           STATUS_CONFIG, "SLURM_STEP_TASKS_PER_NODE: ", "2(");
+    check_fails(&no_flags, ENVIRONMENT("RANK=2", "WORLD_SIZE=2"), STATUS_CONFIG, "RANK is 2",
+                "WORLD_SIZE is 2");
+    check_fails(&no_flags, ENVIRONMENT("RANK=0", "WORLD_SIZE=0"), STATUS_CONFIG, "WORLD_SIZE is 0",
+                "");
+    check_fails(&no_flags,
+                ENVIRONMENT("RANK=0", "WORLD_SIZE=4", "LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"),
+                STATUS_CONFIG, "LOCAL_RANK is 2", "2 ranks");
+    check_fails(&no_flags, ENVIRONMENT("RANK=0", "WORLD_SIZE=4", "LOCAL_RANK=4"), STATUS_CONFIG,
+                "LOCAL_RANK is 4", "4 ranks");
+    check_fails(&no_flags, ENVIRONMENT("RANK=0", "WORLD_SIZE=2", "MASTER_PORT=0"), STATUS_CONFIG,
+                "MASTER_PORT is '0'", "from 1 to 65535");
+    check_fails(&no_flags, ENVIRONMENT("RANK=0", "WORLD_SIZE=2", "MASTER_PORT=65536"),
+                STATUS_CONFIG, "MASTER_PORT is '65536'", "from 1 to 65535");
+    check_fails(&no_flags,
+                ENVIRONMENT("SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=n[1-"),
+                STATUS_CONFIG, "SLURM_STEP_NODELIST: ", "n[1-");
+    check_fails(&no_flags,
+                ENVIRONMENT("SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=n1",
+                            "SLURM_STEP_TASKS_PER_NODE=2(", "SLURM_NODEID=0"),
+                STATUS_CONFIG, "SLURM_STEP_TASKS_PER_NODE: ", "2(");
     environment = ENVIRONMENT("MASTER_PORT=0");
     ck_assert_uint_eq(read_env(environment).master_port, 0);
 }
@@ -270,19 +273,20 @@ START_TEST(long_master_addr)
     char entry[400] = "MASTER_ADDR=";
 
     memset(entry + strlen(entry), 'h', 300);
-    refuse(&no_flags, ENVIRONMENT(entry), STATUS_CONFIG, "MASTER_ADDR has 300", "255 allowed");
+    check_fails(&no_flags, ENVIRONMENT(entry), STATUS_CONFIG, "MASTER_ADDR has 300", "255 allowed");
 }
 END_TEST
 
-START_TEST(flags_win)
+START_TEST(flags_have_priority)
 {
     const struct launch_flags flags = {1, 3, 1, false};
     struct error err = {0};
     struct launch_env env;
 
-    environment = ENVIRONMENT("RANK=0", "MASTER_PORT=4711", "LOCAL_RANK=0"); /* half, and unread */
+    environment =
+        ENVIRONMENT("RANK=0", "MASTER_PORT=4711", "LOCAL_RANK=0"); /* incomplete, but not read */
     assert_ok(launch_env_read(&flags, lookup, &env, &err));
-    check(&env, "flags", 1, 3, 1, 0);
+    check_env(&env, "flags", 1, 3, 1, 0);
     check_master(&env, "127.0.0.1", "default", 4711, "MASTER_PORT");
 }
 END_TEST
@@ -295,26 +299,28 @@ START_TEST(local_flag_overrides)
 
     environment = ENVIRONMENT("RANK=2", "WORLD_SIZE=4", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2");
     assert_ok(launch_env_read(&flags, lookup, &env, &err));
-    check(&env, "RANK", 2, 4, 1, 2);
-    refuse(&(struct launch_flags){-1, -1, 2, false}, environment, STATUS_INVALID,
-           "--local-rank is 2", "2 ranks");
+    check_env(&env, "RANK", 2, 4, 1, 2);
+    check_fails(&(struct launch_flags){-1, -1, 2, false}, environment, STATUS_INVALID,
+                "--local-rank is 2", "2 ranks");
 }
 END_TEST
 
 START_TEST(broken_flags)
 {
-    refuse(&(struct launch_flags){1, -1, -1, false}, ENVIRONMENT("WORLD_SIZE=2"), STATUS_INVALID,
-           "--rank is given", "--world-size is missing");
-    refuse(&(struct launch_flags){-1, 2, -1, false}, ENVIRONMENT("RANK=1"), STATUS_INVALID,
-           "--world-size is given", "--rank is missing");
-    refuse(&(struct launch_flags){2, 2, -1, false}, empty, STATUS_INVALID, "--rank is 2",
-           "--world-size is 2");
-    refuse(&(struct launch_flags){0, 0, -1, false}, empty, STATUS_INVALID, "--world-size is 0", "");
-    refuse(&(struct launch_flags){0, INT64_MAX, -1, false}, empty, STATUS_INVALID,
-           "--world-size is 9223372036854775807", "more than");
-    refuse(&(struct launch_flags){0, 2, 2, false}, empty, STATUS_INVALID, "--local-rank is 2",
-           "2 ranks");
-    refuse(&(struct launch_flags){0, 2, -1, true}, empty, STATUS_INVALID, "--standalone", "--rank");
+    check_fails(&(struct launch_flags){1, -1, -1, false}, ENVIRONMENT("WORLD_SIZE=2"),
+                STATUS_INVALID, "--rank is given", "--world-size is missing");
+    check_fails(&(struct launch_flags){-1, 2, -1, false}, ENVIRONMENT("RANK=1"), STATUS_INVALID,
+                "--world-size is given", "--rank is missing");
+    check_fails(&(struct launch_flags){2, 2, -1, false}, empty, STATUS_INVALID, "--rank is 2",
+                "--world-size is 2");
+    check_fails(&(struct launch_flags){0, 0, -1, false}, empty, STATUS_INVALID, "--world-size is 0",
+                "");
+    check_fails(&(struct launch_flags){0, INT64_MAX, -1, false}, empty, STATUS_INVALID,
+                "--world-size is 9223372036854775807", "more than");
+    check_fails(&(struct launch_flags){0, 2, 2, false}, empty, STATUS_INVALID, "--local-rank is 2",
+                "2 ranks");
+    check_fails(&(struct launch_flags){0, 2, -1, true}, empty, STATUS_INVALID, "--standalone",
+                "--rank");
 }
 END_TEST
 
@@ -327,7 +333,7 @@ START_TEST(standalone_ignores_every_launcher)
     environment = ENVIRONMENT("RANK=1", "PMI_SIZE=3", "SLURM_STEP_NODELIST=[", "MASTER_PORT=9",
                               "MASTER_ADDR=x", "TORCHELASTIC_USE_AGENT_STORE=True");
     assert_ok(launch_env_read(&flags, lookup, &env, &err));
-    check(&env, "alone", 0, 1, 0, 0);
+    check_env(&env, "alone", 0, 1, 0, 0);
     check_master(&env, "127.0.0.1", "default", 29500, "default");
     ck_assert(!env.agent_store);
 }
@@ -338,7 +344,7 @@ int main(void)
     Suite *suite = suite_create("launch_env");
     TCase *cases = tcase_create("launch_env");
 
-    tcase_add_test(cases, alone);
+    tcase_add_test(cases, no_launcher);
     tcase_add_test(cases, torchrun);
     tcase_add_test(cases, open_mpi_wins_over_slurm);
     tcase_add_test(cases, torchrun_wins_over_open_mpi);
@@ -348,11 +354,11 @@ int main(void)
     tcase_add_test(cases, one_task_needs_no_address);
     tcase_add_test(cases, batch_script_is_alone);
     tcase_add_test(cases, empty_variables_are_not_set);
-    tcase_add_test(cases, half_a_source_names_both_sides);
+    tcase_add_test(cases, incomplete_source_names_both_variables);
     tcase_add_loop_test(cases, numbers_are_whole, 0, sizeof(bad_numbers) / sizeof(*bad_numbers));
-    tcase_add_test(cases, numbers_fit_together);
+    tcase_add_test(cases, ranks_and_sizes_are_consistent);
     tcase_add_test(cases, long_master_addr);
-    tcase_add_test(cases, flags_win);
+    tcase_add_test(cases, flags_have_priority);
     tcase_add_test(cases, local_flag_overrides);
     tcase_add_test(cases, broken_flags);
     tcase_add_test(cases, standalone_ignores_every_launcher);

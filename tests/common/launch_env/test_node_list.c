@@ -1,6 +1,6 @@
 /*
  * Slurm's compressed texts: what `scontrol show hostnames` prints first, task counts against a
- * plain expansion, and texts that are cut, mixed up or hostile.
+ * plain expansion, and texts that are truncated, malformed or hostile.
  */
 #include "tests/common/launch_env/test_node_list.h"
 

@@ -1,6 +1,6 @@
 /*
- * Manifests: the lists that are made, every kind of difference, random lists against a model that
- * searches naively, and bytes that are no list at all.
+ * Manifests: the generated lists, every kind of difference, random lists against a model with
+ * linear search, and bytes that are not a list.
  */
 #include "common/manifest/manifest.h"
 
@@ -22,7 +22,7 @@ static void release_all(void)
     strbuf_release(&report);
 }
 
-static size_t compare(void)
+static size_t compare_lists(void)
 {
     strbuf_reset(&report);
     return manifest_compare(a.text, 0, b.text, 2, &report);
@@ -79,7 +79,7 @@ START_TEST(equal)
 {
     add_model(&a, 128, false);
     add_model(&b, 128, false);
-    ck_assert_uint_eq(compare(), 0);
+    ck_assert_uint_eq(compare_lists(), 0);
     ck_assert_str_eq(report.text, "");
 }
 END_TEST
@@ -92,7 +92,7 @@ START_TEST(every_difference)
     add_model(&a, 128, false);
     add_model(&b, 64, false);
     manifest_add(&b, "only b", "y");
-    ck_assert_uint_eq(compare(), 5);
+    ck_assert_uint_eq(compare_lists(), 5);
     ck_assert_str_eq(report.text,
                      "seed: rank 0 has 1, rank 2 has 2\n"
                      "only a: rank 0 has x, rank 2 has nothing\n"
@@ -107,7 +107,7 @@ START_TEST(order_counts)
 {
     add_model(&a, 128, false);
     add_model(&b, 128, true);
-    ck_assert_uint_eq(compare(), 1);
+    ck_assert_uint_eq(compare_lists(), 1);
     ck_assert_str_eq(
         report.text,
         "order: field 2 of rank 0 is 'tensor fc1.weight', of rank 2 'tensor fc1.bias'\n");
@@ -125,7 +125,7 @@ START_TEST(many_differences)
         manifest_add(&a, field, "1");
         manifest_add(&b, field, "2");
     }
-    ck_assert_uint_eq(compare(), 25);
+    ck_assert_uint_eq(compare_lists(), 25);
     for (const char *p = report.text; *p; p++)
         lines += *p == '\n';
     ck_assert_uint_eq(lines, 21);
@@ -159,7 +159,7 @@ START_TEST(random_lists)
         }
         for (int f = 0; f < 8; f++)
             expected += values[0][f] != values[1][f];
-        ck_assert_uint_eq(compare(), expected);
+        ck_assert_uint_eq(compare_lists(), expected);
     }
 }
 END_TEST

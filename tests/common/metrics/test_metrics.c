@@ -1,5 +1,5 @@
 /*
- * Records as jansson reads them back: exact texts, random values, non-finite numbers, hostile text,
+ * Records read back with jansson: exact texts, random values, non-finite numbers, hostile text,
  * a full disk, and lines of two writers that must not mix.
  */
 #include "common/metrics/metrics.h"

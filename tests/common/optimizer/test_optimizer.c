@@ -1,6 +1,6 @@
 /*
- * The optimizers against PyTorch's figures (tests/data/optimizer), against formulas in double with
- * random settings, and against themselves: equal bits for every cut into ranges and every width.
+ * The optimizers against PyTorch's results (tests/data/optimizer), against formulas in double with
+ * random settings, and against themselves: equal bits for every split into ranges and every width.
  */
 #include "common/base/memory.h"
 #include "common/optimizer/optimizer.h"
@@ -16,21 +16,21 @@
 
 static struct error err;
 
-/* ---- one element in double, and what float32 may make of it ---- */
+/* ---- one element in double, and its error bound in float32 ---- */
 
 struct exact {
     struct bounded param, momentum, first, second;
 };
 
 /* A setting, which float32 rounds. */
-static struct bounded setting(double value)
+static struct bounded bounded_setting(double value)
 {
     return bounded_round(value, 0.0);
 }
 
 static struct bounded scaled(double factor, struct bounded value)
 {
-    return bounded_product(setting(factor), value);
+    return bounded_product(bounded_setting(factor), value);
 }
 
 static void exact_sgd(const struct optimizer_config *c, uint64_t step, struct exact *e,
@@ -70,8 +70,9 @@ static void exact_adam(const struct optimizer_config *c, uint64_t step, struct e
     e->first = blended(c->beta1, e->first, g);
     e->second =
         bounded_plus(scaled(c->beta2, e->second), bounded_product(scaled(1.0 - c->beta2, g), g));
-    divisor = bounded_quotient(bounded_root(e->second), setting(sqrt(1.0 - pow(c->beta2, t))));
-    divisor = bounded_plus(divisor, setting(c->epsilon));
+    divisor =
+        bounded_quotient(bounded_root(e->second), bounded_setting(sqrt(1.0 - pow(c->beta2, t))));
+    divisor = bounded_plus(divisor, bounded_setting(c->epsilon));
     e->param = bounded_minus(
         e->param,
         bounded_quotient(scaled(c->learning_rate / (1.0 - pow(c->beta1, t)), e->first), divisor));
@@ -195,7 +196,7 @@ END_TEST
 
 /* ---- random settings ---- */
 
-static bool toss(void)
+static bool random_bool(void)
 {
     return support_random() < 0.5;
 }
@@ -205,20 +206,20 @@ static struct optimizer_config random_config(enum optimizer_kind kind)
     struct optimizer_config c = optimizer_defaults(kind);
 
     c.learning_rate = 0.001 + 0.1 * support_random();
-    c.weight_decay = toss() ? 0.1 * support_random() : 0.0;
+    c.weight_decay = random_bool() ? 0.1 * support_random() : 0.0;
     if (kind == OPTIMIZER_SGD) {
-        c.momentum = toss() ? 0.05 + 0.9 * support_random() : 0.0;
-        c.nesterov = c.momentum > 0.0 && toss();
-        c.dampening = !c.nesterov && toss() ? support_random() : 0.0;
+        c.momentum = random_bool() ? 0.05 + 0.9 * support_random() : 0.0;
+        c.nesterov = c.momentum > 0.0 && random_bool();
+        c.dampening = !c.nesterov && random_bool() ? support_random() : 0.0;
     } else {
         c.beta1 = support_random() * 0.95;
         c.beta2 = 0.5 + 0.499 * support_random();
-        c.epsilon = toss() ? 1e-8 : 1e-3;
+        c.epsilon = random_bool() ? 1e-8 : 1e-3;
     }
     return c;
 }
 
-static void fill(float *values, size_t count)
+static void fill_random(float *values, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         values[i] = (float)(4.0 * (support_random() - 0.5));
@@ -235,11 +236,11 @@ START_TEST(test_against_double)
         float param[COUNT];
         float grad[COUNT];
 
-        fill(param, COUNT);
+        fill_random(param, COUNT);
         exact_start(exact, param, COUNT);
         assert_ok(optimizer_init(&o, &c, COUNT, &err));
         for (uint64_t step = 1; step <= STEPS; step++) {
-            fill(grad, COUNT);
+            fill_random(grad, COUNT);
             optimizer_update(&o, step, 0, COUNT, param, grad);
             exact_update(&c, step, exact, grad, COUNT);
         }
@@ -278,12 +279,12 @@ START_TEST(test_ranges)
         float param[2][SLAB];
         float grad[SLAB];
 
-        fill(param[0], SLAB);
+        fill_random(param[0], SLAB);
         memcpy(param[1], param[0], sizeof(param[0]));
         assert_ok(optimizer_init(&whole, &c, SLAB, &err));
         assert_ok(optimizer_init(&pieces, &c, SLAB, &err));
         for (uint64_t step = 1; step <= SLAB_STEPS; step++) {
-            fill(grad, SLAB);
+            fill_random(grad, SLAB);
             optimizer_update(&whole, step, 0, SLAB, param[0], grad);
             update_in_pieces(&pieces, step, param[1], grad);
         }
@@ -308,7 +309,7 @@ static const struct optimizer_kernels *const tables[SIMD_LEVELS] = SIMD_TABLES(o
 
 static float random_term(void)
 {
-    return toss() ? (float)support_random() : 0.0f;
+    return random_bool() ? (float)support_random() : 0.0f;
 }
 
 static void run_level(int level, const struct sgd_terms *sgd, const struct adam_terms *adam,
@@ -325,16 +326,17 @@ START_TEST(test_widths)
 {
     for (int round = 0; round < 200; round++) {
         size_t count = round < 80 ? (size_t)round : (size_t)(support_random() * SLAB);
-        struct sgd_terms sgd = {0.1f, random_term(), random_term(), random_term(), toss(), toss()};
+        struct sgd_terms sgd = {0.1f,          random_term(), random_term(),
+                                random_term(), random_bool(), random_bool()};
         struct adam_terms adam = {0.99f, random_term(), random_term(), 0.9f,
                                   0.1f,  0.01f,         0.5f,          1e-8f};
         struct arrays baseline;
         struct arrays wide;
         float grad[SLAB];
 
-        fill(grad, SLAB);
-        fill(baseline.param, SLAB);
-        fill(baseline.first, SLAB);
+        fill_random(grad, SLAB);
+        fill_random(baseline.param, SLAB);
+        fill_random(baseline.first, SLAB);
         for (size_t i = 0; i < SLAB; i++)
             baseline.second[i] = (float)support_random();
         wide = baseline;
@@ -369,7 +371,7 @@ START_TEST(test_defaults_and_names)
 }
 END_TEST
 
-static void refused(struct optimizer_config c, const char *part)
+static void check_init_fails(struct optimizer_config c, const char *part)
 {
     struct optimizer o;
 
@@ -384,23 +386,23 @@ START_TEST(test_refused_settings)
     struct optimizer_config c;
 
 #define WITH(base, field, value) (c = (base), c.field = (value), c)
-    refused(WITH(sgd, learning_rate, -1.0), "learning rate -1");
-    refused(WITH(sgd, learning_rate, nan("")), "learning rate");
-    refused(WITH(sgd, learning_rate, HUGE_VAL), "learning rate");
-    refused(WITH(sgd, momentum, -0.5), "momentum -0.5");
-    refused(WITH(sgd, dampening, nan("")), "dampening");
-    refused(WITH(sgd, weight_decay, -1e-9), "weight decay");
-    refused(WITH(sgd, nesterov, true), "nesterov");
-    refused(WITH(adam, beta1, 1.0), "beta1 1");
-    refused(WITH(adam, beta2, -0.1), "beta2 -0.1");
-    refused(WITH(adam, beta2, nan("")), "beta2");
-    refused(WITH(adam, epsilon, -1.0), "epsilon -1");
-    refused(WITH(adam, kind, (enum optimizer_kind)3), "unknown optimizer 3");
+    check_init_fails(WITH(sgd, learning_rate, -1.0), "learning rate -1");
+    check_init_fails(WITH(sgd, learning_rate, nan("")), "learning rate");
+    check_init_fails(WITH(sgd, learning_rate, HUGE_VAL), "learning rate");
+    check_init_fails(WITH(sgd, momentum, -0.5), "momentum -0.5");
+    check_init_fails(WITH(sgd, dampening, nan("")), "dampening");
+    check_init_fails(WITH(sgd, weight_decay, -1e-9), "weight decay");
+    check_init_fails(WITH(sgd, nesterov, true), "nesterov");
+    check_init_fails(WITH(adam, beta1, 1.0), "beta1 1");
+    check_init_fails(WITH(adam, beta2, -0.1), "beta2 -0.1");
+    check_init_fails(WITH(adam, beta2, nan("")), "beta2");
+    check_init_fails(WITH(adam, epsilon, -1.0), "epsilon -1");
+    check_init_fails(WITH(adam, kind, (enum optimizer_kind)3), "unknown optimizer 3");
 #undef WITH
     sgd.momentum = 0.9;
     sgd.nesterov = true;
     sgd.dampening = 0.1;
-    refused(sgd, "dampening 0.1");
+    check_init_fails(sgd, "dampening 0.1");
 }
 END_TEST
 

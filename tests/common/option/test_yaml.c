@@ -1,6 +1,6 @@
 /*
- * The flattened YAML: examples, the refusals with their lines, limits, and truncation at every
- * byte.
+ * The flattened YAML: examples, the rejected constructs with their lines, limits, and truncation at
+ * every byte.
  */
 #include "common/option/option.h"
 
@@ -103,7 +103,7 @@ static const struct {
     {"a: [[[[[[[[1]]]]]]]]\n", "run.yaml:1: nested deeper than 8 levels"},
 };
 
-START_TEST(refusals)
+START_TEST(rejected_constructs)
 {
     assert_fails(parse(refused[_i].text), STATUS_CONFIG, refused[_i].error);
     ck_assert_ptr_null(file.scalars);
@@ -186,7 +186,7 @@ int main(void)
     tcase_add_checked_fixture(tests, NULL, release_file);
     tcase_add_test(tests, nested);
     tcase_add_test(tests, nothing);
-    tcase_add_loop_test(tests, refusals, 0, sizeof(refused) / sizeof(refused[0]));
+    tcase_add_loop_test(tests, rejected_constructs, 0, sizeof(refused) / sizeof(refused[0]));
     tcase_add_test(tests, limits);
     tcase_add_test(tests, truncated);
     tcase_add_test(tests, from_disk);

@@ -1,6 +1,6 @@
 /*
- * rpc_support: the echo server keeps a copy of each received payload until core released the copy
- * that went back, so a release that is missing or doubled shows in the counters or under ASan.
+ * rpc_support: the echo server keeps a copy of each received payload until core has released the
+ * copy sent back, so a missing or repeated release shows in the counters or under ASan.
  */
 #include "tests/common/rpc/rpc_support.h"
 
@@ -24,7 +24,7 @@ struct held_payload {
     unsigned char bytes[];
 };
 
-static void count(struct echo *echo, unsigned *counter)
+static void count_event(struct echo *echo, unsigned *counter)
 {
     (void)pthread_mutex_lock(&echo->lock);
     ++*counter;
@@ -38,7 +38,7 @@ static void release_held(void *user)
     struct echo *echo = held->echo;
 
     free(held);
-    count(echo, &echo->released);
+    count_event(echo, &echo->released);
 }
 
 static void start_receive(struct rpc_call *call, void *user)
@@ -52,7 +52,7 @@ static void start_hold(struct rpc_call *call, void *user)
     struct echo *echo = user;
 
     rpc_call_receive(call);
-    count(echo, &echo->held);
+    count_event(echo, &echo->held);
 }
 
 static void closed(struct rpc_call *call, const struct rpc_result *result, void *user)
@@ -61,8 +61,8 @@ static void closed(struct rpc_call *call, const struct rpc_result *result, void 
 
     (void)call;
     if (result->cancelled)
-        count(echo, &echo->cancelled);
-    count(echo, &echo->closed);
+        count_event(echo, &echo->cancelled);
+    count_event(echo, &echo->closed);
 }
 
 static void unary_message(struct rpc_call *call, struct rpc_message *message, void *user)
@@ -92,7 +92,7 @@ static void send_back(struct rpc_call *call, struct rpc_message *message, struct
     held->echo = echo;
     held->size = size;
     assert_ok(rpc_message_copy(message, held->bytes, size, &err));
-    count(echo, &echo->sent);
+    count_event(echo, &echo->sent);
     (void)rpc_call_send(
         call, head, head_size,
         &(struct rpc_payload){
@@ -107,7 +107,7 @@ static void stream_message(struct rpc_call *call, struct rpc_message *message, v
     } else {
         struct echo *echo = user;
 
-        count(echo, &echo->ends);
+        count_event(echo, &echo->ends);
         rpc_call_finish(call, STATUS_OK, NULL);
     }
 }
@@ -150,7 +150,7 @@ static void add_message(struct rpc_call *call, struct rpc_message *message, void
     assert_ok(rpc_message_add_f32(message, values, ADD_COUNT, &err)); /* twice: the double */
     sum->echo = echo;
     memcpy(sum->bytes, values, sizeof(values));
-    count(echo, &echo->sent);
+    count_event(echo, &echo->sent);
     (void)rpc_call_send(
         call, NULL, 0,
         &(struct rpc_payload){
@@ -201,7 +201,7 @@ void echo_close(struct echo *echo, int64_t grace_ms)
     echo->server = NULL;
 }
 
-static struct timespec patience(void)
+static struct timespec wait_deadline(void)
 {
     struct timespec until;
 
@@ -212,7 +212,7 @@ static struct timespec patience(void)
 
 void echo_wait(struct echo *echo, const unsigned *counter, unsigned least)
 {
-    struct timespec until = patience();
+    struct timespec until = wait_deadline();
     int late = 0;
 
     (void)pthread_mutex_lock(&echo->lock);
@@ -273,7 +273,7 @@ const struct rpc_handler seen_handler = {NULL, seen_message, seen_closed};
 
 static void seen_wait(struct seen *seen, const unsigned *counter, unsigned least, const char *what)
 {
-    struct timespec until = patience();
+    struct timespec until = wait_deadline();
     int late = 0;
 
     (void)pthread_mutex_lock(&seen->lock);

@@ -1,5 +1,5 @@
 /*
- * rpc_support: an echo server and a client call that records what it saw, for the tests of rpc.
+ * rpc_support: an echo server and a client call that records its events, for the tests of rpc.
  */
 #ifndef SPARRING_TESTS_COMMON_RPC_RPC_SUPPORT_H
 #define SPARRING_TESTS_COMMON_RPC_RPC_SUPPORT_H
@@ -13,7 +13,7 @@
 #define ECHO_UNARY  "/test.v1.Echo/Unary"  /* the reply is the request's header */
 #define ECHO_STREAM "/test.v1.Echo/Stream" /* every message comes back, payload included */
 #define ECHO_FAIL   "/test.v1.Echo/Fail"   /* ends with MISMATCH and the request's text */
-#define ECHO_HOLD   "/test.v1.Echo/Hold"   /* never answers */
+#define ECHO_HOLD   "/test.v1.Echo/Hold"   /* never replies */
 #define ECHO_ADD    "/test.v1.Echo/Add"    /* adds float payloads, replies with the sum */
 
 struct echo {
@@ -24,8 +24,8 @@ struct echo {
     unsigned held;           /* Hold calls that were started */
     unsigned closed;         /* calls of any method that were closed */
     unsigned cancelled;      /* of those, with cancelled set */
-    unsigned ends;           /* half-closes that Stream saw */
-    unsigned sent, released; /* payloads given to core by the server, and given back */
+    unsigned ends;           /* half-closes that Stream received */
+    unsigned sent, released; /* payloads that the server passed to core, and that core released */
 };
 
 /* Port 0 on loopback, `threads` queues. */
@@ -40,11 +40,11 @@ void echo_wait(struct echo *echo, const unsigned *counter, unsigned least);
 
 struct rpc_client *client_open(uint16_t port);
 
-/* One unary call, with an empty text, whose reply is thrown away. */
+/* One unary call with an empty text; the reply is discarded. */
 enum status echo_ask(struct rpc_client *client, const char *path, int64_t timeout_ms,
                      struct error *err);
 
-/* What a client call saw; asks for the next message after each. */
+/* The events of a client call, which requests the next message after each. */
 struct seen {
     pthread_mutex_t lock;
     pthread_cond_t changed;

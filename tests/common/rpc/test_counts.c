@@ -1,5 +1,5 @@
 /*
- * test_counts: what a server counts of its calls, by method and by how they ended.
+ * test_counts: a server's counters of calls, by method and by status.
  */
 #include "tests/common/rpc/rpc_support.h"
 
@@ -37,7 +37,7 @@ static uint64_t all_ended(const struct rpc_call_counts *counts)
     return sum;
 }
 
-/* The client knows how its call ended before the server has closed it. */
+/* The client sees the end of its call before the server has closed it. */
 static struct rpc_call_counts wait_for_ended(const char *path, uint64_t wanted)
 {
     int64_t deadline_ns = clock_deadline_ns(DEADLINE_MS);
@@ -52,7 +52,7 @@ static struct rpc_call_counts wait_for_ended(const char *path, uint64_t wanted)
     return counts;
 }
 
-static enum status call(const char *path)
+static enum status call_unary(const char *path)
 {
     uint8_t request[130];
     uint8_t *reply = NULL;
@@ -74,12 +74,12 @@ START_TEST(every_end_is_counted_once)
     ck_assert_uint_eq(counts.started, 0);
     ck_assert_uint_eq(all_ended(&counts), 0);
     for (unsigned i = 0; i < 3; i++)
-        assert_ok(call(ECHO_UNARY));
-    assert_fails(call(ECHO_FAIL), STATUS_MISMATCH, "words");
-    assert_fails(call("/test.v1.Echo/Nothing"), STATUS_UNSUPPORTED, "no method");
-    assert_fails(call("/nobody"), STATUS_UNSUPPORTED, "no method");
-    assert_ok(call("/grpc.health.v1.Health/Check") == STATUS_NOT_FOUND ? STATUS_OK
-                                                                       : STATUS_INTERNAL);
+        assert_ok(call_unary(ECHO_UNARY));
+    assert_fails(call_unary(ECHO_FAIL), STATUS_MISMATCH, "words");
+    assert_fails(call_unary("/test.v1.Echo/Nothing"), STATUS_UNSUPPORTED, "no method");
+    assert_fails(call_unary("/nobody"), STATUS_UNSUPPORTED, "no method");
+    assert_ok(call_unary("/grpc.health.v1.Health/Check") == STATUS_NOT_FOUND ? STATUS_OK
+                                                                             : STATUS_INTERNAL);
     counts = wait_for_ended(ECHO_UNARY, 3);
     ck_assert_uint_eq(counts.started, 3);
     ck_assert_uint_eq(counts.ended[-STATUS_OK], 3);
@@ -118,7 +118,7 @@ START_TEST(an_open_call_is_started_and_not_ended)
 }
 END_TEST
 
-START_TEST(a_call_that_is_turned_away)
+START_TEST(rejected_call_is_counted)
 {
     struct rpc_server_config config = {
         .listen = {"127.0.0.1", 0}, .listen_origin = "the test", .threads = 1, .max_calls = 1};
@@ -131,7 +131,7 @@ START_TEST(a_call_that_is_turned_away)
     seen_init(&seen);
     assert_ok(rpc_client_call(client, ECHO_HOLD, INT64_MAX, &seen_handler, &seen, &held, &err));
     echo_wait(&echo, &echo.held, 1);
-    ck_assert_int_ne(call(ECHO_UNARY), STATUS_OK);
+    ck_assert_int_ne(call_unary(ECHO_UNARY), STATUS_OK);
     counts = wait_for_ended(ECHO_UNARY, 1);
     ck_assert_uint_eq(counts.started, 1);
     ck_assert_uint_eq(counts.ended[-STATUS_NO_MEMORY], 1);
@@ -151,7 +151,7 @@ int main(void)
     tcase_set_timeout(tests, 100);
     tcase_add_test(tests, every_end_is_counted_once);
     tcase_add_test(tests, an_open_call_is_started_and_not_ended);
-    tcase_add_test(tests, a_call_that_is_turned_away);
+    tcase_add_test(tests, rejected_call_is_counted);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

@@ -15,7 +15,8 @@
 #include <sys/socket.h>
 
 #define DEADLINE_MS 20000
-#define RUN_OUT_MS  4000 /* of a deadline that is to run out: it bounds the connecting, too */
+#define EXPIRING_DEADLINE_MS                                                                       \
+    4000 /* a deadline that expires in the test; it also bounds the connection attempt */
 
 static struct echo echo;
 static struct rpc_client *client;
@@ -65,7 +66,7 @@ START_TEST(unary_returns_the_reply)
 END_TEST
 
 /* Core's own sockets: a listener, and both ends of a connection. */
-START_TEST(nothing_paces_connections_inside_the_host)
+START_TEST(local_connections_are_not_paced)
 {
     uint8_t *reply = NULL;
     size_t size = 0, found = 0;
@@ -92,7 +93,7 @@ START_TEST(nothing_paces_connections_inside_the_host)
 }
 END_TEST
 
-START_TEST(unary_of_nothing_and_of_much)
+START_TEST(unary_with_empty_and_large_messages)
 {
     static uint8_t request[1 << 20];
     size_t sizes[] = {0, sizeof(request)};
@@ -116,7 +117,7 @@ START_TEST(unary_of_nothing_and_of_much)
 }
 END_TEST
 
-START_TEST(our_status_survives_the_trip)
+START_TEST(status_is_transferred_by_name)
 {
     uint8_t *reply;
     size_t size;
@@ -128,7 +129,7 @@ START_TEST(our_status_survives_the_trip)
 }
 END_TEST
 
-START_TEST(unknown_method_is_answered_at_once)
+START_TEST(unknown_method_fails_at_once)
 {
     uint8_t *reply;
     size_t size;
@@ -151,9 +152,9 @@ START_TEST(deadline_ends_a_held_call)
 
     open_pair();
     before = clock_now_ns();
-    assert_fails(call_unary(ECHO_HOLD, "", RUN_OUT_MS, &reply, &size), STATUS_TIMEOUT,
+    assert_fails(call_unary(ECHO_HOLD, "", EXPIRING_DEADLINE_MS, &reply, &size), STATUS_TIMEOUT,
                  "did not end within");
-    ck_assert_int_lt(clock_now_ns() - before, (RUN_OUT_MS + INT64_C(10000)) * 1000000);
+    ck_assert_int_lt(clock_now_ns() - before, (EXPIRING_DEADLINE_MS + INT64_C(10000)) * 1000000);
     echo_wait(&echo, &echo.closed, 1);
     ck_assert_uint_eq(echo.cancelled, 1);
     close_pair();
@@ -217,12 +218,12 @@ START_TEST(stream_echoes_large_payloads)
     ck_assert_uint_eq(seen.closed, 1);
     ck_assert_uint_eq(echo.sent, CHUNKS);
     ck_assert_uint_eq(echo.ends, 1);
-    rpc_call_unref(call); /* later than its client: allowed */
+    rpc_call_unref(call); /* after its client was closed: allowed */
     free(data);
 }
 END_TEST
 
-START_TEST(a_server_in_the_middle_of_many_calls)
+START_TEST(many_concurrent_calls)
 {
     enum { CALLS = 60, MESSAGES = 20 };
     static struct seen seen[CALLS];
@@ -314,7 +315,7 @@ START_TEST(cancel_ends_both_sides)
     ck_assert_int_eq(seen.result.status, STATUS_CANCELLED);
     echo_wait(&echo, &echo.closed, 1);
     ck_assert_uint_eq(echo.cancelled, 1);
-    rpc_call_cancel(call); /* over: nothing happens */
+    rpc_call_cancel(call); /* ended: no effect */
     rpc_call_receive(call);
     rpc_call_send_done(call);
     rpc_call_unref(call);
@@ -324,7 +325,7 @@ END_TEST
 
 static const uint8_t malformed[] = {0x0f, 0xff, 0xff};
 
-START_TEST(malformed_message_is_refused_by_name)
+START_TEST(malformed_message_fails_with_its_name)
 {
     uint8_t *reply;
     size_t size;
@@ -337,7 +338,7 @@ START_TEST(malformed_message_is_refused_by_name)
 }
 END_TEST
 
-START_TEST(message_above_the_limit_is_refused)
+START_TEST(message_above_the_limit_fails)
 {
     static uint8_t big[6 << 20];
     atomic_uint released = 0;
@@ -370,18 +371,18 @@ int main(void)
 
     tcase_set_timeout(unary, 60);
     tcase_add_test(unary, unary_returns_the_reply);
-    tcase_add_test(unary, nothing_paces_connections_inside_the_host);
-    tcase_add_test(unary, unary_of_nothing_and_of_much);
-    tcase_add_test(unary, our_status_survives_the_trip);
-    tcase_add_test(unary, unknown_method_is_answered_at_once);
+    tcase_add_test(unary, local_connections_are_not_paced);
+    tcase_add_test(unary, unary_with_empty_and_large_messages);
+    tcase_add_test(unary, status_is_transferred_by_name);
+    tcase_add_test(unary, unknown_method_fails_at_once);
     tcase_add_test(unary, deadline_ends_a_held_call);
     tcase_set_timeout(stream, 60);
     tcase_add_test(stream, stream_echoes_large_payloads);
-    tcase_add_test(stream, a_server_in_the_middle_of_many_calls);
+    tcase_add_test(stream, many_concurrent_calls);
     tcase_add_test(stream, floats_are_added_on_arrival);
     tcase_add_test(stream, cancel_ends_both_sides);
-    tcase_add_test(stream, malformed_message_is_refused_by_name);
-    tcase_add_test(stream, message_above_the_limit_is_refused);
+    tcase_add_test(stream, malformed_message_fails_with_its_name);
+    tcase_add_test(stream, message_above_the_limit_fails);
     suite_add_tcase(suite, unary);
     suite_add_tcase(suite, stream);
     return support_run(suite);

@@ -1,6 +1,6 @@
 /*
- * test_fault: what must hold when something ends, dies or goes while calls are open: every call
- * still ends exactly once with words that help, and every payload comes back.
+ * test_fault: invariants when a client, server or process ends while calls are open: every call
+ * still ends exactly once with a useful text, and every payload is released.
  */
 #include "tests/common/rpc/rpc_support.h"
 
@@ -73,7 +73,7 @@ START_TEST(client_closes_with_held_calls)
         ck_assert_int_eq(rpc_call_send(calls[i], NULL, 0, &payload), STATUS_OK);
         ck_assert_int_eq(rpc_call_send(calls[i], NULL, 0, &payload), STATUS_OK);
     }
-    rpc_client_close(client); /* some calls are held, some messages under way, some queued */
+    rpc_client_close(client); /* some calls are pending, some messages in flight, some queued */
     for (size_t i = 0; i < HELD; i++) {
         ck_assert_uint_eq(seen[i].closed, 1);
         ck_assert_int_eq(seen[i].result.status, STATUS_CANCELLED);
@@ -189,7 +189,7 @@ START_TEST(server_killed_in_mid_stream)
 }
 END_TEST
 
-static int port_pipe[2]; /* the parent tells the child its port */
+static int port_pipe[2]; /* the parent sends the child its port */
 
 static void stream_until_killed(int pipe_fd)
 {
@@ -228,7 +228,7 @@ START_TEST(client_killed_in_mid_stream)
     echo_wait(&echo, &echo.closed, 1);
     ck_assert_uint_eq(echo.closed, 1);
     ck_assert_uint_eq(echo.cancelled, 1);
-    ck_assert_uint_eq(echo.ends, 0); /* a death is not a half-close */
+    ck_assert_uint_eq(echo.ends, 0); /* a killed client is not a half-close */
     echo_wait(&echo, &echo.released, echo.sent);
     echo_close(&echo, 0);
     ck_assert_uint_eq(echo.released, echo.sent);
@@ -245,7 +245,7 @@ struct chaos {
     atomic_bool stop;
 };
 
-static unsigned draw(struct chaos *c, unsigned limit)
+static unsigned chaos_random_below(struct chaos *c, unsigned limit)
 {
     c->seed = c->seed * 1664525 + 1013904223;
     return (c->seed >> 8) % limit;
@@ -254,30 +254,31 @@ static unsigned draw(struct chaos *c, unsigned limit)
 static void stream_once(struct chaos *c, struct rpc_client *client)
 {
     static const char *const paths[] = {ECHO_STREAM, ECHO_HOLD, ECHO_FAIL, ECHO_ADD, "/x.Y/Z"};
-    int64_t deadline = clock_deadline_ns(1 + draw(c, 200));
+    int64_t deadline = clock_deadline_ns(1 + chaos_random_below(c, 200));
     struct rpc_call *call;
     struct seen seen;
     struct error failure;
-    unsigned messages = draw(c, 20);
+    unsigned messages = chaos_random_below(c, 20);
 
     seen_init(&seen);
-    ck_assert_int_eq(
-        rpc_client_call(client, paths[draw(c, 5)], deadline, &seen_handler, &seen, &call, &failure),
-        STATUS_OK);
+    ck_assert_int_eq(rpc_client_call(client, paths[chaos_random_below(c, 5)], deadline,
+                                     &seen_handler, &seen, &call, &failure),
+                     STATUS_OK);
     rpc_call_receive(call);
     for (unsigned i = 0; i < messages; i++) {
-        struct rpc_payload payload = {chunk, draw(c, 100000), count_release, &c->released};
+        struct rpc_payload payload = {chunk, chaos_random_below(c, 100000), count_release,
+                                      &c->released};
 
         (void)atomic_fetch_add(&c->sent, 1);
         (void)rpc_call_send(call, NULL, 0, &payload);
-        if (draw(c, 40) == 0)
+        if (chaos_random_below(c, 40) == 0)
             rpc_call_cancel(call);
     }
-    if (draw(c, 2))
+    if (chaos_random_below(c, 2))
         rpc_call_send_done(call);
-    if (draw(c, 4) == 0)
+    if (chaos_random_below(c, 4) == 0)
         rpc_call_cancel(call);
-    seen_wait_closed(&seen); /* the deadline sees to it */
+    seen_wait_closed(&seen); /* by its deadline */
     ck_assert_uint_eq(seen.closed, 1);
     rpc_call_unref(call);
 }
@@ -288,7 +289,7 @@ static void *run_chaos(void *user)
 
     while (!atomic_load(&c->stop)) {
         struct rpc_client *client = client_open(c->port);
-        unsigned calls = 1 + draw(c, 10);
+        unsigned calls = 1 + chaos_random_below(c, 10);
 
         for (unsigned i = 0; i < calls; i++)
             stream_once(c, client);
@@ -297,7 +298,7 @@ static void *run_chaos(void *user)
     return NULL;
 }
 
-START_TEST(calls_of_every_kind_while_the_server_comes_and_goes)
+START_TEST(all_call_kinds_while_the_server_restarts)
 {
     enum { THREADS = 4 };
     struct rpc_server_config config = {
@@ -337,7 +338,7 @@ int main(void)
     tcase_add_test(tests, draining_refuses_new_calls_and_keeps_old_ones);
     tcase_add_test(tests, server_killed_in_mid_stream);
     tcase_add_test(tests, client_killed_in_mid_stream);
-    tcase_add_test(tests, calls_of_every_kind_while_the_server_comes_and_goes);
+    tcase_add_test(tests, all_call_kinds_while_the_server_restarts);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

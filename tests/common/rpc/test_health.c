@@ -35,7 +35,7 @@ static unsigned read_state(const uint8_t *bytes, size_t size)
     return bytes[1];
 }
 
-static enum status check(const char *service, unsigned *ret_state)
+static enum status call_check(const char *service, unsigned *ret_state)
 {
     uint8_t request[130];
     uint8_t *reply;
@@ -50,20 +50,20 @@ static enum status check(const char *service, unsigned *ret_state)
     return status;
 }
 
-START_TEST(check_answers_for_each_service)
+START_TEST(check_replies_for_each_service)
 {
     unsigned state = 0;
 
     open_pair();
-    assert_ok(check("", &state));
+    assert_ok(call_check("", &state));
     ck_assert_uint_eq(state, SERVING);
-    assert_ok(check("test.v1.Echo", &state));
+    assert_ok(call_check("test.v1.Echo", &state));
     ck_assert_uint_eq(state, SERVING);
-    assert_fails(check("test.v1.Other", &state), STATUS_NOT_FOUND, "unknown service");
+    assert_fails(call_check("test.v1.Other", &state), STATUS_NOT_FOUND, "unknown service");
     rpc_server_drain(echo.server);
-    assert_ok(check("test.v1.Echo", &state)); /* a probe is answered while draining */
+    assert_ok(call_check("test.v1.Echo", &state)); /* health checks are served while draining */
     ck_assert_uint_eq(state, NOT_SERVING);
-    assert_fails(check("a\xff", &state), STATUS_DATA, "field 'service'");
+    assert_fails(call_check("a\xff", &state), STATUS_DATA, "field 'service'");
     rpc_client_close(client);
     echo_close(&echo, DEADLINE_MS);
 }
@@ -77,7 +77,7 @@ static void keep_state(struct seen *seen, struct rpc_message *message)
     *(unsigned *)seen->user = read_state(bytes, size);
 }
 
-static struct rpc_call *watch(struct seen *seen, const char *service, unsigned *state)
+static struct rpc_call *start_watch(struct seen *seen, const char *service, unsigned *state)
 {
     uint8_t request[130];
     size_t size = make_text(request, service);
@@ -93,7 +93,7 @@ static struct rpc_call *watch(struct seen *seen, const char *service, unsigned *
     return call;
 }
 
-START_TEST(watch_tells_every_change)
+START_TEST(watch_reports_every_change)
 {
     struct seen known;
     struct seen unknown;
@@ -103,18 +103,18 @@ START_TEST(watch_tells_every_change)
     int64_t before;
 
     open_pair();
-    calls[0] = watch(&known, "test.v1.Echo", &known_state);
-    calls[1] = watch(&unknown, "test.v1.Other", &unknown_state);
+    calls[0] = start_watch(&known, "test.v1.Echo", &known_state);
+    calls[1] = start_watch(&unknown, "test.v1.Other", &unknown_state);
     seen_wait_messages(&known, 1);
     seen_wait_messages(&unknown, 1);
     ck_assert_uint_eq(known_state, SERVING);
     ck_assert_uint_eq(unknown_state, SERVICE_UNKNOWN);
     rpc_server_drain(echo.server);
-    rpc_server_drain(echo.server); /* once is enough, twice no change */
+    rpc_server_drain(echo.server); /* repeated: not a change */
     seen_wait_messages(&known, 2);
     ck_assert_uint_eq(known_state, NOT_SERVING);
     before = clock_now_ns();
-    echo_close(&echo, DEADLINE_MS); /* watches do not use up the grace */
+    echo_close(&echo, DEADLINE_MS); /* watches do not use up the grace period */
     ck_assert_int_lt(clock_now_ns() - before, (int64_t)DEADLINE_MS * 1000000 / 2);
     for (int i = 0; i < 2; i++) {
         struct seen *seen = i ? &unknown : &known;
@@ -129,8 +129,8 @@ START_TEST(watch_tells_every_change)
 }
 END_TEST
 
-/* A watch that was opened and asks for nothing must not hold up the end of the server. */
-START_TEST(a_watcher_that_never_asks)
+/* A watch without a request must not delay the server's close. */
+START_TEST(watch_without_a_request_ends_with_the_server)
 {
     struct seen seen;
     struct rpc_call *call;
@@ -140,7 +140,8 @@ START_TEST(a_watcher_that_never_asks)
     open_pair();
     seen_init(&seen);
     assert_ok(rpc_client_call(client, WATCH, INT64_MAX, &seen_handler, &seen, &call, &err));
-    assert_ok(check("", &state)); /* behind the watch on the same connection: it is there */
+    assert_ok(
+        call_check("", &state)); /* after the watch on the same connection: the watch has arrived */
     before = clock_now_ns();
     echo_close(&echo, DEADLINE_MS);
     ck_assert_int_lt(clock_now_ns() - before, (int64_t)DEADLINE_MS * 1000000 / 2);
@@ -152,7 +153,7 @@ START_TEST(a_watcher_that_never_asks)
 }
 END_TEST
 
-START_TEST(watchers_may_leave)
+START_TEST(watches_may_be_cancelled)
 {
     struct seen seen[10];
     unsigned state[10];
@@ -160,7 +161,7 @@ START_TEST(watchers_may_leave)
 
     open_pair();
     for (size_t i = 0; i < 10; i++)
-        calls[i] = watch(&seen[i], "", &state[i]);
+        calls[i] = start_watch(&seen[i], "", &state[i]);
     for (size_t i = 0; i < 10; i++)
         seen_wait_messages(&seen[i], 1);
     for (size_t i = 0; i < 10; i += 2)
@@ -205,10 +206,10 @@ int main(void)
     TCase *tests = tcase_create("health");
 
     tcase_set_timeout(tests, 100);
-    tcase_add_test(tests, check_answers_for_each_service);
-    tcase_add_test(tests, watch_tells_every_change);
-    tcase_add_test(tests, a_watcher_that_never_asks);
-    tcase_add_test(tests, watchers_may_leave);
+    tcase_add_test(tests, check_replies_for_each_service);
+    tcase_add_test(tests, watch_reports_every_change);
+    tcase_add_test(tests, watch_without_a_request_ends_with_the_server);
+    tcase_add_test(tests, watches_may_be_cancelled);
     tcase_add_test(tests, stock_client);
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -1,6 +1,6 @@
 /*
- * test_limits: what a server grants its peers: open calls, sizes of a message, memory of all
- * connections.  Whatever is beyond is refused, and everybody else is served as before.
+ * test_limits: a server's limits for its peers: open calls, message sizes, memory of all
+ * connections.  Calls beyond a limit fail, and other calls are served as before.
  */
 #include "tests/common/rpc/rpc_support.h"
 
@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEADLINE_MS 20000
-#define MAX_CALLS   32u
-#define MAX_GUESTS  3u /* a sixteenth, and one */
+#define DEADLINE_MS         20000
+#define MAX_CALLS           32u
+#define MAX_UNAUTHENTICATED 3u /* a sixteenth, and one */
 
 static struct error err;
 static struct echo echo;
@@ -38,8 +38,8 @@ static struct rpc_call *open_call(struct rpc_client *client, const char *path, s
 
 START_TEST(open_calls_have_a_limit)
 {
-    static struct seen seen[MAX_CALLS], watches[MAX_GUESTS];
-    struct rpc_call *calls[MAX_CALLS], *watching[MAX_GUESTS];
+    static struct seen seen[MAX_CALLS], watches[MAX_UNAUTHENTICATED];
+    struct rpc_call *calls[MAX_CALLS], *watching[MAX_UNAUTHENTICATED];
     struct rpc_client *client;
 
     open_echo(&(struct rpc_server_config){.max_calls = MAX_CALLS});
@@ -50,9 +50,9 @@ START_TEST(open_calls_have_a_limit)
     assert_fails(echo_ask(client, ECHO_UNARY, DEADLINE_MS, &err), STATUS_PROTOCOL,
                  "as many calls open as it allows");
 
-    /* Health has calls of its own, and no more than those. */
+    /* Health checks have a separate limit. */
     assert_ok(echo_ask(client, "/grpc.health.v1.Health/Check", DEADLINE_MS, &err));
-    for (unsigned i = 0; i < MAX_GUESTS; i++) {
+    for (unsigned i = 0; i < MAX_UNAUTHENTICATED; i++) {
         watching[i] = open_call(client, "/grpc.health.v1.Health/Watch", &watches[i]);
         ck_assert_int_eq(rpc_call_send(watching[i], (const uint8_t *)"", 0, NULL), STATUS_OK);
         seen_wait_messages(&watches[i], 1);
@@ -60,23 +60,23 @@ START_TEST(open_calls_have_a_limit)
     assert_fails(echo_ask(client, "/grpc.health.v1.Health/Check", DEADLINE_MS, &err),
                  STATUS_PROTOCOL, "as many calls open as it allows");
 
-    rpc_call_cancel(calls[0]); /* room for one again, once the server has seen it go */
+    rpc_call_cancel(calls[0]); /* makes room for one, once the server has processed it */
     echo_wait(&echo, &echo.closed, 1);
     while (echo_ask(client, ECHO_UNARY, DEADLINE_MS, &err) !=
-           STATUS_OK) /* `closed` runs just before it is uncounted */
+           STATUS_OK) /* `closed` runs just before the count is decremented */
         ck_assert_int_eq(err.status, STATUS_PROTOCOL);
     rpc_client_close(client);
     for (unsigned i = 0; i < MAX_CALLS; i++)
         rpc_call_unref(calls[i]);
-    for (unsigned i = 0; i < MAX_GUESTS; i++)
+    for (unsigned i = 0; i < MAX_UNAUTHENTICATED; i++)
         rpc_call_unref(watching[i]);
     echo_close(&echo, DEADLINE_MS);
 }
 END_TEST
 
-/* One message that never ends fills core's buffers: the fuse blows before its end, which is far
- * above what a message may have, and the server serves. */
-START_TEST(memory_has_a_fuse)
+/* One message far above the message limit fills core's buffers: the memory limit ends it, and the
+ * server continues to serve. */
+START_TEST(memory_has_an_emergency_limit)
 {
     const size_t large = (size_t)1 << 30;
     void *zeros = calloc(large, 1); /* never written, so it costs no memory */
@@ -101,7 +101,7 @@ START_TEST(memory_has_a_fuse)
 }
 END_TEST
 
-/* What is too large for core itself, but not for its memory, is refused with words. */
+/* A message above core's message limit, but below its memory limit, fails with a text. */
 START_TEST(messages_have_a_limit)
 {
     static uint8_t data[6 << 20];
@@ -132,7 +132,7 @@ int main(void)
 
     tcase_set_timeout(tests, 100);
     tcase_add_test(tests, open_calls_have_a_limit);
-    tcase_add_test(tests, memory_has_a_fuse);
+    tcase_add_test(tests, memory_has_an_emergency_limit);
     tcase_add_test(tests, messages_have_a_limit);
     suite_add_tcase(suite, tests);
     return support_run(suite);

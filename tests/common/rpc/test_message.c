@@ -1,7 +1,7 @@
 /*
- * test_message: header and payload out of scattered bytes.  The reference is protobuf-c, which sees
- * the same bytes in one piece; the bytes are cut at random, with tiny and empty runs among large
- * ones, as a transport delivers them.  No gRPC here.
+ * test_message: header and payload from scattered bytes.  The reference is protobuf-c, which gets
+ * the same bytes in one piece; the bytes are split at random into runs, tiny and empty ones among
+ * large ones, as a transport delivers them.  No gRPC here.
  */
 #include "common/rpc/message.h"
 #include "common/rpc/rpc.h"
@@ -56,7 +56,7 @@ static struct chunk_header random_header(size_t payload_size)
 }
 
 /* Each run is a separate allocation of its exact size, so that ASan sees any step outside. */
-static size_t cut(const uint8_t *bytes, size_t size, struct rpc_run *runs)
+static size_t split_into_runs(const uint8_t *bytes, size_t size, struct byte_run *runs)
 {
     size_t count = 0;
 
@@ -71,13 +71,13 @@ static size_t cut(const uint8_t *bytes, size_t size, struct rpc_run *runs)
         ck_assert(copy || step == 0);
         if (step > 0)
             memcpy(copy, bytes + at, step);
-        runs[count++] = (struct rpc_run){copy, step};
+        runs[count++] = (struct byte_run){copy, step};
         at += step;
     }
     return count;
 }
 
-static void free_runs(struct rpc_run *runs, size_t count)
+static void free_runs(struct byte_run *runs, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         union {
@@ -157,10 +157,10 @@ static void check_payload(struct rpc_message *m, const float *values, size_t cou
     free(sum);
 }
 
-START_TEST(decoder_under_random_cuts)
+START_TEST(decoder_with_random_splits)
 {
     static float values[40000];
-    static struct rpc_run runs[RUNS_MAX];
+    static struct byte_run runs[RUNS_MAX];
     struct rpc_message m = {0};
 
     for (size_t i = 0; i < 40000; i++)
@@ -170,7 +170,7 @@ START_TEST(decoder_under_random_cuts)
         struct chunk_header h = random_header(count * sizeof(float));
         uint8_t *plain;
         size_t size = pack_plain(&h, (uint8_t *)values, &plain);
-        size_t run_count = cut(plain, size, runs);
+        size_t run_count = split_into_runs(plain, size, runs);
 
         assert_ok(rpc_message_parse(&m, runs, run_count, &err));
         check_header(&m, &h);
@@ -182,7 +182,7 @@ START_TEST(decoder_under_random_cuts)
 }
 END_TEST
 
-START_TEST(every_cut_of_a_message_in_two)
+START_TEST(every_split_of_a_message_in_two)
 {
     float values[3] = {1, -2, 3.5F};
     struct chunk_header h = random_header(sizeof(values));
@@ -191,7 +191,7 @@ START_TEST(every_cut_of_a_message_in_two)
     size_t size = pack_plain(&h, (uint8_t *)values, &plain);
 
     for (size_t at = 0; at <= size; at++) {
-        struct rpc_run runs[2] = {{plain, at}, {plain + at, size - at}};
+        struct byte_run runs[2] = {{plain, at}, {plain + at, size - at}};
 
         assert_ok(rpc_message_parse(&m, runs, 2, &err));
         check_header(&m, &h);
@@ -202,7 +202,7 @@ START_TEST(every_cut_of_a_message_in_two)
 }
 END_TEST
 
-START_TEST(every_cut_end_is_an_error_or_a_shorter_message)
+START_TEST(every_truncation_is_an_error_or_a_shorter_message)
 {
     uint8_t values[8] = {0};
     struct chunk_header h = {.kind = CHUNK_PUSH, .rank = 200, .round = 1000, .length = 8};
@@ -212,7 +212,7 @@ START_TEST(every_cut_end_is_an_error_or_a_shorter_message)
     size_t accepted = 0;
 
     for (size_t keep = 0; keep < size; keep++) {
-        struct rpc_run run = {plain, keep};
+        struct byte_run run = {plain, keep};
 
         if (rpc_message_parse(&m, &run, 1, &err) == STATUS_OK) {
             ck_assert_uint_eq(rpc_message_payload_size(&m), 0);
@@ -242,20 +242,20 @@ static const struct {
     {"\x08\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", 12, "at byte 0"}, /* of 11 bytes */
     {"\x80\x80\x80\x80\x20\x00", 6, "field at byte 0"},                    /* field number 2^30 */
     {"\x08\x01\x0f", 3, "field at byte 2"},                                /* wire type 7 */
-    {"\x7a\x01zz", 4, "must be the last field"},        /* a byte behind the payload */
-    {"\x7a\x01z\x08\x01", 5, "must be the last field"}, /* a field behind it */
+    {"\x7a\x01zz", 4, "must be the last field"},        /* a byte after the payload */
+    {"\x7a\x01z\x08\x01", 5, "must be the last field"}, /* a field after it */
     {"\x78\x01", 2, "must be the last field"},          /* field 15 as a number */
     {"\x7a\x05zz", 4, "field at byte 0"},               /* a payload cut short */
 };
 
-START_TEST(malformed_messages_are_refused)
+START_TEST(malformed_messages_fail)
 {
     struct rpc_message m = {0};
 
     for (size_t i = 0; i < sizeof(hostile) / sizeof(hostile[0]); i++) {
         for (size_t at = 0; at <= hostile[i].size; at++) {
             const uint8_t *bytes = (const uint8_t *)hostile[i].bytes;
-            struct rpc_run runs[3] = {{bytes, at}, {bytes, 0}, {bytes + at, hostile[i].size - at}};
+            struct byte_run runs[3] = {{bytes, at}, {bytes, 0}, {bytes + at, hostile[i].size - at}};
 
             assert_fails(rpc_message_parse(&m, runs, 3, &err), STATUS_DATA, hostile[i].what);
         }
@@ -274,10 +274,10 @@ START_TEST(header_has_a_limit)
     ck_assert_ptr_nonnull(bytes);
     for (size_t i = 0; i < size; i += 2)
         bytes[i] = 0x08;
-    assert_ok(rpc_message_parse(&m, &(struct rpc_run){bytes, RPC_HEAD_MAX}, 1, &err));
+    assert_ok(rpc_message_parse(&m, &(struct byte_run){bytes, RPC_HEAD_MAX}, 1, &err));
     ck_assert_int_eq(memcmp(rpc_message_head(&m, &head_size), bytes, RPC_HEAD_MAX), 0);
     ck_assert_uint_eq(head_size, RPC_HEAD_MAX);
-    assert_fails(rpc_message_parse(&m, &(struct rpc_run){bytes, size}, 1, &err), STATUS_DATA,
+    assert_fails(rpc_message_parse(&m, &(struct byte_run){bytes, size}, 1, &err), STATUS_DATA,
                  "message header of 35651586 bytes, the limit is 35651584");
     assert_ok(rpc_message_parse(&m, NULL, 0, &err)); /* and an empty message is one */
     ck_assert_uint_eq(rpc_message_payload_size(&m), 0);
@@ -286,11 +286,11 @@ START_TEST(header_has_a_limit)
 }
 END_TEST
 
-/* A receiver's own limits, which come before any copy. */
-START_TEST(messages_have_limits_of_their_own)
+/* The receiver's limits, which are checked before any copy. */
+START_TEST(messages_have_receiver_limits)
 {
     uint8_t bytes[2 * 4 + 2 + 5]; /* four fields, then a payload of five bytes */
-    const struct rpc_run all = {bytes, sizeof(bytes)}, head = {bytes, 8};
+    const struct byte_run all = {bytes, sizeof(bytes)}, head = {bytes, 8};
     struct rpc_message m = {.max_head_bytes = 8, .max_payload_bytes = 5};
 
     for (size_t i = 0; i < 8; i += 2) {
@@ -315,9 +315,9 @@ START_TEST(messages_have_limits_of_their_own)
 }
 END_TEST
 
-START_TEST(random_bytes_never_step_outside)
+START_TEST(random_bytes_cause_no_out_of_bounds_access)
 {
-    static struct rpc_run runs[RUNS_MAX];
+    static struct byte_run runs[RUNS_MAX];
     struct rpc_message m = {0};
     unsigned accepted = 0;
 
@@ -328,7 +328,7 @@ START_TEST(random_bytes_never_step_outside)
 
         for (size_t i = 0; i < size; i++)
             bytes[i] = (uint8_t)random_below(random_below(2) ? 256 : 18);
-        count = cut(bytes, size, runs);
+        count = split_into_runs(bytes, size, runs);
         if (rpc_message_parse(&m, runs, count, &err) == STATUS_OK) {
             size_t head_size;
 
@@ -350,13 +350,13 @@ int main(void)
 
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, encoder_writes_what_protobuf_writes);
-    tcase_add_test(tests, decoder_under_random_cuts);
-    tcase_add_test(tests, every_cut_of_a_message_in_two);
-    tcase_add_test(tests, every_cut_end_is_an_error_or_a_shorter_message);
-    tcase_add_test(tests, malformed_messages_are_refused);
+    tcase_add_test(tests, decoder_with_random_splits);
+    tcase_add_test(tests, every_split_of_a_message_in_two);
+    tcase_add_test(tests, every_truncation_is_an_error_or_a_shorter_message);
+    tcase_add_test(tests, malformed_messages_fail);
     tcase_add_test(tests, header_has_a_limit);
-    tcase_add_test(tests, messages_have_limits_of_their_own);
-    tcase_add_test(tests, random_bytes_never_step_outside);
+    tcase_add_test(tests, messages_have_receiver_limits);
+    tcase_add_test(tests, random_bytes_cause_no_out_of_bounds_access);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

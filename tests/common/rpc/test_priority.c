@@ -1,8 +1,7 @@
 /*
- * test_priority: messages of one call that overtake each other, in front of a reader that takes
- * them when the test says so.  A message here is larger than the flow-control window of loopback
- * (64 KiB), so while the reader rests core has one of them and the others wait where they can be
- * overtaken.
+ * test_priority: messages of one call that overtake each other, with a reader that the test
+ * controls.  A message here is larger than the flow-control window of loopback (64 KiB), so while
+ * the reader pauses core has one of them and the others are queued where they can be overtaken.
  */
 #include "tests/common/rpc/rpc_support.h"
 
@@ -15,7 +14,7 @@
 #define MESSAGE_BYTES (256 << 10)
 #define GATE          "/test.v1.Gate/Stream"
 
-/* The server's end of the one call, and what it has read. */
+/* The server's side of the call, and the messages it has read. */
 struct gate {
     struct rpc_server *server;
     pthread_mutex_t lock;
@@ -100,7 +99,7 @@ static void open_pair(void)
     rpc_call_receive(call);
 }
 
-/* Half-close, read the rest, check that nothing is left behind. */
+/* Half-close, read the rest, check that no message is left. */
 static void close_pair(unsigned sent)
 {
     rpc_call_send_done(call);
@@ -120,7 +119,8 @@ static void send_message(uint32_t priority, uint8_t mark)
     const struct rpc_payload bytes = {
         .data = payload, .size = sizeof(payload), .release = count_release, .user = &released};
 
-    ck_assert_int_eq(rpc_call_send_urgent(call, priority, head, sizeof(head), &bytes), STATUS_OK);
+    ck_assert_int_eq(rpc_call_send_prioritized(call, priority, head, sizeof(head), &bytes),
+                     STATUS_OK);
 }
 
 /* Let the reader read until it has read `wanted` in all. */
@@ -141,14 +141,14 @@ static void read_until(unsigned wanted)
     (void)pthread_mutex_unlock(&gate.lock);
 }
 
-/* As backward hands its layers out: each is more urgent than all before. */
-START_TEST(the_last_one_goes_first)
+/* Like the layers of a backward pass: each message is more urgent than all before. */
+START_TEST(most_urgent_message_is_sent_first)
 {
     open_pair();
     for (unsigned i = 0; i < MESSAGES; i++)
         send_message(i, (uint8_t)i);
     read_until(MESSAGES);
-    /* The first one to leave was at core already, whichever that was when core was ready. */
+    /* Core had already taken the first message, whichever was first when core was ready. */
     for (unsigned i = 2; i < MESSAGES; i++)
         ck_assert_msg(gate.order[i] < gate.order[i - 1], "%u came before %u", gate.order[i - 1],
                       gate.order[i]);
@@ -156,7 +156,7 @@ START_TEST(the_last_one_goes_first)
 }
 END_TEST
 
-START_TEST(equals_keep_their_order)
+START_TEST(equal_priorities_keep_their_order)
 {
     open_pair();
     for (unsigned i = 0; i < MESSAGES; i++)
@@ -168,8 +168,8 @@ START_TEST(equals_keep_their_order)
 }
 END_TEST
 
-/* The credit: whatever waits, a late urgent message comes behind no more than one other. */
-START_TEST(a_late_one_waits_for_one_message)
+/* However many messages are queued, a late urgent message waits for at most one other. */
+START_TEST(late_urgent_message_waits_for_one_message)
 {
     open_pair();
     for (unsigned i = 0; i < MESSAGES; i++)
@@ -188,8 +188,8 @@ START_TEST(a_late_one_waits_for_one_message)
 }
 END_TEST
 
-/* What waits when a call is cancelled is given back, too. */
-START_TEST(a_cancelled_call_gives_all_back)
+/* Messages that are queued when a call is cancelled are released too. */
+START_TEST(cancelled_call_releases_queued_messages)
 {
     open_pair();
     for (unsigned i = 0; i < MESSAGES; i++)
@@ -210,10 +210,10 @@ int main(void)
     TCase *tests = tcase_create("priority");
 
     tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, the_last_one_goes_first);
-    tcase_add_test(tests, equals_keep_their_order);
-    tcase_add_test(tests, a_late_one_waits_for_one_message);
-    tcase_add_test(tests, a_cancelled_call_gives_all_back);
+    tcase_add_test(tests, most_urgent_message_is_sent_first);
+    tcase_add_test(tests, equal_priorities_keep_their_order);
+    tcase_add_test(tests, late_urgent_message_waits_for_one_message);
+    tcase_add_test(tests, cancelled_call_releases_queued_messages);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

@@ -1,6 +1,6 @@
 /*
- * test_reach: whether and how a server is reached: one that is not there, or not yet; whose word a
- * failure is; who may listen where; what a client and a server hold when nothing is called.
+ * test_reach: connecting to a server: one that is down, or not up yet; the origin of a failure;
+ * listening addresses; resources of a client and a server without calls.
  */
 #include "tests/common/rpc/rpc_support.h"
 
@@ -13,27 +13,28 @@
 #include <unistd.h>
 
 #define DEADLINE_MS 20000
-#define RUN_OUT_MS  4000 /* of a deadline that is to run out, after a look at the server */
+#define EXPIRING_DEADLINE_MS                                                                       \
+    4000 /* a deadline that expires in the test, after a probe of the server */
 
 static struct error err;
 
 /* ------------------------------------------------------------------ reaching a server */
 
-START_TEST(nobody_listens)
+START_TEST(connect_without_a_listener_fails)
 {
     struct rpc_client *client = client_open(1);
     int64_t before = clock_now_ns();
 
-    assert_fails(echo_ask(client, ECHO_UNARY, RUN_OUT_MS, &err), STATUS_UNREACHABLE,
+    assert_fails(echo_ask(client, ECHO_UNARY, EXPIRING_DEADLINE_MS, &err), STATUS_UNREACHABLE,
                  "cannot reach 127.0.0.1:1 within");
     ck_assert_ptr_nonnull(strstr(err.text, "Connection refused"));
-    ck_assert_int_ge(clock_now_ns() - before, (int64_t)RUN_OUT_MS * 1000000);
-    ck_assert_int_lt(clock_now_ns() - before, (RUN_OUT_MS + INT64_C(10000)) * 1000000);
+    ck_assert_int_ge(clock_now_ns() - before, (int64_t)EXPIRING_DEADLINE_MS * 1000000);
+    ck_assert_int_lt(clock_now_ns() - before, (EXPIRING_DEADLINE_MS + INT64_C(10000)) * 1000000);
     rpc_client_close(client);
 }
 END_TEST
 
-START_TEST(name_that_does_not_exist)
+START_TEST(unknown_host_name_fails)
 {
     struct rpc_client_config config = {.target = {"no-such-host.invalid", 4711}};
     struct rpc_client *client;
@@ -51,7 +52,7 @@ static void *ask_in_thread(void *user)
     return NULL;
 }
 
-START_TEST(server_that_comes_up_later)
+START_TEST(client_waits_for_a_later_server)
 {
     uint16_t port = support_port();
     struct rpc_client *client = client_open(port);
@@ -68,21 +69,21 @@ START_TEST(server_that_comes_up_later)
 }
 END_TEST
 
-/* Whose word a failure is: the server's own, or what became of the connection. */
+/* The origin of a failure: sent by the server, or caused by the connection. */
 static enum status ask_for(struct rpc_client *client, const char *path, int64_t deadline_ns,
                            bool *ret_by_peer)
 {
     uint8_t request[130];
     size_t size = make_text(request, "x");
     uint8_t *reply = NULL;
-    enum status status = rpc_client_unary_told(client, path, request, size, deadline_ns, &reply,
-                                               &size, ret_by_peer, &err);
+    enum status status = rpc_client_unary_with_origin(client, path, request, size, deadline_ns,
+                                                      &reply, &size, ret_by_peer, &err);
 
     free(reply);
     return status;
 }
 
-START_TEST(a_failure_says_whose_word_it_is)
+START_TEST(failure_reports_its_origin)
 {
     struct echo echo;
     struct rpc_client *client;
@@ -96,11 +97,11 @@ START_TEST(a_failure_says_whose_word_it_is)
     assert_fails(ask_for(client, ECHO_FAIL, clock_deadline_ns(DEADLINE_MS), &by_peer),
                  STATUS_MISMATCH, "x");
     ck_assert(by_peer);
-    assert_fails(ask_for(client, ECHO_HOLD, clock_deadline_ns(RUN_OUT_MS), &by_peer),
+    assert_fails(ask_for(client, ECHO_HOLD, clock_deadline_ns(EXPIRING_DEADLINE_MS), &by_peer),
                  STATUS_TIMEOUT, "did not end within");
     ck_assert(!by_peer);
     echo_close(&echo, 0);
-    /* The first call may still go out on the connection that ends: it is lost with it. */
+    /* The first call may still be sent on the ending connection, and is lost with it. */
     status = ask_for(client, ECHO_UNARY, clock_deadline_ns(500), &by_peer);
     ck_assert(status == STATUS_PEER_LOST || status == STATUS_UNREACHABLE);
     ck_assert(!by_peer);
@@ -125,8 +126,8 @@ static void *ask_held(void *user)
     return NULL;
 }
 
-/* From another thread, and the client is as good as before. */
-START_TEST(what_is_under_way_is_cancelled)
+/* From another thread; the client remains usable. */
+START_TEST(open_calls_are_cancelled)
 {
     struct echo echo;
     struct held_ask a = {.by_peer = true};
@@ -197,7 +198,7 @@ START_TEST(bad_addresses_and_methods)
 
     assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID,
                  "cannot listen on 'no-such-host.invalid' (from --listen)");
-    config.listen = (struct endpoint){"192.0.2.1", 0}; /* nobody's address */
+    config.listen = (struct endpoint){"192.0.2.1", 0}; /* TEST-NET-1: not a local address */
     config.security.insecure = true;
     assert_fails(echo_try_open(&echo, &config, &err), STATUS_IO, "cannot listen on 192.0.2.1:0");
     config.listen = (struct endpoint){"127.0.0.1", 0};
@@ -259,7 +260,7 @@ START_TEST(each_client_has_its_own_connection)
 }
 END_TEST
 
-START_TEST(client_that_never_calls_and_server_that_is_never_called)
+START_TEST(unused_client_and_server_close)
 {
     struct echo echo;
 
@@ -316,16 +317,16 @@ int main(void)
     TCase *tests = tcase_create("reach");
 
     tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, nobody_listens);
-    tcase_add_test(tests, name_that_does_not_exist);
-    tcase_add_test(tests, server_that_comes_up_later);
-    tcase_add_test(tests, a_failure_says_whose_word_it_is);
-    tcase_add_test(tests, what_is_under_way_is_cancelled);
+    tcase_add_test(tests, connect_without_a_listener_fails);
+    tcase_add_test(tests, unknown_host_name_fails);
+    tcase_add_test(tests, client_waits_for_a_later_server);
+    tcase_add_test(tests, failure_reports_its_origin);
+    tcase_add_test(tests, open_calls_are_cancelled);
     tcase_add_test(tests, second_server_on_a_port_names_the_holder);
     tcase_add_test(tests, plaintext_stays_on_loopback);
     tcase_add_test(tests, bad_addresses_and_methods);
     tcase_add_test(tests, each_client_has_its_own_connection);
-    tcase_add_test(tests, client_that_never_calls_and_server_that_is_never_called);
+    tcase_add_test(tests, unused_client_and_server_close);
     tcase_add_test(tests, failed_allocations_while_opening);
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -1,7 +1,6 @@
 /*
- * test_tls: mutual TLS with certificates made here by the openssl command (skipped without it):
- * the round trip, and every way of not being let in, with words that name what is wrong; and the
- * bearer token that a server may want on top.
+ * test_tls: mutual TLS with certificates made here by the openssl command (skipped without it): the
+ * round trip, every rejected connection with its error text, and the optional bearer token.
  */
 #include "tests/common/rpc/rpc_support.h"
 #include "tests/support/certificate.h"
@@ -14,7 +13,7 @@
 #include <string.h>
 
 #define DEADLINE_MS 20000
-#define REFUSAL_MS  5000 /* in which a handshake has to fail */
+#define REFUSAL_MS  5000 /* time-out within which a handshake must fail */
 
 static struct error err;
 
@@ -32,7 +31,7 @@ static void open_tls(struct echo *echo, const char *name)
                                                      .security = security_of("ca", name)});
 }
 
-/* One unary call with that security; err tells. */
+/* One unary call with that security. */
 static enum status ask_for(const char *path, uint16_t port, const struct rpc_security *security,
                            int64_t timeout_ms)
 {
@@ -46,7 +45,8 @@ static enum status ask_for(const char *path, uint16_t port, const struct rpc_sec
     return status;
 }
 
-static enum status ask(uint16_t port, const struct rpc_security *security, int64_t timeout_ms)
+static enum status call_unary(uint16_t port, const struct rpc_security *security,
+                              int64_t timeout_ms)
 {
     return ask_for(ECHO_UNARY, port, security, timeout_ms);
 }
@@ -68,7 +68,7 @@ START_TEST(round_trip)
     certificate_make("worker", "ca", "subjectAltName=DNS:worker");
     open_tls(&echo, "server");
     security = security_of("ca", "worker");
-    assert_ok(ask(rpc_server_port(echo.server), &security, DEADLINE_MS));
+    assert_ok(call_unary(rpc_server_port(echo.server), &security, DEADLINE_MS));
     config = (struct rpc_client_config){.target = {"127.0.0.1", rpc_server_port(echo.server)},
                                         .security = security};
     assert_ok(rpc_client_open(&config, &client, &err));
@@ -90,7 +90,7 @@ START_TEST(round_trip)
 }
 END_TEST
 
-START_TEST(strangers_are_not_let_in)
+START_TEST(untrusted_peers_are_rejected)
 {
     struct rpc_security security = {0};
     struct echo echo;
@@ -104,21 +104,21 @@ START_TEST(strangers_are_not_let_in)
     certificate_make("worker", "ca", "subjectAltName=DNS:worker");
     certificate_make("stranger", "other", "subjectAltName=DNS:worker");
     open_tls(&echo, "server");
-    assert_fails(ask(rpc_server_port(echo.server), &security, REFUSAL_MS), STATUS_UNREACHABLE,
-                 "cannot reach 127.0.0.1");    /* plaintext */
+    assert_fails(call_unary(rpc_server_port(echo.server), &security, REFUSAL_MS),
+                 STATUS_UNREACHABLE, "cannot reach 127.0.0.1"); /* plaintext */
     security = security_of("other", "worker"); /* the client does not trust the server */
-    assert_fails(ask(rpc_server_port(echo.server), &security, REFUSAL_MS), STATUS_UNREACHABLE,
-                 "cannot reach 127.0.0.1");
+    assert_fails(call_unary(rpc_server_port(echo.server), &security, REFUSAL_MS),
+                 STATUS_UNREACHABLE, "cannot reach 127.0.0.1");
     ck_assert_msg(strstr(err.text, "andshake"), "%s", err.text);
     security = security_of("ca", "stranger"); /* the server does not trust the client */
-    ck_assert_int_ne(ask(rpc_server_port(echo.server), &security, REFUSAL_MS), STATUS_OK);
+    ck_assert_int_ne(call_unary(rpc_server_port(echo.server), &security, REFUSAL_MS), STATUS_OK);
     security = security_of("ca", "worker");
-    assert_ok(ask(rpc_server_port(echo.server), &security, DEADLINE_MS));
+    assert_ok(call_unary(rpc_server_port(echo.server), &security, DEADLINE_MS));
     echo_close(&echo, DEADLINE_MS);
     ck_assert_uint_eq(echo.closed, 1);
-    open_tls(&echo, "elsewhere"); /* trusted, but not who we asked for */
-    assert_fails(ask(rpc_server_port(echo.server), &security, REFUSAL_MS), STATUS_UNREACHABLE,
-                 "cannot reach 127.0.0.1");
+    open_tls(&echo, "elsewhere"); /* trusted, but issued for another host */
+    assert_fails(call_unary(rpc_server_port(echo.server), &security, REFUSAL_MS),
+                 STATUS_UNREACHABLE, "cannot reach 127.0.0.1");
     echo_close(&echo, DEADLINE_MS);
 }
 END_TEST
@@ -155,7 +155,7 @@ END_TEST
 
 #define TOKEN "a-token.of_32~characters+and/more"
 
-/* A server that wants the token; the client's security, still without one. */
+/* A server that requires the token; the client's security, still without one. */
 static struct rpc_security open_with_token(struct echo *echo)
 {
     struct rpc_server_config config = {.listen = {"127.0.0.1", 0}, .listen_origin = "the test"};
@@ -164,12 +164,12 @@ static struct rpc_security open_with_token(struct echo *echo)
     certificate_make("server", "ca", "subjectAltName=IP:127.0.0.1");
     config.security = security_of("ca", "server");
     config.security.token_file = support_write("token", TOKEN "\n", strlen(TOKEN) + 1);
-    log_set_level(LOG_QUIET); /* it tells of every second refusal */
+    log_set_level(LOG_QUIET); /* it would log refusals */
     echo_open_with(echo, &config);
     return security_of("ca", "server");
 }
 
-START_TEST(token_lets_in)
+START_TEST(valid_token_is_accepted)
 {
     static const char *const wrong[] = {
         "a-token.of_32~characters+and/mor",   /* a prefix */
@@ -184,7 +184,7 @@ START_TEST(token_lets_in)
         return;
     security = open_with_token(&echo);
     port = rpc_server_port(echo.server);
-    assert_fails(ask(port, &security, DEADLINE_MS), STATUS_UNAUTHENTICATED, "--token-file");
+    assert_fails(call_unary(port, &security, DEADLINE_MS), STATUS_UNAUTHENTICATED, "--token-file");
     assert_fails(ask_for("/test.v1.Echo/Nothing", port, &security, DEADLINE_MS),
                  STATUS_UNAUTHENTICATED, "--token-file");
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
@@ -193,22 +193,23 @@ START_TEST(token_lets_in)
         (void)snprintf(text, sizeof(text), "%s", wrong[i]);
         text[strcspn(text, "!")] = i == 3 ? 'x' : '\0';
         security.token_file = support_write("wrong", text, strlen(text));
-        assert_fails(ask(port, &security, DEADLINE_MS), STATUS_UNAUTHENTICATED, "--token-file");
+        assert_fails(call_unary(port, &security, DEADLINE_MS), STATUS_UNAUTHENTICATED,
+                     "--token-file");
     }
     security.token_file = NULL;
     assert_ok(ask_for("/grpc.health.v1.Health/Check", port, &security,
-                      DEADLINE_MS));   /* health answers without one */
-    ck_assert_uint_eq(echo.closed, 0); /* no handler has seen any of them */
+                      DEADLINE_MS));   /* health checks need no token */
+    ck_assert_uint_eq(echo.closed, 0); /* no handler has received any of them */
     security.token_file = support_path("token");
-    assert_ok(ask(port, &security, DEADLINE_MS));
+    assert_ok(call_unary(port, &security, DEADLINE_MS));
     assert_fails(ask_for("/test.v1.Echo/Nothing", port, &security, DEADLINE_MS), STATUS_UNSUPPORTED,
                  "no method");
     echo_close(&echo, DEADLINE_MS);
 }
 END_TEST
 
-/* What fills the stream of somebody without the token is never read. */
-START_TEST(nothing_is_read_without_the_token)
+/* Messages of a client without the token are never read. */
+START_TEST(messages_without_the_token_are_not_read)
 {
     static uint8_t data[4 << 20];
     struct rpc_security security;
@@ -241,7 +242,7 @@ START_TEST(nothing_is_read_without_the_token)
 }
 END_TEST
 
-/* A Unix socket needs no TLS for it: nobody else can listen there. */
+/* A Unix socket needs no TLS for the token: no other user can listen there. */
 START_TEST(token_over_a_unix_socket)
 {
     struct rpc_security security = {0};
@@ -275,7 +276,7 @@ START_TEST(token_over_a_unix_socket)
 }
 END_TEST
 
-/* Nobody sends a secret in plaintext, nor waits for one; and nobody says what it is. */
+/* No token is sent or expected in plaintext, and none appears in an error. */
 START_TEST(token_files_are_checked)
 {
     static const struct {
@@ -322,10 +323,10 @@ int main(void)
 
     tcase_set_timeout(tests, 100);
     tcase_add_test(tests, round_trip);
-    tcase_add_test(tests, strangers_are_not_let_in);
+    tcase_add_test(tests, untrusted_peers_are_rejected);
     tcase_add_test(tests, files_are_checked);
-    tcase_add_test(tests, token_lets_in);
-    tcase_add_test(tests, nothing_is_read_without_the_token);
+    tcase_add_test(tests, valid_token_is_accepted);
+    tcase_add_test(tests, messages_without_the_token_are_not_read);
     tcase_add_test(tests, token_over_a_unix_socket);
     tcase_add_test(tests, token_files_are_checked);
     suite_add_tcase(suite, tests);

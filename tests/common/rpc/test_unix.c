@@ -1,5 +1,5 @@
 /*
- * test_unix: servers on Unix sockets: who may have a path, what stays behind, who may connect.
+ * test_unix: servers on Unix sockets: ownership of a path, stale files, permissions.
  */
 #include "common/base/unix_path.h"
 #include "tests/common/rpc/rpc_support.h"
@@ -26,7 +26,7 @@ static struct rpc_server_config config_of(const char *name)
     return config;
 }
 
-static enum status ask(const struct endpoint *target, int64_t timeout_ms)
+static enum status call_unary(const struct endpoint *target, int64_t timeout_ms)
 {
     struct rpc_client_config config = {.target = *target};
     struct rpc_client *client;
@@ -47,7 +47,7 @@ static mode_t mode_of(const char *path)
     return info.st_mode & 07777;
 }
 
-START_TEST(round_trip_leaves_nothing)
+START_TEST(round_trip_leaves_no_files)
 {
     struct rpc_server_config config = config_of("s");
     mode_t before = umask(022);
@@ -58,11 +58,11 @@ START_TEST(round_trip_leaves_nothing)
     ck_assert_uint_eq(mode_of(support_path("s")), 0700);
     ck_assert_uint_eq(mode_of(support_path("s.lock")), 0600);
     ck_assert_uint_eq(umask(before), 022); /* as it was */
-    assert_ok(ask(&config.listen, DEADLINE_MS));
+    assert_ok(call_unary(&config.listen, DEADLINE_MS));
     echo_close(&echo, DEADLINE_MS);
     ck_assert_int_ne(access(support_path("s"), F_OK), 0);
     ck_assert_int_ne(access(support_path("s.lock"), F_OK), 0);
-    assert_fails(ask(&config.listen, 300), STATUS_UNREACHABLE, "cannot reach unix:/");
+    assert_fails(call_unary(&config.listen, 300), STATUS_UNREACHABLE, "cannot reach unix:/");
     ck_assert_ptr_nonnull(strstr(err.text, "No such file"));
 }
 END_TEST
@@ -77,10 +77,10 @@ START_TEST(second_server_is_refused)
     assert_fails(echo_try_open(&second, &config, &err), STATUS_EXISTS, "(--listen)");
     (void)snprintf(holder, sizeof(holder), "in use by pid %d", (int)getpid());
     ck_assert_msg(strstr(err.text, holder), "'%s' lacks '%s'", err.text, holder);
-    assert_ok(ask(&config.listen, DEADLINE_MS)); /* the first one serves on */
+    assert_ok(call_unary(&config.listen, DEADLINE_MS)); /* the first one still serves */
     echo_close(&first, DEADLINE_MS);
     echo_open_with(&second, &config); /* and the path is free again */
-    assert_ok(ask(&config.listen, DEADLINE_MS));
+    assert_ok(call_unary(&config.listen, DEADLINE_MS));
     echo_close(&second, DEADLINE_MS);
 }
 END_TEST
@@ -122,16 +122,16 @@ START_TEST(killed_server_is_replaced)
     ck_assert_msg(strstr(err.text, holder), "'%s' lacks '%s'", err.text, holder);
     ck_assert_int_eq(kill(child, SIGKILL), 0);
     ck_assert_int_eq(waitpid(child, NULL, 0), child);
-    ck_assert_int_eq(access(support_path("s"), F_OK), 0); /* both are left over */
+    ck_assert_int_eq(access(support_path("s"), F_OK), 0); /* both are stale */
     ck_assert_int_eq(access(support_path("s.lock"), F_OK), 0);
     echo_open_with(&echo, &config);
-    assert_ok(ask(&config.listen, DEADLINE_MS));
+    assert_ok(call_unary(&config.listen, DEADLINE_MS));
     echo_close(&echo, DEADLINE_MS);
 }
 END_TEST
 
-/* Somebody who knows nothing of our locks. */
-START_TEST(other_programs_keep_their_places)
+/* A program that does not use our lock files. */
+START_TEST(paths_of_other_programs_are_kept)
 {
     struct rpc_server_config config = config_of("s");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -145,7 +145,7 @@ START_TEST(other_programs_keep_their_places)
                  "another program listens there");
     ck_assert_int_ne(access(support_path("s.lock"), F_OK), 0);
     (void)close(fd);
-    echo_open_with(&echo, &config); /* left over now */
+    echo_open_with(&echo, &config); /* stale now */
     echo_close(&echo, DEADLINE_MS);
     (void)support_write("s", "text", 4);
     assert_fails(echo_try_open(&echo, &config, &err), STATUS_EXISTS, "no socket");
@@ -159,14 +159,14 @@ START_TEST(folders_are_checked)
     struct echo echo;
 
     assert_fails(echo_try_open(&echo, &config, &err), STATUS_NOT_FOUND, "/open'");
-    assert_fails(ask(&config.listen, 300), STATUS_NOT_FOUND, "/open'");
+    assert_fails(call_unary(&config.listen, 300), STATUS_NOT_FOUND, "/open'");
     ck_assert_int_eq(mkdir(support_path("open"), 0700), 0);
     ck_assert_int_eq(chmod(support_path("open"), 01777), 0);
     assert_fails(echo_try_open(&echo, &config, &err), STATUS_CONFIG, "mode 1777");
-    assert_fails(ask(&config.listen, 300), STATUS_CONFIG, "other users may write");
+    assert_fails(call_unary(&config.listen, 300), STATUS_CONFIG, "other users may write");
     ck_assert_int_eq(chmod(support_path("open"), 0755), 0);
     echo_open_with(&echo, &config);
-    assert_ok(ask(&config.listen, DEADLINE_MS));
+    assert_ok(call_unary(&config.listen, DEADLINE_MS));
     echo_close(&echo, DEADLINE_MS);
     (void)support_write("file", "text", 4);
     config = config_of("file/s");
@@ -187,11 +187,11 @@ START_TEST(foreign_folder_is_refused)
     ck_assert_int_eq(mkdir(support_path("foreign"), 0700), 0);
     ck_assert_int_eq(chown(support_path("foreign"), 65534, 65534), 0);
     assert_fails(echo_try_open(&echo, &config, &err), STATUS_CONFIG, "belongs to user 65534");
-    assert_fails(ask(&config.listen, 300), STATUS_CONFIG, "belongs to user 65534");
+    assert_fails(call_unary(&config.listen, 300), STATUS_CONFIG, "belongs to user 65534");
 }
 END_TEST
 
-/* Lock files that are removed while somebody waits for them: one holder at any time. */
+/* Lock files that are removed while a process waits for them: one holder at any time. */
 START_TEST(one_holder_at_any_time)
 {
     enum { PROCESSES = 4, TURNS = 300 };
@@ -230,10 +230,10 @@ int main(void)
     TCase *tests = tcase_create("unix");
 
     tcase_set_timeout(tests, 100);
-    tcase_add_test(tests, round_trip_leaves_nothing);
+    tcase_add_test(tests, round_trip_leaves_no_files);
     tcase_add_test(tests, second_server_is_refused);
     tcase_add_test(tests, killed_server_is_replaced);
-    tcase_add_test(tests, other_programs_keep_their_places);
+    tcase_add_test(tests, paths_of_other_programs_are_kept);
     tcase_add_test(tests, folders_are_checked);
     tcase_add_test(tests, foreign_folder_is_refused);
     tcase_add_test(tests, one_holder_at_any_time);

@@ -1,6 +1,6 @@
 /*
- * test_watch: a unary call whose connection is watched ends when nothing is heard any more, and not
- * before.  A stop that may interrupt ends any.
+ * test_watch: a unary call with keepalive ends when health checks stay unanswered, and not before.
+ * A stop that interrupts waits ends any call.
  */
 #include "tests/common/rpc/rpc_support.h"
 #include "tests/support/fault_proxy.h"
@@ -10,7 +10,7 @@
 
 #include <signal.h>
 
-#define DEADLINE_MS INT64_C(60000) /* that must not be waited for */
+#define DEADLINE_MS INT64_C(60000) /* must not be reached */
 
 static struct error err;
 
@@ -18,14 +18,14 @@ static struct rpc_client *watching_client(uint16_t port)
 {
     struct rpc_client_config config = {
         .target = {"127.0.0.1", port},
-        .watch = {.interval_ms = 300, .timeout_ms = 1200, .option = "--patience"}};
+        .keepalive = {.interval_ms = 300, .timeout_ms = 1200, .option = "--patience"}};
     struct rpc_client *client;
 
     assert_ok(rpc_client_open(&config, &client, &err));
     return client;
 }
 
-START_TEST(silence_ends_a_call)
+START_TEST(unanswered_checks_end_a_call)
 {
     struct rpc_client *client;
     struct fault_proxy *proxy;
@@ -49,8 +49,8 @@ START_TEST(silence_ends_a_call)
 }
 END_TEST
 
-/* The server lives: its call may be held until the deadline. */
-START_TEST(patience_is_not_silence)
+/* The server is alive: its call may be held until the deadline. */
+START_TEST(held_call_with_answered_checks_continues)
 {
     struct rpc_client *client;
     struct echo echo;
@@ -59,7 +59,7 @@ START_TEST(patience_is_not_silence)
     client = watching_client(rpc_server_port(echo.server));
     ck_assert_int_eq(echo_ask(client, ECHO_UNARY, DEADLINE_MS, &err), STATUS_OK);
     assert_fails(echo_ask(client, ECHO_HOLD, 3000, &err), STATUS_TIMEOUT, "/test.v1.Echo/Hold");
-    rpc_server_drain(echo.server); /* it says no, which is a sign of life */
+    rpc_server_drain(echo.server); /* an error reply also proves that it is alive */
     assert_fails(echo_ask(client, ECHO_UNARY, DEADLINE_MS, &err), STATUS_UNAVAILABLE,
                  "the server is draining");
     rpc_client_close(client);
@@ -67,8 +67,8 @@ START_TEST(patience_is_not_silence)
 }
 END_TEST
 
-/* Where there is no connection there is no silence either: a server may be up soon. */
-START_TEST(nobody_is_not_silence)
+/* Without a connection nothing counts as unanswered: the server may start later. */
+START_TEST(no_connection_does_not_count_as_unanswered)
 {
     struct rpc_client *client = watching_client(support_port());
 
@@ -77,7 +77,7 @@ START_TEST(nobody_is_not_silence)
 }
 END_TEST
 
-START_TEST(a_stop_ends_a_wait_where_it_may)
+START_TEST(stop_interrupts_waits_when_allowed)
 {
     struct rpc_client *client = _i == 0 ? watching_client(support_port()) : NULL;
     struct rpc_client_config plain = {.target = {"127.0.0.1", support_port()}};
@@ -90,7 +90,7 @@ START_TEST(a_stop_ends_a_wait_where_it_may)
     ck_assert_int_eq(raise(SIGTERM), 0);
     assert_fails(echo_ask(client, ECHO_UNARY, DEADLINE_MS, &err), STATUS_CANCELLED,
                  "stopped by signal 15 while /test.v1.Echo/");
-    stop_set_waits(STOP_WAITS_LATE); /* as for the goodbyes */
+    stop_set_waits(STOP_WAITS_LATE); /* as while waiting for departures */
     assert_fails(echo_ask(client, ECHO_UNARY, 300, &err), STATUS_UNREACHABLE, "cannot reach");
     rpc_client_close(client);
 }
@@ -102,10 +102,10 @@ int main(void)
     TCase *tests = tcase_create("watch");
 
     tcase_set_timeout(tests, 100);
-    tcase_add_loop_test(tests, silence_ends_a_call, 0, 2);
-    tcase_add_test(tests, patience_is_not_silence);
-    tcase_add_test(tests, nobody_is_not_silence);
-    tcase_add_loop_test(tests, a_stop_ends_a_wait_where_it_may, 0, 2);
+    tcase_add_loop_test(tests, unanswered_checks_end_a_call, 0, 2);
+    tcase_add_test(tests, held_call_with_answered_checks_continues);
+    tcase_add_test(tests, no_connection_does_not_count_as_unanswered);
+    tcase_add_loop_test(tests, stop_interrupts_waits_when_allowed, 0, 2);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

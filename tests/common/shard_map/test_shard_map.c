@@ -1,7 +1,7 @@
 /*
- * The map against the rule played literally (sort by size, give each to the server that would be
- * done with it first), the rule against all placements, and the invariants that a worker and a
- * server rely on, over every small shape with 1 to 8 servers, with and without weights.
+ * The map against the literal rule (assign each partition to the server with the least resulting
+ * load / weight), the rule against all assignments, and the invariants that workers and servers
+ * rely on, for every small shape with 1 to 8 servers, with and without weights.
  */
 #include "common/shard_map/shard_map.h"
 
@@ -17,12 +17,12 @@
 
 static struct error err;
 
-/* Every element lies in exactly one partition, and in exactly one place of one server. */
+/* Every element is in exactly one partition, and at exactly one offset of one server. */
 static void check_cover(const struct shard_map *m, size_t element_count)
 {
     size_t next = 0;
     size_t used[SERVERS_MAX] = {0};
-    uint32_t slots[SERVERS_MAX] = {0};
+    uint32_t local_counts[SERVERS_MAX] = {0};
     size_t held = 0;
 
     for (size_t i = 0; i < m->length; i++) {
@@ -32,8 +32,8 @@ static void check_cover(const struct shard_map *m, size_t element_count)
         ck_assert_uint_gt(p->count, 0);
         ck_assert_uint_lt(p->server, m->server_count);
         ck_assert_uint_eq(p->local_offset, used[p->server]);
-        ck_assert_uint_eq(p->slot, slots[p->server]);
-        slots[p->server]++;
+        ck_assert_uint_eq(p->local_index, local_counts[p->server]);
+        local_counts[p->server]++;
         used[p->server] += p->count;
         next += p->count;
     }
@@ -43,10 +43,10 @@ static void check_cover(const struct shard_map *m, size_t element_count)
         size_t length = shard_map_held(m, k, &list);
 
         ck_assert_uint_eq(used[k], m->server_elements[k]);
-        ck_assert_uint_eq(length, slots[k]);
+        ck_assert_uint_eq(length, local_counts[k]);
         for (size_t i = 0; i < length; i++) {
             ck_assert_uint_eq(m->partitions[list[i]].server, k);
-            ck_assert_uint_eq(m->partitions[list[i]].slot, i);
+            ck_assert_uint_eq(m->partitions[list[i]].local_index, i);
         }
         held += length;
     }
@@ -89,7 +89,7 @@ static void check_rule(const struct shard_map *m, const uint32_t *weights)
     free(sorted);
 }
 
-/* Loads differ by at most one partition, and the figure says max over mean. */
+/* Loads differ by at most one partition, and the imbalance is max over mean. */
 static void check_balance(const struct shard_map *m, size_t element_count, size_t full)
 {
     size_t least = SIZE_MAX, most = 0;
@@ -171,7 +171,7 @@ END_TEST
 
 /* ------------------------------------------------------------------ weights */
 
-/* Least possible largest load / weight for `parts` equal partitions, by trying all placements. */
+/* Minimum of the largest load / weight for `parts` equal partitions, by trying all assignments. */
 static double best_misfit(const uint32_t *weights, unsigned servers, unsigned server, size_t parts)
 {
     double best = 1e300;
@@ -200,7 +200,7 @@ static double largest_share(const struct shard_map *m, const uint32_t *weights)
     return largest;
 }
 
-START_TEST(test_no_placement_is_better)
+START_TEST(test_no_assignment_is_better)
 {
     for (int round = 0; round < 400; round++) {
         unsigned servers = 1 + (unsigned)random_below(4);
@@ -248,14 +248,15 @@ START_TEST(test_random_weights)
             ck_assert_uint_eq(same.partitions[i + same.server_count].server,
                               same.partitions[i].server);
         /* Four roundings in one, two in the other. */
-        ck_assert_double_eq_tol(shard_map_misfit(&same, equal), shard_map_imbalance(&same),
+        ck_assert_double_eq_tol(shard_map_weighted_imbalance(&same, equal),
+                                shard_map_imbalance(&same),
                                 6 * 0x1p-53 * shard_map_imbalance(&same));
         shard_map_release(&same);
     }
 }
 END_TEST
 
-/* Every stretch of the slab is spread as the whole is: no server waits while backward fills it. */
+/* Every range of the slab is spread like the whole: no server idles while backward fills it. */
 START_TEST(test_neighbours_are_spread)
 {
     static const uint32_t weights[] = {6, 6, 6, 6, 14, 14};
@@ -398,7 +399,7 @@ static void add_tensor(size_t *tensors, size_t *elements, size_t size)
     *elements += size;
 }
 
-/* A convolution without bias, and the scale and shift of the batch norm behind it. */
+/* A convolution without bias, and the scale and shift of the batch norm after it. */
 static void add_conv(size_t *tensors, size_t *elements, size_t in, size_t out, size_t kernel)
 {
     add_tensor(tensors, elements, out * in * kernel * kernel);
@@ -474,8 +475,9 @@ START_TEST(test_real_models_follow_weights)
                 shard_map_mixed_weights(n, k, weights);
                 bytes = shard_map_partition_bytes_weighted(counts[i], n + k, weights);
                 assert_ok(shard_map_make_weighted(counts[i], bytes, n + k, weights, &map, &err));
-                worst = shard_map_misfit(&map, weights) > worst ? shard_map_misfit(&map, weights)
-                                                                : worst;
+                worst = shard_map_weighted_imbalance(&map, weights) > worst
+                            ? shard_map_weighted_imbalance(&map, weights)
+                            : worst;
                 shard_map_release(&map);
             }
     printf("mixed placement, n and k to 16: largest load / weight over the mean is %.6f at most\n",
@@ -517,7 +519,7 @@ int main(void)
     tcase_add_test(tests, test_every_small_shape);
     tcase_add_test(tests, test_random_shapes);
     tcase_add_test(tests, test_known_maps);
-    tcase_add_test(tests, test_no_placement_is_better);
+    tcase_add_test(tests, test_no_assignment_is_better);
     tcase_add_test(tests, test_random_weights);
     tcase_add_test(tests, test_neighbours_are_spread);
     tcase_add_test(tests, test_mixed_shares);

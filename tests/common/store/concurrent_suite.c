@@ -1,6 +1,6 @@
 /*
- * Many threads and many processes on one store: no increment is lost, no ticket is given twice,
- * compare_set is a lock, and a reader sees whole values only.
+ * Many threads and many processes on one store: no increment is lost, no number is assigned twice,
+ * compare_set works as a lock, and a reader sees whole values only.
  */
 #include "tests/common/store/store_suite.h"
 
@@ -12,16 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { workers = 4, rounds = 60, tickets = workers * rounds };
+enum { workers = 4, rounds = 60, numbers_count = workers * rounds };
 
 struct worker {
     pthread_t thread;
     struct store *store;
     unsigned index;
-    int64_t drawn[rounds]; /* tickets */
+    int64_t numbers[rounds]; /* results of store_add */
 };
 
-static void *work(void *user)
+static void *worker_main(void *user)
 {
     struct worker *w = user;
     struct error err = {0};
@@ -33,7 +33,7 @@ static void *work(void *user)
         char *value = NULL;
         size_t size = 0;
 
-        assert_ok(store_add(w->store, "ticket", 1, &w->drawn[i], &err));
+        assert_ok(store_add(w->store, "ticket", 1, &w->numbers[i], &err));
         memset(fill, 'a' + i % 26, sizeof(fill));
         assert_ok(store_set(w->store, key, fill, 1 + (size_t)i * 31, &err));
         assert_ok(store_get(w->store, key, 10000, &value, &size, &err));
@@ -53,26 +53,26 @@ START_TEST(threads_of_several_handles)
 {
     struct job job;
     struct worker w[workers] = {0};
-    bool seen[tickets + 1] = {false};
+    bool seen[numbers_count + 1] = {false};
     char total[32];
 
     open_job(&job, 2, 30000);
     for (unsigned i = 0; i < workers; i++) {
         w[i].index = i;
         w[i].store = job.stores[i % 2]; /* two threads share a handle */
-        ck_assert_int_eq(pthread_create(&w[i].thread, NULL, work, &w[i]), 0);
+        ck_assert_int_eq(pthread_create(&w[i].thread, NULL, worker_main, &w[i]), 0);
     }
     for (unsigned i = 0; i < workers; i++)
         (void)pthread_join(w[i].thread, NULL);
     for (unsigned i = 0; i < workers; i++) {
         for (int j = 0; j < rounds; j++) {
-            ck_assert_int_ge(w[i].drawn[j], 1);
-            ck_assert_int_le(w[i].drawn[j], tickets);
-            ck_assert(!seen[w[i].drawn[j]]);
-            seen[w[i].drawn[j]] = true;
+            ck_assert_int_ge(w[i].numbers[j], 1);
+            ck_assert_int_le(w[i].numbers[j], numbers_count);
+            ck_assert(!seen[w[i].numbers[j]]);
+            seen[w[i].numbers[j]] = true;
         }
     }
-    (void)snprintf(total, sizeof(total), "%d", tickets);
+    (void)snprintf(total, sizeof(total), "%d", numbers_count);
     check_value(job.stores[0], "ticket", total);
     close_job(&job);
 }
@@ -140,12 +140,12 @@ static void process_work(struct store *store, unsigned rank)
     struct worker w = {.store = store, .index = rank};
     char total[32];
 
-    (void)work(&w);
+    (void)worker_main(&w);
     for (int i = 1; i < rounds; i++)
-        ck_assert_int_gt(w.drawn[i], w.drawn[i - 1]);
+        ck_assert_int_gt(w.numbers[i], w.numbers[i - 1]);
     assert_ok(store_set(store, done[rank], "", 0, &err));
     assert_ok(store_wait(store, done, workers, 30000, &err));
-    (void)snprintf(total, sizeof(total), "%d", tickets);
+    (void)snprintf(total, sizeof(total), "%d", numbers_count);
     check_value(store, "ticket", total);
 }
 

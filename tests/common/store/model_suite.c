@@ -20,7 +20,7 @@ struct model {
     } keys[model_keys];
 };
 
-static unsigned pick(unsigned below)
+static unsigned random_below(unsigned below)
 {
     return (unsigned)(support_random() * below);
 }
@@ -29,13 +29,13 @@ static void random_text(char *text)
 {
     static const char *const texts[] = {"", "a", "b", "0", "1", "17", "-4", "long enough text"};
 
-    (void)snprintf(text, model_text, "%s", texts[pick(8)]);
+    (void)snprintf(text, model_text, "%s", texts[random_below(8)]);
 }
 
 static void model_add(struct model *m, unsigned k, struct store *store, const char *key)
 {
     struct error err = {0};
-    const int64_t delta = (int64_t)pick(100) - 50;
+    const int64_t delta = (int64_t)random_below(100) - 50;
     int64_t old = 0;
     int64_t sum = -1;
 
@@ -59,7 +59,7 @@ static void model_compare_set(struct model *m, unsigned k, struct store *store, 
 
     random_text(expected);
     random_text(desired);
-    if (m->keys[k].there && pick(2))
+    if (m->keys[k].there && random_below(2))
         (void)snprintf(expected, sizeof(expected), "%s", m->keys[k].value);
     if (m->keys[k].there ? strcmp(m->keys[k].value, expected) == 0 : expected[0] == '\0') {
         check_compare_set(store, key, expected, desired, desired);
@@ -87,8 +87,8 @@ static void model_get(struct model *m, unsigned k, struct store *store, const ch
 static void model_wait(const struct model *m, struct store *store)
 {
     struct error err = {0};
-    const unsigned first = pick(model_keys);
-    const unsigned count = pick(model_keys - first) + 1;
+    const unsigned first = random_below(model_keys);
+    const unsigned count = random_below(model_keys - first) + 1;
     const char *keys[model_keys];
     char names[model_keys][16];
     unsigned missing = 0;
@@ -126,13 +126,13 @@ START_TEST(random_operations_against_a_model)
 
     open_job(&job, 3, 10000);
     for (int step = 0; step < 1500; step++) {
-        struct store *store = job.stores[pick(3)];
-        const unsigned k = pick(model_keys);
+        struct store *store = job.stores[random_below(3)];
+        const unsigned k = random_below(model_keys);
         char key[16];
         bool found;
 
         (void)snprintf(key, sizeof(key), "key%u", k);
-        switch (pick(7)) {
+        switch (random_below(7)) {
         case 0:
             m.keys[k].there = true;
             m.keys[k].counter = false;

@@ -1,6 +1,6 @@
 /*
- * Rendezvous, failure notice and farewell on either implementation: who is missing, who differs,
- * who is there twice, who failed first, and how long rank 0 stays.
+ * Rendezvous, failure notice and departure on either implementation: missing ranks, different world
+ * sizes, duplicate ranks, the first failure, and how long rank 0 waits.
  */
 #include "tests/common/store/store_suite.h"
 
@@ -16,7 +16,7 @@
 
 enum { run_out_ms = 4000 }; /* of time-outs that are to run out: they bound the opening, too */
 
-/* One rank that meets the others in a thread of its own. */
+/* One rank that runs the rendezvous in its own thread. */
 struct meeting {
     pthread_t thread;
     struct store *store;
@@ -24,7 +24,7 @@ struct meeting {
     struct error err;
 };
 
-static void *meet(void *user)
+static void *rendezvous_main(void *user)
 {
     struct meeting *m = user;
 
@@ -36,7 +36,8 @@ static void meet_all(struct meeting *meetings, struct store **stores, unsigned c
 {
     for (unsigned i = 0; i < count; i++) {
         meetings[i] = (struct meeting){.store = stores[i]};
-        ck_assert_int_eq(pthread_create(&meetings[i].thread, NULL, meet, &meetings[i]), 0);
+        ck_assert_int_eq(pthread_create(&meetings[i].thread, NULL, rendezvous_main, &meetings[i]),
+                         0);
     }
     for (unsigned i = 0; i < count; i++)
         (void)pthread_join(meetings[i].thread, NULL);
@@ -50,7 +51,7 @@ static void check_meeting(const struct meeting *m, enum status status, const cha
                   store_rank(m->store), m->err.text, part);
 }
 
-START_TEST(all_meet)
+START_TEST(all_ranks_complete_rendezvous)
 {
     struct error err = {0};
     struct job job;
@@ -65,7 +66,7 @@ START_TEST(all_meet)
 }
 END_TEST
 
-START_TEST(one_alone_meets_itself)
+START_TEST(single_rank_completes_rendezvous)
 {
     struct error err = {0};
     struct job job;
@@ -117,7 +118,7 @@ START_TEST(one_missing_rank)
 END_TEST
 
 /* Ranks 0 and 1 were started as 2 of 3, ranks 2 and 3 as 2 of 4. */
-START_TEST(world_sizes_differ)
+START_TEST(different_world_sizes_are_reported)
 {
     struct store *stores[4];
     struct meeting meetings[4];
@@ -155,7 +156,7 @@ static void check_rank_0_stays(struct job *job)
 
     ck_assert_uint_eq(job->size, 3);
     ck_assert_int_eq(pthread_create(&closing.thread, NULL, close_first, &closing), 0);
-    check_value(job->stores[1], "sparring/store/goodbye/0", ""); /* waits for rank 0's goodbye */
+    check_value(job->stores[1], "sparring/store/goodbye/0", ""); /* waits for rank 0's departure */
     assert_ok(store_set(job->stores[1], "late", "news", 4, &err));
     check_value(job->stores[2], "late", "news");
     store_close(job->stores[1], 20000);
@@ -165,28 +166,28 @@ static void check_rank_0_stays(struct job *job)
     ck_assert_int_lt((clock_now_ns() - start_ns) / 1000000, 15000);
 }
 
-/* A fourth of four comes to three of three that have met already: it alone fails. */
-START_TEST(late_stranger)
+/* A rank 3 of 4 joins after three ranks of 3 have completed the rendezvous: only it fails. */
+START_TEST(late_rank_with_another_world_size_fails)
 {
     struct error err = {0};
     struct job job;
     struct meeting meetings[3];
-    struct store *stranger;
+    struct store *late_rank;
 
     open_job(&job, 3, 5000);
     meet_all(meetings, job.stores, 3);
     for (unsigned i = 0; i < 3; i++)
         check_meeting(&meetings[i], STATUS_OK, "");
-    stranger = open_rank(job.url, "job", 3, 4, 10000);
-    assert_fails(store_rendezvous(stranger, &err), STATUS_MISMATCH,
+    late_rank = open_rank(job.url, "job", 3, 4, 10000);
+    assert_fails(store_rendezvous(late_rank, &err), STATUS_MISMATCH,
                  "rank 3 has 4, but rank 0 has 3, rank 1 has 3, rank 2 has 3");
-    store_close(stranger, 0);
+    store_close(late_rank, 0);
     check_rank_0_stays(&job);
 }
 END_TEST
 
-/* Two processes say that they are rank 1 of 3: everybody hears of both. */
-START_TEST(one_rank_twice)
+/* Two processes claim rank 1 of 3: every rank reports both. */
+START_TEST(duplicate_rank_is_reported)
 {
     struct store *stores[3];
     struct meeting meetings[3];
@@ -210,7 +211,7 @@ START_TEST(one_rank_twice)
 }
 END_TEST
 
-START_TEST(hostile_announcements)
+START_TEST(malformed_announcements)
 {
     static const char *const texts[] = {"",      "3",   "x 1 2 host",     "0 1 2 host",
                                         "3 1 2", "3  ", "4\x01\xff 1 2 h"};
@@ -231,7 +232,7 @@ START_TEST(hostile_announcements)
 }
 END_TEST
 
-START_TEST(hostile_verdict)
+START_TEST(malformed_verdict)
 {
     struct error err = {0};
     struct job job;
@@ -253,7 +254,7 @@ static void *find_failure(void *user)
     return NULL;
 }
 
-START_TEST(first_failure_is_the_one)
+START_TEST(first_failure_is_reported_to_all)
 {
     struct error err = {0};
     struct job job;
@@ -281,7 +282,7 @@ START_TEST(first_failure_is_the_one)
 }
 END_TEST
 
-START_TEST(long_and_odd_notices)
+START_TEST(long_and_malformed_notices)
 {
     struct error err = {0};
     struct job job;
@@ -301,9 +302,9 @@ START_TEST(long_and_odd_notices)
 }
 END_TEST
 
-/* ---- farewell */
+/* ---- departure */
 
-START_TEST(rank_0_stays_until_all_have_gone)
+START_TEST(rank_0_waits_for_all_departures)
 {
     struct job job;
 
@@ -312,7 +313,7 @@ START_TEST(rank_0_stays_until_all_have_gone)
 }
 END_TEST
 
-/* Rank 2 dies after the rendezvous. */
+/* Rank 2 is killed after the rendezvous. */
 static void lose_rank_2(struct store *store, unsigned rank)
 {
     struct error err = {0};
@@ -329,8 +330,8 @@ static void lose_rank_2(struct store *store, unsigned rank)
     check_waited(start_ns, 300);
 }
 
-/* Rank 0 lingers for as long as the other two may be behind it, and not for ever. */
-START_TEST(killed_rank_delays_nobody_for_long)
+/* Rank 0 waits for the other two for a bounded time. */
+START_TEST(killed_rank_delays_departure_for_a_bounded_time)
 {
     const int64_t start_ns = clock_now_ns();
 
@@ -344,18 +345,18 @@ TCase *rendezvous_cases(void)
     TCase *cases = tcase_create("rendezvous");
 
     tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, all_meet);
-    tcase_add_test(cases, one_alone_meets_itself);
+    tcase_add_test(cases, all_ranks_complete_rendezvous);
+    tcase_add_test(cases, single_rank_completes_rendezvous);
     tcase_add_test(cases, missing_ranks_are_named);
     tcase_add_test(cases, one_missing_rank);
-    tcase_add_test(cases, world_sizes_differ);
-    tcase_add_test(cases, late_stranger);
-    tcase_add_test(cases, one_rank_twice);
-    tcase_add_loop_test(cases, hostile_announcements, 0, 7);
-    tcase_add_test(cases, hostile_verdict);
-    tcase_add_test(cases, first_failure_is_the_one);
-    tcase_add_test(cases, long_and_odd_notices);
-    tcase_add_test(cases, rank_0_stays_until_all_have_gone);
-    tcase_add_test(cases, killed_rank_delays_nobody_for_long);
+    tcase_add_test(cases, different_world_sizes_are_reported);
+    tcase_add_test(cases, late_rank_with_another_world_size_fails);
+    tcase_add_test(cases, duplicate_rank_is_reported);
+    tcase_add_loop_test(cases, malformed_announcements, 0, 7);
+    tcase_add_test(cases, malformed_verdict);
+    tcase_add_test(cases, first_failure_is_reported_to_all);
+    tcase_add_test(cases, long_and_malformed_notices);
+    tcase_add_test(cases, rank_0_waits_for_all_departures);
+    tcase_add_test(cases, killed_rank_delays_departure_for_a_bounded_time);
     return cases;
 }

@@ -1,6 +1,6 @@
 /*
- * Operations one after the other, each through several handles, so that what one writes the others
- * must see at once; and the helpers of all suites.
+ * Sequential operations through several handles, so that the others must see each write at once;
+ * and the helpers of all suites.
  */
 #include "tests/common/store/store_suite.h"
 
@@ -88,9 +88,9 @@ void check_value(struct store *store, const char *key, const char *wanted)
     free(value);
 }
 
-/* Child of run_processes: rank 0 tells the others where the store is. */
+/* Child of run_processes: rank 0 sends the others the store's address. */
 static void run_rank(const char *fresh, unsigned rank, unsigned size, const int pipe_fds[2],
-                     int64_t linger_ms, void (*body)(struct store *store, unsigned rank))
+                     int64_t departure_timeout_ms, void (*body)(struct store *store, unsigned rank))
 {
     struct store *store;
     char url[512] = "";
@@ -105,7 +105,7 @@ static void run_rank(const char *fresh, unsigned rank, unsigned size, const int 
         store = open_rank(url, "job", rank, size, 30000);
     }
     body(store, rank);
-    store_close(store, linger_ms);
+    store_close(store, departure_timeout_ms);
 }
 
 void run_processes(unsigned size, void (*body)(struct store *store, unsigned rank))
@@ -113,7 +113,7 @@ void run_processes(unsigned size, void (*body)(struct store *store, unsigned ran
     run_processes_but(size, size, 20000, body);
 }
 
-void run_processes_but(unsigned size, unsigned killed, int64_t linger_ms,
+void run_processes_but(unsigned size, unsigned killed, int64_t departure_timeout_ms,
                        void (*body)(struct store *store, unsigned rank))
 {
     const char *fresh = store_kind->fresh_url(); /* its folder is made and removed by the parent */
@@ -125,7 +125,7 @@ void run_processes_but(unsigned size, unsigned killed, int64_t linger_ms,
         children[rank] = fork();
         ck_assert_int_ge(children[rank], 0);
         if (children[rank] == 0) {
-            run_rank(fresh, rank, size, pipe_fds, linger_ms, body);
+            run_rank(fresh, rank, size, pipe_fds, departure_timeout_ms, body);
             _exit(0);
         }
     }
@@ -315,7 +315,7 @@ START_TEST(delete_and_count)
 }
 END_TEST
 
-START_TEST(groups_do_not_see_each_other)
+START_TEST(groups_are_isolated)
 {
     struct error err = {0};
     struct job job;
@@ -343,7 +343,7 @@ END_TEST
 
 /* ---- waiting */
 
-START_TEST(time_outs_are_kept)
+START_TEST(time_outs_are_observed)
 {
     struct error err = {0};
     struct job job;
@@ -405,7 +405,7 @@ static void *wait_for_keys(void *user)
     return NULL;
 }
 
-START_TEST(waiters_wake)
+START_TEST(waiters_are_woken)
 {
     static const char *const keys[] = {"a", "b", "c"};
     struct error err = {0};
@@ -451,9 +451,9 @@ TCase *store_cases(void)
     tcase_add_test(cases, counters);
     tcase_add_test(cases, compare_and_set);
     tcase_add_test(cases, delete_and_count);
-    tcase_add_test(cases, groups_do_not_see_each_other);
-    tcase_add_test(cases, time_outs_are_kept);
-    tcase_add_test(cases, waiters_wake);
+    tcase_add_test(cases, groups_are_isolated);
+    tcase_add_test(cases, time_outs_are_observed);
+    tcase_add_test(cases, waiters_are_woken);
     return cases;
 }
 

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-/* How rank 0 opens the store: an init method that nobody uses yet.  The others then use the address
+/* How rank 0 opens the store: an unused init method.  The others then use the address
  * that rank 0 reports. */
 struct store_kind {
     const char *name;
@@ -48,7 +48,7 @@ void check_says_waited(const char *text, int64_t least_ms);
 /* The value of a key that must be there, compared with `wanted`. */
 void check_value(struct store *store, const char *key, const char *wanted);
 
-/* compare_set, and what it says is stored now. */
+/* compare_set, and check the value that it returns. */
 void check_compare_set(struct store *store, const char *key, const char *expected,
                        const char *desired, const char *wanted);
 
@@ -56,8 +56,8 @@ void check_compare_set(struct store *store, const char *key, const char *expecte
  */
 void run_processes(unsigned size, void (*body)(struct store *store, unsigned rank));
 
-/* The same, but one rank must end by SIGKILL.  `linger_ms` of every store_close. */
-void run_processes_but(unsigned size, unsigned killed, int64_t linger_ms,
+/* The same, but one rank must end by SIGKILL.  `departure_timeout_ms` of every store_close. */
+void run_processes_but(unsigned size, unsigned killed, int64_t departure_timeout_ms,
                        void (*body)(struct store *store, unsigned rank));
 
 TCase *store_cases(void);      /* operations, one after the other */

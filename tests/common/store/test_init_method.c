@@ -1,5 +1,5 @@
 /*
- * Init methods: the three schemes, and PyTorch's complaints about them.
+ * Init methods: the schemes, and PyTorch's errors for malformed ones.
  */
 #include "common/store/init_method.h"
 #include "tests/support/support.h"
@@ -91,7 +91,7 @@ static const char *const bad[][2] = {
     {"ENV://", "none of env://"},
 };
 
-START_TEST(complaints)
+START_TEST(malformed_urls_fail)
 {
     struct error err = {0};
     struct init_method method;
@@ -129,7 +129,7 @@ int main(void)
     tcase_add_test(cases, env);
     tcase_add_test(cases, tcp);
     tcase_add_test(cases, unix_socket);
-    tcase_add_loop_test(cases, complaints, 0, sizeof(bad) / sizeof(*bad));
+    tcase_add_loop_test(cases, malformed_urls_fail, 0, sizeof(bad) / sizeof(*bad));
     tcase_add_test(cases, file);
     suite_add_tcase(suite, cases);
     return support_run(suite);

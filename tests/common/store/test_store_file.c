@@ -1,6 +1,6 @@
 /*
- * The store in a file: the suite that every store passes, and what only a file can suffer: garbage,
- * cuts, a writer killed half-way, a full disk, a lock that stays taken, a name that is no file.
+ * The store in a file: the suite of all stores, and the faults of files: garbage, truncation, a
+ * killed writer, a full disk, a lock that is not released, a path that is not a file.
  */
 #include "tests/common/store/store_suite.h"
 
@@ -72,7 +72,7 @@ START_TEST(empty_file_is_a_store)
 }
 END_TEST
 
-/* A store file with three keys, closed by nobody (two ranks are still to come). */
+/* A store file with three keys, without departures (two more ranks are expected). */
 static void make_file(void)
 {
     struct error err = {0};
@@ -84,7 +84,7 @@ static void make_file(void)
     store_close(store, 0);
 }
 
-START_TEST(every_cut_is_seen)
+START_TEST(every_truncation_is_detected)
 {
     struct error err = {0};
     off_t whole;
@@ -101,7 +101,7 @@ START_TEST(every_cut_is_seen)
 }
 END_TEST
 
-START_TEST(cut_under_an_open_handle)
+START_TEST(truncation_under_an_open_handle)
 {
     struct error err = {0};
     struct store *store;
@@ -119,7 +119,7 @@ START_TEST(cut_under_an_open_handle)
 END_TEST
 
 /* Flip each byte in turn: an error or, in an unused field, no change; never another value. */
-START_TEST(every_flipped_byte_is_seen)
+START_TEST(every_flipped_byte_is_detected)
 {
     struct error err = {0};
     char *bytes = NULL;
@@ -150,8 +150,8 @@ START_TEST(every_flipped_byte_is_seen)
 }
 END_TEST
 
-/* What a writer leaves that is killed before it commits: bytes behind the committed size. */
-START_TEST(half_a_record_is_overwritten)
+/* A writer that is killed before it commits leaves bytes after the committed size. */
+START_TEST(incomplete_record_is_overwritten)
 {
     struct error err = {0};
     struct store *store;
@@ -175,7 +175,7 @@ START_TEST(half_a_record_is_overwritten)
 }
 END_TEST
 
-/* Write without end until somebody kills us. */
+/* Write until this process is killed. */
 static void write_for_ever(unsigned rank)
 {
     struct error err = {0};
@@ -212,7 +212,8 @@ START_TEST(killed_writers_leave_a_whole_store)
         ck_assert_int_eq(kill(child, SIGKILL), 0);
         ck_assert_int_eq(waitpid(child, &how, 0), child);
         ck_assert(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
-        assert_ok(store_add(store, "n", 1, &now, &err)); /* its lock is gone, the count is whole */
+        assert_ok(
+            store_add(store, "n", 1, &now, &err)); /* its lock is released, the counter is intact */
         ck_assert_int_gt(now, before);
         before = now;
     }
@@ -220,7 +221,7 @@ START_TEST(killed_writers_leave_a_whole_store)
 }
 END_TEST
 
-START_TEST(lock_that_stays_taken)
+START_TEST(unreleased_lock_times_out)
 {
     struct error err = {0};
     struct store *store = open_rank(fresh_url(), "", 0, 2, 1200);
@@ -277,7 +278,7 @@ START_TEST(removed_while_in_use)
 }
 END_TEST
 
-/* Opened before an earlier job removed the file: moves on to the new one. */
+/* Opened before an earlier job removed the file: the handle reopens the new one. */
 START_TEST(removed_before_use)
 {
     struct error err = {0};
@@ -293,7 +294,7 @@ START_TEST(removed_before_use)
 }
 END_TEST
 
-START_TEST(last_goodbye_removes_the_file)
+START_TEST(last_departure_removes_the_file)
 {
     struct error err = {0};
     struct job job;
@@ -333,8 +334,8 @@ START_TEST(other_groups_keep_the_file)
 }
 END_TEST
 
-/* The group without a prefix goes first: what the other one reserved stays. */
-START_TEST(group_without_a_name_goes_first)
+/* The group without a prefix departs first: the reserved keys of the other group stay. */
+START_TEST(unnamed_group_departs_first)
 {
     struct error err = {0};
     struct job job;
@@ -350,7 +351,7 @@ START_TEST(group_without_a_name_goes_first)
 }
 END_TEST
 
-/* A job that died leaves its file; the next one is told, and told what to do. */
+/* A crashed job leaves its file; the next job gets an error with a remedy. */
 START_TEST(file_of_an_earlier_job)
 {
     struct error err = {0};
@@ -365,7 +366,7 @@ START_TEST(file_of_an_earlier_job)
 }
 END_TEST
 
-START_TEST(places_that_cannot_be)
+START_TEST(unusable_paths_fail)
 {
     struct error err = {0};
     struct store *store = NULL;
@@ -391,20 +392,20 @@ int main(void)
     tcase_set_timeout(cases, 60);
     tcase_add_loop_test(cases, garbage_is_not_a_store, 0, 4);
     tcase_add_test(cases, empty_file_is_a_store);
-    tcase_add_test(cases, every_cut_is_seen);
-    tcase_add_test(cases, cut_under_an_open_handle);
-    tcase_add_test(cases, every_flipped_byte_is_seen);
-    tcase_add_test(cases, half_a_record_is_overwritten);
+    tcase_add_test(cases, every_truncation_is_detected);
+    tcase_add_test(cases, truncation_under_an_open_handle);
+    tcase_add_test(cases, every_flipped_byte_is_detected);
+    tcase_add_test(cases, incomplete_record_is_overwritten);
     tcase_add_test(cases, killed_writers_leave_a_whole_store);
-    tcase_add_test(cases, lock_that_stays_taken);
+    tcase_add_test(cases, unreleased_lock_times_out);
     tcase_add_test(cases, no_space_left);
     tcase_add_test(cases, removed_while_in_use);
     tcase_add_test(cases, removed_before_use);
-    tcase_add_test(cases, last_goodbye_removes_the_file);
+    tcase_add_test(cases, last_departure_removes_the_file);
     tcase_add_loop_test(cases, other_groups_keep_the_file, 0, 3);
-    tcase_add_test(cases, group_without_a_name_goes_first);
+    tcase_add_test(cases, unnamed_group_departs_first);
     tcase_add_test(cases, file_of_an_earlier_job);
-    tcase_add_test(cases, places_that_cannot_be);
+    tcase_add_test(cases, unusable_paths_fail);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

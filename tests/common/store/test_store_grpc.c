@@ -1,7 +1,6 @@
 /*
- * The store over gRPC: the suite that every store passes, and what only a served store can suffer:
- * nobody listens, rank 0 comes late, dies or stops, the port is taken, and calls that no client of
- * ours would make.
+ * The store over gRPC: the suite of all stores, and the faults of a served one: no listener, rank 0
+ * starts late, is killed or stopped, the port is taken, and malformed calls.
  */
 #include "tests/common/store/store_suite.h"
 #include "tests/support/lateness.h"
@@ -28,8 +27,8 @@ static const char *fresh_url(void)
 
 static const struct store_kind grpc_kind = {"grpc", fresh_url};
 
-/* Listen on a port of loopback that is nobody else's. */
-static int listen_somewhere(uint16_t *ret_port)
+/* Listen on a free port of loopback. */
+static int listen_on_any_port(uint16_t *ret_port)
 {
     struct error err = {0};
     struct endpoint own = {.host = "127.0.0.1", .port = support_port()};
@@ -41,7 +40,7 @@ static int listen_somewhere(uint16_t *ret_port)
 
 /* ---- opening */
 
-START_TEST(nobody_listens)
+START_TEST(connect_without_a_listener_fails)
 {
     struct error err = {0};
     struct store *store = NULL;
@@ -74,12 +73,12 @@ static void *open_rank_1(void *user)
     return NULL;
 }
 
-START_TEST(rank_0_comes_late)
+START_TEST(rank_0_starts_late)
 {
     struct opening o = {0};
     struct store *host;
     uint16_t port;
-    int fd = listen_somewhere(&port); /* somebody who never answers, until rank 0 comes */
+    int fd = listen_on_any_port(&port); /* a listener that never replies, until rank 0 starts */
     int peer = -1;
     struct error err = {0};
 
@@ -101,7 +100,7 @@ START_TEST(taken_port_names_holder_and_origin)
     struct error err = {0};
     struct store *store = NULL;
     uint16_t port;
-    int fd = listen_somewhere(&port);
+    int fd = listen_on_any_port(&port);
     const struct launch_env launch = {.world_size = 2,
                                       .master_addr = "127.0.0.1",
                                       .master_port = port,
@@ -117,8 +116,9 @@ START_TEST(taken_port_names_holder_and_origin)
 }
 END_TEST
 
-/* torchrun listens on MASTER_PORT itself: the store goes next door and says so. */
-START_TEST(beside_the_agent_store)
+/* torchrun listens on MASTER_PORT itself: the store uses the next port, and its origin states it.
+ */
+START_TEST(next_port_under_torchrun)
 {
     struct error err = {0};
     struct store *host = NULL;
@@ -128,7 +128,7 @@ START_TEST(beside_the_agent_store)
 
     for (int attempt = 0; attempt < 20 && status == STATUS_IO; attempt++) { /* a free next port */
         uint16_t port;
-        int fd = listen_somewhere(&port);
+        int fd = listen_on_any_port(&port);
         struct launch_env launch = {.world_size = 2,
                                     .master_addr = "127.0.0.1",
                                     .master_port = port,
@@ -244,13 +244,13 @@ START_TEST(killed_host_is_named_at_once)
     ck_assert_int_eq(err.status, STATUS_PEER_LOST);
     ck_assert_ptr_nonnull(strstr(err.text, "rank 0 is lost: "));
     ck_assert_ptr_nonnull(strstr(err.text, "the connection broke before"));
-    store_close(g.store, 60000); /* the linger is rank 0's business */
+    store_close(g.store, 60000); /* only rank 0 uses the time-out */
     ck_assert_int_lt((clock_now_ns() - start_ns) / 1000000, 10000);
 }
 END_TEST
 
-/* No call is under way to find out: the first that comes does, without a wait for the host to come
- * back.  It is how a job ends whose rank 0 was killed. */
+/* No call is open when the host is killed: the next call detects it at once, without waiting for
+ * the host to come back.  This is how a job ends when rank 0 was killed. */
 START_TEST(killed_host_between_calls)
 {
     char url[128];
@@ -299,7 +299,7 @@ struct looking {
     bool missing;
 };
 
-/* As the rendezvous looks who is there: at once, whenever the answer comes. */
+/* Like the rendezvous' query for present ranks: no wait, but a late reply is accepted. */
 static void *look_once(void *user)
 {
     struct looking *l = user;
@@ -311,8 +311,8 @@ static void *look_once(void *user)
     return NULL;
 }
 
-/* Longer away than a store is given that has only to look. */
-START_TEST(slow_host_is_not_lost)
+/* Stopped for longer than the usual reply time-out. */
+START_TEST(slow_reply_is_not_a_lost_host)
 {
     const struct timespec away = {.tv_sec = 2, .tv_nsec = 500000000};
     char url[128];
@@ -348,7 +348,7 @@ static const char *const paths[] = {"/sparring.v1.Store/Set",  "/sparring.v1.Sto
                                     "/sparring.v1.Store/Add",  "/sparring.v1.Store/Delete",
                                     "/sparring.v1.Store/Wait", "/sparring.v1.Store/CompareSet"};
 
-START_TEST(garbage_is_refused)
+START_TEST(malformed_requests_fail)
 {
     struct error err = {0};
     struct job job;
@@ -365,7 +365,7 @@ START_TEST(garbage_is_refused)
         for (size_t i = 0; i < size; i++)
             bytes[i] = (uint8_t)(support_random() * 256);
         (void)rpc_client_unary(client, paths[round % 6], bytes, size, clock_deadline_ns(100),
-                               &reply, &reply_size, &err); /* whatever it says, it says it soon */
+                               &reply, &reply_size, &err); /* any status, but soon */
         free(reply);
     }
     assert_ok(store_set(job.stores[0], "still", "here", 4, &err));
@@ -424,7 +424,7 @@ static unsigned count_threads(void)
 }
 
 struct held {
-    atomic_uint answered;
+    atomic_uint reply_count;
     atomic_uint refused;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -437,7 +437,7 @@ static void held_message(struct rpc_call *call, struct rpc_message *message, voi
 
     if (!message)
         return;
-    (void)atomic_fetch_add(&held->answered, 1);
+    (void)atomic_fetch_add(&held->reply_count, 1);
     rpc_call_receive(call);
 }
 
@@ -506,12 +506,12 @@ START_TEST(hundred_waiters_need_no_threads)
     assert_ok(store_set(job.stores[0], "other", "", 0, &err)); /* every thread has started */
     before = count_threads();
     hold_calls(client, calls, &held, 50000);
-    ck_assert(!store_find_failure(job.stores[0], 200, &err));    /* a Get behind all the others */
+    ck_assert(!store_find_failure(job.stores[0], 200, &err));    /* a Get after all the others */
     ck_assert_uint_lt(count_threads(), before + held_calls / 4); /* gRPC may add a few */
-    ck_assert_uint_eq(atomic_load(&held.answered), 0);
+    ck_assert_uint_eq(atomic_load(&held.reply_count), 0);
     assert_ok(store_set(job.stores[0], "key", "value", 5, &err));
     await_closed(&held, held_calls);
-    ck_assert_uint_eq(atomic_load(&held.answered), held_calls);
+    ck_assert_uint_eq(atomic_load(&held.reply_count), held_calls);
     ck_assert_uint_eq(atomic_load(&held.refused), 0);
     unref_calls(calls);
     rpc_client_close(client);
@@ -519,8 +519,8 @@ START_TEST(hundred_waiters_need_no_threads)
 }
 END_TEST
 
-/* Some are cancelled, the rest is still held when the store closes: all end. */
-START_TEST(held_calls_end_with_the_store)
+/* Some are cancelled, the others are pending when the store closes: all end. */
+START_TEST(pending_calls_end_with_the_store)
 {
     struct job job;
     struct rpc_client *client;
@@ -551,19 +551,19 @@ int main(void)
 
     add_store_cases(suite, &grpc_kind);
     tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, nobody_listens);
-    tcase_add_test(cases, rank_0_comes_late);
+    tcase_add_test(cases, connect_without_a_listener_fails);
+    tcase_add_test(cases, rank_0_starts_late);
     tcase_add_test(cases, taken_port_names_holder_and_origin);
-    tcase_add_test(cases, beside_the_agent_store);
+    tcase_add_test(cases, next_port_under_torchrun);
     tcase_add_test(cases, plaintext_stays_on_loopback);
     tcase_add_test(cases, killed_host_is_named_at_once);
     tcase_add_test(cases, killed_host_between_calls);
     tcase_add_test(cases, stopped_host_is_lost);
-    tcase_add_test(cases, slow_host_is_not_lost);
-    tcase_add_test(cases, garbage_is_refused);
+    tcase_add_test(cases, slow_reply_is_not_a_lost_host);
+    tcase_add_test(cases, malformed_requests_fail);
     tcase_add_test(cases, limits_hold_on_the_wire);
     tcase_add_test(cases, hundred_waiters_need_no_threads);
-    tcase_add_test(cases, held_calls_end_with_the_store);
+    tcase_add_test(cases, pending_calls_end_with_the_store);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

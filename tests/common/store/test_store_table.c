@@ -1,6 +1,6 @@
 /*
- * The table without any wire: limits, waiters and their deadlines, and many threads at once (this
- * test runs under ThreadSanitizer).
+ * The table without a transport: limits, waiters and their deadlines, and many threads at once
+ * (this test runs under ThreadSanitizer).
  */
 #include "common/store/store_table.h"
 
@@ -124,8 +124,8 @@ END_TEST
 
 /* ---- waiters */
 
-/* What a waiter heard. */
-struct heard {
+/* The result of a waiter's call-back. */
+struct waiter_result {
     struct store_waiter waiter;
     unsigned calls;
     enum status status;
@@ -133,38 +133,40 @@ struct heard {
     size_t size;
 };
 
-static void hear(struct store_waiter *waiter, enum status status, char *value, size_t size)
+static void record_outcome(struct store_waiter *waiter, enum status status, char *value,
+                           size_t size)
 {
-    struct heard *heard = waiter->user;
+    struct waiter_result *waiter_result = waiter->user;
 
-    heard->calls++;
-    heard->status = status;
-    free(heard->value);
-    heard->value = value;
-    heard->size = size;
+    waiter_result->calls++;
+    waiter_result->status = status;
+    free(waiter_result->value);
+    waiter_result->value = value;
+    waiter_result->size = size;
 }
 
-static void start_waiting(struct store_table *table, struct heard *heard, const char *const *keys,
-                          size_t count, int64_t timeout_ms, bool wants_value)
+static void start_waiting(struct store_table *table, struct waiter_result *waiter_result,
+                          const char *const *keys, size_t count, int64_t timeout_ms,
+                          bool wants_value)
 {
-    *heard = (struct heard){.waiter = {.keys = keys,
-                                       .count = count,
-                                       .deadline_ns = clock_deadline_ns(timeout_ms),
-                                       .wants_value = wants_value,
-                                       .done = hear,
-                                       .user = heard}};
-    store_table_wait(table, &heard->waiter);
+    *waiter_result = (struct waiter_result){.waiter = {.keys = keys,
+                                                       .count = count,
+                                                       .deadline_ns = clock_deadline_ns(timeout_ms),
+                                                       .wants_value = wants_value,
+                                                       .done = record_outcome,
+                                                       .user = waiter_result}};
+    store_table_wait(table, &waiter_result->waiter);
 }
 
 static const char *const abc[] = {"a", "b", "c"};
 
-START_TEST(waiter_hears_when_all_are_there)
+START_TEST(waiter_is_called_when_all_keys_exist)
 {
     struct error err = {0};
     struct store_table *table = open_table(STORE_BYTES_MAX);
-    struct heard all;
-    struct heard value;
-    struct heard none;
+    struct waiter_result all;
+    struct waiter_result value;
+    struct waiter_result none;
     int64_t sum;
 
     start_waiting(table, &all, abc, 3, 60000, false);
@@ -175,7 +177,7 @@ START_TEST(waiter_hears_when_all_are_there)
     assert_ok(store_table_set(table, "c", "C", 1, false, &err));
     assert_ok(store_table_set(table, "a", "A", 1, false, &err));
     ck_assert_uint_eq(all.calls + value.calls, 0);
-    ck_assert(store_table_delete(table, "a")); /* seen, and gone again */
+    ck_assert(store_table_delete(table, "a")); /* deleted after it was seen */
     assert_ok(store_table_add(table, "b", 42, &sum, &err));
     ck_assert_uint_eq(value.calls, 1);
     ck_assert_str_eq(value.value, "42");
@@ -197,60 +199,60 @@ START_TEST(waiter_without_time_or_memory)
 {
     struct error err = {0};
     struct store_table *table = open_table(STORE_BYTES_MAX);
-    struct heard heard;
+    struct waiter_result waiter_result;
 
-    start_waiting(table, &heard, abc, 3, 0, false);
-    ck_assert_uint_eq(heard.calls, 1);
-    ck_assert_int_eq(heard.status, STATUS_TIMEOUT);
+    start_waiting(table, &waiter_result, abc, 3, 0, false);
+    ck_assert_uint_eq(waiter_result.calls, 1);
+    ck_assert_int_eq(waiter_result.status, STATUS_TIMEOUT);
     assert_ok(store_table_set(table, "a", "A", 1, false, &err));
     mem_fail_nth(1);
-    start_waiting(table, &heard, abc, 1, 0, true);
-    ck_assert_int_eq(heard.status, STATUS_NO_MEMORY);
+    start_waiting(table, &waiter_result, abc, 1, 0, true);
+    ck_assert_int_eq(waiter_result.status, STATUS_NO_MEMORY);
     store_table_close(table);
 }
 END_TEST
 
-START_TEST(cancelled_waiter_hears_nothing)
+START_TEST(cancelled_waiter_is_not_called)
 {
     struct error err = {0};
     struct store_table *table = open_table(STORE_BYTES_MAX);
-    struct heard heard[3];
+    struct waiter_result waiter_result[3];
 
     for (int i = 0; i < 3; i++)
-        start_waiting(table, &heard[i], abc, 1, 60000, false);
-    ck_assert(store_table_cancel(table, &heard[1].waiter)); /* the middle one of the list */
-    ck_assert(!store_table_cancel(table, &heard[1].waiter));
+        start_waiting(table, &waiter_result[i], abc, 1, 60000, false);
+    ck_assert(store_table_cancel(table, &waiter_result[1].waiter)); /* the middle one of the list */
+    ck_assert(!store_table_cancel(table, &waiter_result[1].waiter));
     assert_ok(store_table_set(table, "a", "A", 1, false, &err));
-    ck_assert_uint_eq(heard[0].calls, 1);
-    ck_assert_uint_eq(heard[1].calls, 0);
-    ck_assert_uint_eq(heard[2].calls, 1);
+    ck_assert_uint_eq(waiter_result[0].calls, 1);
+    ck_assert_uint_eq(waiter_result[1].calls, 0);
+    ck_assert_uint_eq(waiter_result[2].calls, 1);
     store_table_close(table);
 }
 END_TEST
 
-START_TEST(stop_calls_everybody)
+START_TEST(stop_calls_all_waiters)
 {
     struct store_table *table = open_table(STORE_BYTES_MAX);
-    struct heard heard[4];
+    struct waiter_result waiter_result[4];
 
     for (int i = 0; i < 3; i++)
-        start_waiting(table, &heard[i], abc + i, 1, 60000, false);
+        start_waiting(table, &waiter_result[i], abc + i, 1, 60000, false);
     store_table_stop(table);
-    start_waiting(table, &heard[3], abc, 1, 60000, false);
+    start_waiting(table, &waiter_result[3], abc, 1, 60000, false);
     for (int i = 0; i < 4; i++) {
-        ck_assert_uint_eq(heard[i].calls, 1);
-        ck_assert_int_eq(heard[i].status, STATUS_CANCELLED);
+        ck_assert_uint_eq(waiter_result[i].calls, 1);
+        ck_assert_int_eq(waiter_result[i].status, STATUS_CANCELLED);
     }
-    store_table_run(table); /* stopped: returns */
+    store_table_run_timer(table); /* stopped: returns */
     store_table_close(table);
 }
 END_TEST
 
 /* ---- threads */
 
-static void *run(void *user)
+static void *timer_main(void *user)
 {
-    store_table_run(user);
+    store_table_run_timer(user);
     return NULL;
 }
 
@@ -264,7 +266,7 @@ struct signal {
     int64_t heard_ns;
 };
 
-static void ring(struct store_waiter *waiter, enum status status, char *value, size_t size)
+static void signal_done(struct store_waiter *waiter, enum status status, char *value, size_t size)
 {
     struct signal *s = waiter->user;
 
@@ -287,7 +289,7 @@ static void init_signal(struct signal *s, const char *const *keys, size_t count,
                                       .count = count,
                                       .deadline_ns = clock_deadline_ns(timeout_ms),
                                       .wants_value = count == 1,
-                                      .done = ring,
+                                      .done = signal_done,
                                       .user = s};
 }
 
@@ -311,7 +313,7 @@ START_TEST(deadlines_in_any_order)
     struct signal signals[6];
     pthread_t thread;
 
-    ck_assert_int_eq(pthread_create(&thread, NULL, run, table), 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, timer_main, table), 0);
     for (int i = 0; i < 6; i++) {
         init_signal(&signals[i], abc, 3, timeouts_ms[i]);
         store_table_wait(table, &signals[i].waiter);
@@ -338,30 +340,31 @@ struct member {
     int64_t added;
 };
 
-static unsigned draw(struct member *m, unsigned below)
+static unsigned member_random_below(struct member *m, unsigned below)
 {
     m->seed = m->seed * 1664525u + 1013904223u;
     return (m->seed >> 8) % below;
 }
 
 /* Set, add, delete and wait at random; every waiter is called once, or cancelled. */
-static void *mill_about(void *user)
+static void *random_operations_main(void *user)
 {
     static const char *const keys[] = {"a", "b", "c", "d", "e"};
     struct member *m = user;
     struct error err = {0};
 
     for (int i = 0; i < crowd_rounds; i++) {
-        const unsigned k = draw(m, crowd_keys);
+        const unsigned k = member_random_below(m, crowd_keys);
         struct signal s;
         char *value = NULL;
         size_t size;
         bool written;
         int64_t sum;
 
-        init_signal(&s, keys + k, draw(m, crowd_keys - k) + 1, (int64_t)draw(m, 3));
+        init_signal(&s, keys + k, member_random_below(m, crowd_keys - k) + 1,
+                    (int64_t)member_random_below(m, 3));
         store_table_wait(m->table, &s.waiter);
-        switch (draw(m, 4)) {
+        switch (member_random_below(m, 4)) {
         case 0:
             assert_ok(store_table_set(m->table, keys[k], "text", 4, false, &err));
             break;
@@ -377,7 +380,7 @@ static void *mill_about(void *user)
             assert_ok(store_table_add(m->table, "sum", 3, &sum, &err));
             m->added += 3;
         }
-        if (draw(m, 2) && store_table_cancel(m->table, &s.waiter)) {
+        if (member_random_below(m, 2) && store_table_cancel(m->table, &s.waiter)) {
             m->cancelled++;
             ck_assert_uint_eq(s.calls, 0);
             continue;
@@ -388,7 +391,7 @@ static void *mill_about(void *user)
     return NULL;
 }
 
-START_TEST(a_crowd)
+START_TEST(many_concurrent_threads)
 {
     struct store_table *table = open_table(STORE_BYTES_MAX);
     struct member members[crowd];
@@ -397,10 +400,11 @@ START_TEST(a_crowd)
     int64_t sum;
     pthread_t thread;
 
-    ck_assert_int_eq(pthread_create(&thread, NULL, run, table), 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, timer_main, table), 0);
     for (unsigned i = 0; i < crowd; i++) {
         members[i] = (struct member){.table = table, .seed = (unsigned)(support_random() * 1e9)};
-        ck_assert_int_eq(pthread_create(&members[i].thread, NULL, mill_about, &members[i]), 0);
+        ck_assert_int_eq(
+            pthread_create(&members[i].thread, NULL, random_operations_main, &members[i]), 0);
     }
     for (unsigned i = 0; i < crowd; i++) {
         (void)pthread_join(members[i].thread, NULL);
@@ -425,12 +429,12 @@ int main(void)
     tcase_add_test(cases, bytes_are_bounded);
     tcase_add_test(cases, keys_and_values_are_bounded);
     tcase_add_test(cases, failed_allocations_change_nothing);
-    tcase_add_test(cases, waiter_hears_when_all_are_there);
+    tcase_add_test(cases, waiter_is_called_when_all_keys_exist);
     tcase_add_test(cases, waiter_without_time_or_memory);
-    tcase_add_test(cases, cancelled_waiter_hears_nothing);
-    tcase_add_test(cases, stop_calls_everybody);
+    tcase_add_test(cases, cancelled_waiter_is_not_called);
+    tcase_add_test(cases, stop_calls_all_waiters);
     tcase_add_test(cases, deadlines_in_any_order);
-    tcase_add_test(cases, a_crowd);
+    tcase_add_test(cases, many_concurrent_threads);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

@@ -12,7 +12,7 @@ static struct succession_primary primary_of(const struct state *s, bool *settled
 
     succession_primary_init(&p, 1, world.workers, settled);
     p.role = (enum succession_role)s->role;
-    p.epoch = 1 + (s->role == SUCCESSION_LONE);
+    p.epoch = 1 + (s->role == SUCCESSION_STANDALONE);
     for (unsigned k = 0; k < world.workers; k++)
         settled[k] = s->settled >> k & 1;
     return p;
@@ -36,7 +36,7 @@ static bool may_acknowledge(const struct state *s, unsigned entry)
 
 /* ------------------------------------------------------------------ histories */
 
-/* Entries that the first `steps` steps end with. */
+/* Number of entries up to and including step `steps`. */
 static unsigned entries_of(const struct history *h, unsigned steps)
 {
     return steps + (h->vacates < steps ? 1 : 0);
@@ -56,7 +56,7 @@ bool model_is_part(const struct history *less, const struct history *more)
             (less->vacates == NEVER && more->vacates >= less->length));
 }
 
-static void append(struct history *h, bool own, bool vacates)
+static void append_entry(struct history *h, bool own, bool vacates)
 {
     if (vacates)
         h->vacates = h->length;
@@ -82,7 +82,7 @@ bool model_lives(const struct state *s, unsigned bit)
     return (s->dead & bit) == 0;
 }
 
-static bool linked(const struct state *s, unsigned pair)
+static bool are_linked(const struct state *s, unsigned pair)
 {
     return (s->cut >> pair & 1) == 0;
 }
@@ -90,7 +90,7 @@ static bool linked(const struct state *s, unsigned pair)
 /* May one side of the pair believe that `bit` is lost? */
 static bool may_suspect(const struct state *s, unsigned bit, unsigned pair)
 {
-    return !world.progress || !model_lives(s, bit) || !linked(s, pair);
+    return !world.progress || !model_lives(s, bit) || !are_linked(s, pair);
 }
 
 /* ------------------------------------------------------------------ the primary */
@@ -102,26 +102,26 @@ static void sum_at_primary(const struct state *from, unsigned k)
     bool pending = from->primary.vacates != NEVER && !vacant;
     unsigned step = model_steps(&from->primary) + 1;
 
-    if (step > world.steps || pending || from->role == SUCCESSION_SUCCEEDED ||
-        from->workers[k].pushed < step || (k == 0 && vacant) || !linked(from, CUT_PRIMARY + k))
+    if (step > world.steps || pending || from->role == SUCCESSION_SUPERSEDED ||
+        from->workers[k].pushed < step || (k == 0 && vacant) || !are_linked(from, CUT_PRIMARY + k))
         return;
     s.primary_sum |= (uint8_t)(1u << k);
     if ((s.primary_sum | vacant) == all_workers(false)) {
-        append(&s.primary, false, false);
+        append_entry(&s.primary, false, false);
         s.primary_sum = 0;
     }
     visit(&s);
 }
 
-/* The primary finds worker 0 lost and would go on without it. */
+/* The primary considers worker 0 lost and ends its session. */
 static void vacate_at_primary(const struct state *from)
 {
     struct state s = *from;
 
-    if (!world.vacates || from->primary.vacates != NEVER || from->role == SUCCESSION_SUCCEEDED ||
+    if (!world.vacates || from->primary.vacates != NEVER || from->role == SUCCESSION_SUPERSEDED ||
         !may_suspect(from, 1, CUT_PRIMARY))
         return;
-    append(&s.primary, false, true);
+    append_entry(&s.primary, false, true);
     s.primary_sum &= (uint8_t)~1u;
     visit(&s);
 }
@@ -134,7 +134,7 @@ static void answer_from_primary(const struct state *from, unsigned k)
     unsigned end = entries_of(&from->primary, step);
 
     if (w->at != 0 || w->asks == 2 || w->left || end > from->primary.length ||
-        !may_acknowledge(from, end - 1) || !linked(from, CUT_PRIMARY + k) ||
+        !may_acknowledge(from, end - 1) || !are_linked(from, CUT_PRIMARY + k) ||
         !model_lives(from, 1u << k))
         return;
     w->is = from->primary;
@@ -152,11 +152,11 @@ static void take_acknowledgement(const struct state *from)
     struct succession_primary p = primary_of(from, settled);
     struct state s = *from;
 
-    if (from->acknowledged >= from->taken || from->restarted || !linked(from, CUT_SERVERS))
+    if (from->acknowledged >= from->taken || from->restarted || !are_linked(from, CUT_SERVERS))
         return;
     if (from->acknowledged == from->primary.vacates) {
-        succession_change(&p, p.epoch, 0, false);
-        (void)succession_settle(&p, 0);
+        succession_membership_changed(&p, p.epoch, 0, false);
+        (void)succession_mark_settled(&p, 0);
         keep_primary(&s, &p);
     }
     s.acknowledged++;
@@ -176,7 +176,7 @@ static void suspect_replica(const struct state *from)
     visit(&s);
 }
 
-/* The primary proposes, and the worker's answer comes. */
+/* The primary proposes, and receives the worker's vote. */
 static void vote_alone(const struct state *from, unsigned k)
 {
     bool settled[WORKERS_MAX];
@@ -187,12 +187,12 @@ static void vote_alone(const struct state *from, unsigned k)
     uint64_t vote;
 
     if (from->role != SUCCESSION_PROPOSING || w->at != 0 || w->left ||
-        !model_lives(from, 1u << k) || !linked(from, CUT_PRIMARY + k))
+        !model_lives(from, 1u << k) || !are_linked(from, CUT_PRIMARY + k))
         return;
     vote = succession_worker_propose(&voter, p.epoch + 1);
     w->vote = (uint8_t)voter.vote;
-    visit(&s); /* decided, and the answer is late or lost */
-    (void)succession_take_vote(&p, k, vote);
+    visit(&s); /* the worker has voted, and the reply is late or lost */
+    (void)succession_count_vote(&p, k, vote);
     keep_primary(&s, &p);
     visit(&s);
 }
@@ -208,14 +208,14 @@ static void leave_in_order(const struct state *from, unsigned k)
         return;
     s.workers[k].left = true;
     visit(&s);
-    if (!linked(from, CUT_PRIMARY + k))
+    if (!are_linked(from, CUT_PRIMARY + k))
         return;
-    (void)succession_settle(&p, k);
+    (void)succession_mark_settled(&p, k);
     keep_primary(&s, &p);
     visit(&s);
 }
 
-/* It died and reads its disk.  `alone`: that says so. */
+/* The primary crashed and restarts from its disk.  `alone`: the disk has that role. */
 static void start_again(const struct state *from, bool alone)
 {
     bool known = from->primary.vacates == NEVER || from->primary.vacates < from->acknowledged;
@@ -223,12 +223,12 @@ static void start_again(const struct state *from, bool alone)
     struct succession_primary p;
     struct state s = *from;
 
-    if (alone && from->role != SUCCESSION_LONE)
+    if (alone && from->role != SUCCESSION_STANDALONE)
         return;
     s.restarted = true;
-    s.forgot = from->forgot || (from->role == SUCCESSION_LONE && !alone);
+    s.forgot_alone = from->forgot_alone || (from->role == SUCCESSION_STANDALONE && !alone);
     s.primary_sum = 0;
-    if (!alone && !known) { /* the disk does not say who votes: it does not go on */
+    if (!alone && !known) { /* the voters are unknown from the disk: it cannot continue */
         s.dead |= DEAD_PRIMARY;
     } else if (!alone) {
         for (unsigned k = 0; k < world.workers; k++)
@@ -242,7 +242,7 @@ static void start_again(const struct state *from, bool alone)
     visit(&s);
 }
 
-/* What it was when it was alone is on the disk, at the latest, when somebody goes or comes. */
+/* The role "alone" is on disk at the latest when a rank leaves or joins. */
 static void restart_primary(const struct state *from)
 {
     bool lately = from->primary.vacates == NEVER || from->primary.vacates < from->acknowledged;
@@ -250,7 +250,7 @@ static void restart_primary(const struct state *from)
     if (!model_lives(from, DEAD_PRIMARY) || (world.progress && from->failures > 0))
         return;
     start_again(from, true);
-    if (from->role != SUCCESSION_LONE || lately)
+    if (from->role != SUCCESSION_STANDALONE || lately)
         start_again(from, false);
 }
 
@@ -263,17 +263,17 @@ static void take_record(const struct state *from)
     struct succession_primary p = primary_of(from, settled);
     struct state s = *from;
 
-    if (!linked(from, CUT_SERVERS))
+    if (!are_linked(from, CUT_SERVERS))
         return;
     if (!succession_replica_record(&r, 1)) {
-        succession_succeed(&p); /* the refusal comes */
+        succession_supersede(&p); /* the refusal is received */
         keep_primary(&s, &p);
         visit(&s);
         return;
     }
     if (from->taken >= from->primary.length || from->restarted)
-        return; /* what was on its way may as well have come before */
-    append(&s.replica, false, from->primary.vacates == from->taken);
+        return; /* equivalent to receiving the message before the restart */
+    append_entry(&s.replica, false, from->primary.vacates == from->taken);
     s.taken++;
     visit(&s);
 }
@@ -286,7 +286,7 @@ static void come_to_replica(const struct state *from, unsigned k)
     bool promotes = w->asks == 2;
 
     if (w->asks == 0 || (k == 0 && from->replica.vacates != NEVER) ||
-        !linked(from, CUT_REPLICA + k))
+        !are_linked(from, CUT_REPLICA + k))
         return;
     if (succession_replica_join(&r, promotes) == SUCCESSION_REFUSED)
         return;
@@ -295,7 +295,7 @@ static void come_to_replica(const struct state *from, unsigned k)
     visit(&s);
     if (!model_lives(from, 1u << k) || w->left)
         return;
-    s.workers[k].at = 1; /* it has its answer */
+    s.workers[k].at = 1; /* it has its reply */
     visit(&s);
 }
 
@@ -304,13 +304,13 @@ static void sum_at_replica(const struct state *from, unsigned k)
     struct state s = *from;
     bool vacant = from->replica.vacates != NEVER;
 
-    if (!from->promoted || from->workers[k].at != 1 || !linked(from, CUT_REPLICA + k) ||
+    if (!from->promoted || from->workers[k].at != 1 || !are_linked(from, CUT_REPLICA + k) ||
         model_steps(&from->workers[k].is) != model_steps(&from->replica) ||
         model_steps(&from->replica) >= world.steps || (k == 0 && vacant))
         return;
     s.replica_sum |= (uint8_t)(1u << k);
     if ((s.replica_sum | vacant) == all_workers(false)) {
-        append(&s.replica, true, false);
+        append_entry(&s.replica, true, false);
         s.replica_sum = 0;
     }
     visit(&s);
@@ -323,7 +323,7 @@ static void vacate_at_replica(const struct state *from)
     if (!world.vacates || !from->promoted || from->replica.vacates != NEVER ||
         !may_suspect(from, 1, CUT_REPLICA))
         return;
-    append(&s.replica, true, true);
+    append_entry(&s.replica, true, true);
     s.replica_sum &= (uint8_t)~1u;
     visit(&s);
 }
@@ -336,7 +336,7 @@ static void answer_from_replica(const struct state *from, unsigned k)
     unsigned end = entries_of(&from->replica, step);
 
     if (!from->promoted || w->at != 1 || end > from->replica.length ||
-        !linked(from, CUT_REPLICA + k) || !model_lives(from, 1u << k))
+        !are_linked(from, CUT_REPLICA + k) || !model_lives(from, 1u << k))
         return;
     w->is = from->replica;
     w->is.length = (uint8_t)end;
@@ -348,13 +348,13 @@ static void answer_from_replica(const struct state *from, unsigned k)
 
 /* ------------------------------------------------------------------ the workers */
 
-/* The primary is lost to this worker, or says that it has been succeeded. */
+/* This worker has lost the primary, or the primary reports that it is superseded. */
 static void leave_primary(const struct state *from, unsigned k)
 {
     struct state s = *from;
     struct worker *w = &s.workers[k];
     struct succession_worker voter = {.vote = (enum succession_vote)w->vote};
-    bool told = from->role == SUCCESSION_SUCCEEDED && linked(from, CUT_PRIMARY + k);
+    bool told = from->role == SUCCESSION_SUPERSEDED && are_linked(from, CUT_PRIMARY + k);
     bool stuck = from->role == SUCCESSION_PROPOSING && w->vote == SUCCESSION_ALONE;
 
     if (w->at != 0 || w->left || !model_lives(from, 1u << k) ||
@@ -407,7 +407,7 @@ void model_fail(const struct state *from)
     for (unsigned i = 0; i < bits; i++) {
         struct state s = *from;
 
-        /* Without its slot being vacated a dead worker ends the job. */
+        /* A dead worker whose session does not end ends the job. */
         if (i < WORKERS_MAX && (i > 0 || !world.vacates))
             continue;
         s.dead = (uint8_t)(1u << i);

@@ -1,15 +1,15 @@
 /*
- * succession_model: a primary, its replica and up to three workers, with the real rules of
- * succession deciding, and all that can happen to them.
+ * succession_model: a model of a primary, its replica and up to three workers that calls the real
+ * functions of succession, with all events that can happen to them.
  *
- * A message is a fact that its sender has made true for good; it is delivered at any later moment,
- * as often as one likes, or never: so losses, delays, repeats, any order, partitions and servers
- * that stop and wake up are all among the runs.  The primary may also die and be started again,
- * with what it left on its disk: its history, who has left and, unless it was alone, no stream to
- * its replica any more.  The replica, started again, is as if it had slept.
+ * A message is a permanent fact of its sender's state; it is delivered at any later time, any
+ * number of times, or never: so losses, delays, repetitions, reordering, partitions and paused
+ * servers are all among the runs.  The primary may also crash and restart from its disk: its
+ * history, the ranks that have left and, unless it was alone, no stream to its replica.  A
+ * restarted replica equals a paused one.
  *
- * A history is made of entries, steps and one change of membership (the slot of worker 0 becomes
- * vacant); each entry is marked with the server that made it.
+ * A history consists of entries: steps and one change of membership (worker 0's session ends); each
+ * entry is marked with the server that created it.
  */
 #ifndef SPARRING_TESTS_COMMON_SUCCESSION_SUCCESSION_MODEL_H
 #define SPARRING_TESTS_COMMON_SUCCESSION_SUCCESSION_MODEL_H
@@ -22,8 +22,8 @@
 #define ENTRIES_MAX (STEPS_MAX + 1)
 #define NEVER       UINT8_MAX
 
-/* One server's history: `length` entries; which are the replica's own, and which, if any, vacates
- * the slot of worker 0. */
+/* One server's history: `length` entries; which of them the replica created, and which one, if any,
+ * ends the session of worker 0. */
 struct history {
     uint8_t length, own, vacates; /* own: mask of entries; vacates: index or NEVER */
 };
@@ -31,21 +31,21 @@ struct history {
 struct worker {
     uint8_t vote;      /* enum succession_vote */
     uint8_t at;        /* 0 the primary, 1 the replica */
-    uint8_t asks;      /* the replica: 1 to follow others, 2 to take over */
-    uint8_t left;      /* in order, behind its last step */
+    uint8_t asks;      /* its request to the replica: 1 to follow others, 2 to take over */
+    uint8_t left;      /* in order, after its last step */
     uint8_t pushed;    /* newest step that it has sent a push of to the primary */
-    struct history is; /* what it has been told */
+    struct history is; /* the history acknowledged to it */
 };
 
 /* Compared as bytes: no padding, nothing but uint8_t.  Masks have one bit per worker. */
 struct state {
     uint8_t role, settled, acknowledged; /* the primary's; acknowledged: entries, by the replica */
-    uint8_t primary_sum;                 /* who has pushed to its next step */
-    uint8_t restarted; /* the primary: it hears its replica no more, but asks it */
-    uint8_t forgot;    /* and that it was alone */
+    uint8_t primary_sum;                 /* mask of workers that have pushed to its next step */
+    uint8_t restarted;    /* the primary: no stream from its replica, but it can query it */
+    uint8_t forgot_alone; /* and that it was alone */
     struct history primary;
     uint8_t promoted, taken; /* the replica's; taken: entries from the primary's records */
-    uint8_t joined;          /* who has come to the replica */
+    uint8_t joined;          /* mask of workers that have joined the replica */
     uint8_t replica_sum;
     struct history replica;
     uint8_t dead;     /* progress: workers; then primary, replica */
@@ -62,8 +62,8 @@ struct state {
 
 struct world {
     unsigned workers, steps;
-    bool vacates;  /* the slot of worker 0 may become vacant */
-    bool progress; /* else safety */
+    bool vacates;  /* the session of worker 0 may end */
+    bool progress; /* false: safety */
 };
 
 extern struct world world;
@@ -71,10 +71,11 @@ extern struct world world;
 /* A state that one event leads to; of the test. */
 void visit(const struct state *s);
 
-/* Nothing has happened yet. */
+/* The initial state. */
 void model_start(struct state *s);
 
-/* Visit whatever one event makes of `from`: what servers and workers do, and what fails. */
+/* Visit every state that one event leads to from `from`: actions of servers and workers, failures.
+ */
 void model_move(const struct state *from);
 void model_fail(const struct state *from);
 
@@ -84,10 +85,10 @@ bool model_lives(const struct state *s, unsigned bit);
 
 unsigned model_steps(const struct history *h);
 
-/* Has `more` all that `less` has, as it has it? */
+/* Is `less` a prefix of `more`? */
 bool model_is_part(const struct history *less, const struct history *more);
 
-/* The vacancy is in force: the replica has it, or nobody else counts. */
+/* The membership change has taken effect: the replica has it, or the primary is alone. */
 bool model_is_vacant(const struct state *s);
 
 #endif

@@ -1,15 +1,13 @@
 /*
- * Every state that a primary, its replica and up to three workers can reach: the model says what
- * can happen (succession_model.h), this is what must hold.
+ * Explores every state that a primary, its replica and up to three workers can reach: the model
+ * defines the events (succession_model.h), this file the invariants.
  *
  * Two explorations:
- *   safety    anybody may believe at any moment that another is lost, right or wrong.  In each
- *             state: never a primary alone beside a promoted replica; what two workers have been
- *             told is one history, of which one may have more than the other; and whoever goes on
- *             has all of it.
- *   progress  at most one failure (a server or worker that dies, a primary that is started again, a
- *             pair that is cut off), and only who is lost is believed to be.  In each state in
- * which nothing happens any more all workers that live have all steps.
+ *   safety    any party may suspect another at any time, rightly or wrongly.  In each state: never
+ * a primary alone beside a promoted replica; the histories acknowledged to two workers are prefixes
+ * of one history; and the server that continues has all of it. progress  at most one failure (a
+ * crashed server or worker, a restarted primary, a disconnected pair), and only lost parties are
+ * suspected.  In each final state all live workers have all steps.
  */
 #include "tests/common/succession/succession_model.h"
 #include "tests/support/support.h"
@@ -20,8 +18,8 @@
 #define STATES_MAX (1u << 22)
 
 static struct explored states;
-static const struct state *origin; /* explored now */
-static bool moved;                 /* something leads from it to another state */
+static const struct state *origin; /* the state being explored */
+static bool moved;                 /* an event leads from it to another state */
 static size_t seen_lone, seen_promoted, seen_both_votes, seen_succeeded, seen_vacant;
 static size_t seen_again; /* alone after a restart */
 
@@ -31,12 +29,12 @@ static void check_safety(const struct state *s)
 {
     const struct history *holder = s->promoted ? &s->replica : &s->primary;
 
-    REQUIRE((s->role != SUCCESSION_LONE && !s->forgot) || !s->promoted);
+    REQUIRE((s->role != SUCCESSION_STANDALONE && !s->forgot_alone) || !s->promoted);
     for (unsigned k = 0; k < world.workers; k++) {
         const struct history *mine = &s->workers[k].is;
 
         REQUIRE(model_is_part(mine, holder));
-        if (s->role != SUCCESSION_LONE && !s->forgot) /* either of them may die */
+        if (s->role != SUCCESSION_STANDALONE && !s->forgot_alone) /* either of them may die */
             REQUIRE(model_is_part(mine, &s->replica));
         for (unsigned other = 0; other < k; other++)
             REQUIRE(model_is_part(mine, &s->workers[other].is) ||
@@ -53,11 +51,11 @@ static void count_state(const struct state *s)
         replica += s->workers[k].vote == SUCCESSION_REPLICA;
     }
     seen_both_votes += alone > 0 && replica > 0;
-    seen_lone += s->role == SUCCESSION_LONE;
+    seen_lone += s->role == SUCCESSION_STANDALONE;
     seen_promoted += s->promoted;
-    seen_succeeded += s->role == SUCCESSION_SUCCEEDED;
+    seen_succeeded += s->role == SUCCESSION_SUPERSEDED;
     seen_vacant += model_is_vacant(s);
-    seen_again += s->restarted && s->role == SUCCESSION_LONE;
+    seen_again += s->restarted && s->role == SUCCESSION_STANDALONE;
 }
 
 void visit(const struct state *s)
@@ -71,7 +69,7 @@ void visit(const struct state *s)
 
 /* ------------------------------------------------------------------ exploring */
 
-/* Nothing more can happen: then all that live and have a slot have all steps. */
+/* In a final state all live workers with a session have all steps. */
 static void check_progress(const struct state *s)
 {
     bool vacant = model_is_vacant(s) || (s->promoted && s->replica.vacates != NEVER);
@@ -146,7 +144,7 @@ START_TEST(test_progress)
 }
 END_TEST
 
-/* What the exploration does not reach: words that were given before. */
+/* Cases that the exploration does not reach: earlier votes. */
 START_TEST(test_votes)
 {
     bool settled[2];
@@ -162,13 +160,13 @@ START_TEST(test_votes)
     ck_assert(!succession_worker_leave(&w));
 
     succession_primary_init(&p, 7, 2, settled);
-    ck_assert(!succession_take_vote(&p, 0, 8)); /* nobody has asked */
+    ck_assert(!succession_count_vote(&p, 0, 8)); /* no vote was requested */
     ck_assert(!succession_lose_replica(&p));
-    ck_assert(!succession_take_vote(&p, 0, 0));
-    ck_assert(!succession_take_vote(&p, 1, 9));
-    ck_assert(!succession_take_vote(&p, 1, 8));
+    ck_assert(!succession_count_vote(&p, 0, 0));
+    ck_assert(!succession_count_vote(&p, 1, 9));
+    ck_assert(!succession_count_vote(&p, 1, 8));
     ck_assert(!succession_may_acknowledge(&p, false));
-    ck_assert(succession_take_vote(&p, 0, 8));
+    ck_assert(succession_count_vote(&p, 0, 8));
     ck_assert(succession_may_acknowledge(&p, false));
     ck_assert_uint_eq(p.epoch, 8);
 }

@@ -1,8 +1,8 @@
 /*
- * Reductions and casts against plain loops that know nothing of blocks, vectors or bit tricks:
- * every type, operation, number of inputs and outputs, at lengths around the vector and block
- * sizes, at any alignment, in place or not; every 16-bit value, and every border between two of
- * them, through the casts of every vector width.
+ * Reductions and casts against plain loops without blocks, vectors or bit operations: every type,
+ * operation, number of inputs and outputs, at lengths around the vector and block sizes, at any
+ * alignment, in place or not; every 16-bit value, and every border between two of them, through the
+ * casts of every vector width.
  */
 #include "common/tensor/reduce.h"
 #include "common/tensor/reduce_kernels.h"
@@ -14,10 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_COUNT  5000 /* several blocks */
-#define MAX_INPUTS 19   /* three loops' worth */
-#define ROOM       (MAX_COUNT + 8)
-#define GUARD      0xa5
+#define MAX_COUNT    5000 /* several blocks */
+#define MAX_INPUTS   19   /* three loops' worth */
+#define BUFFER_COUNT (MAX_COUNT + 8)
+#define GUARD        0xa5
 
 static const struct reduce_kernels *const tables[SIMD_LEVELS] = SIMD_TABLES(reduce_kernels);
 static const enum dtype halves[HALF_COUNT] = {DTYPE_BFLOAT16, DTYPE_FLOAT16};
@@ -136,7 +136,7 @@ static void check_narrow(int level, int type, float value, unsigned wanted)
                      dtype_name(halves[type]), got[0], got[32], wanted);
 }
 
-/* Rounding is monotone, so what happens at and beside the middle of any two neighbours says all. */
+/* Rounding is monotone, so checks at and next to the midpoint of any two neighbours suffice. */
 START_TEST(every_border_rounds_to_even)
 {
     for (int type = 0; type < HALF_COUNT; type++) {
@@ -208,7 +208,7 @@ START_TEST(public_casts_are_the_widest_kernels)
 }
 END_TEST
 
-/* ---- reductions by the book, one element at a time ---- */
+/* ---- reference reductions, one element at a time ---- */
 
 union element {
     float f32;
@@ -218,7 +218,7 @@ union element {
     uint16_t half;
 };
 
-static union element get(enum dtype dtype, const unsigned char *array, size_t i)
+static union element load_element(enum dtype dtype, const unsigned char *array, size_t i)
 {
     union element e = {.i64 = 0};
 
@@ -275,8 +275,8 @@ static float float_term(enum dtype dtype, union element e)
     return widen_model(dtype == DTYPE_FLOAT16 ? HALF_FLOAT16 : HALF_BFLOAT16, e.half);
 }
 
-static union element model(const struct reduction *r, const unsigned char *const *inputs,
-                           size_t input_count, size_t i)
+static union element reduce_element(const struct reduction *r, const unsigned char *const *inputs,
+                                    size_t input_count, size_t i)
 {
     union element result = {.i64 = 0};
     float f32 = 0;
@@ -284,7 +284,7 @@ static union element model(const struct reduction *r, const unsigned char *const
     int64_t integer = 0;
 
     for (size_t k = 0; k < input_count; k++) {
-        union element e = get(r->dtype, inputs[k], i);
+        union element e = load_element(r->dtype, inputs[k], i);
         int64_t value = r->dtype == DTYPE_INT32 ? e.i32 : e.i64;
         float f = float_term(r->dtype, e) * (r->factors ? (float)r->factors[k] : 1.0f);
         double d = e.f64 * (r->factors ? r->factors[k] : 1.0);
@@ -310,7 +310,7 @@ static union element model(const struct reduction *r, const unsigned char *const
     return result;
 }
 
-static bool same(enum dtype dtype, union element a, union element b)
+static bool same_element(enum dtype dtype, union element a, union element b)
 {
     if (dtype == DTYPE_FLOAT32)
         return same_float(a.f32, b.f32);
@@ -326,8 +326,8 @@ static bool same(enum dtype dtype, union element a, union element b)
 
 /* ---- fresh inputs ---- */
 
-static unsigned char arrays[MAX_INPUTS + 4][ROOM * sizeof(double)];
-static unsigned char before[MAX_INPUTS + 4][ROOM * sizeof(double)];
+static unsigned char arrays[MAX_INPUTS + 4][BUFFER_COUNT * sizeof(double)];
+static unsigned char before[MAX_INPUTS + 4][BUFFER_COUNT * sizeof(double)];
 
 /* Values of mixed magnitude, whose sums show order and rounding, some special ones, and for
  * integers any bits. */
@@ -384,9 +384,9 @@ static void check_shape(const struct reduction *r, struct shape s)
     reduce_arrays(r, out, s.outputs, in, s.inputs, s.count);
     for (size_t k = 0; k < s.outputs; k++) {
         for (size_t i = 0; i < s.count; i++) {
-            union element wanted = model(r, model_in, s.inputs, i);
+            union element wanted = reduce_element(r, model_in, s.inputs, i);
 
-            if (!same(r->dtype, get(r->dtype, out[k], i), wanted))
+            if (!same_element(r->dtype, load_element(r->dtype, out[k], i), wanted))
                 ck_abort_msg("%s %s, %zu inputs, output %zu of %zu, count %zu: element %zu",
                              dtype_name(r->dtype), reduce_op_name(r->op), s.inputs, k, s.outputs,
                              s.count, i);
@@ -448,10 +448,10 @@ END_TEST
 
 /* ---- the vector widths agree ---- */
 
-/* Scribble over `got`, run, and compare with the baseline's bytes. */
+/* Overwrite `got`, run, and compare with the baseline's bytes. */
 START_TEST(widths_agree)
 {
-    static float in[REDUCE_FAN][ROOM], wanted[ROOM], got[ROOM];
+    static float in[REDUCE_FAN][BUFFER_COUNT], wanted[BUFFER_COUNT], got[BUFFER_COUNT];
     const float *pointers[REDUCE_FAN];
     float factors[REDUCE_FAN];
 
@@ -462,7 +462,7 @@ START_TEST(widths_agree)
         for (size_t k = 0; k < REDUCE_FAN; k++) {
             factors[k] = (float)support_random();
             pointers[k] = in[k] + k % 3;
-            for (size_t i = 0; i < ROOM; i++)
+            for (size_t i = 0; i < BUFFER_COUNT; i++)
                 in[k][i] = (float)ldexp(support_random() - 0.5, (int)(support_random() * 20));
         }
         memset(wanted, GUARD, sizeof(wanted));
@@ -502,7 +502,8 @@ START_TEST(scale_and_into)
         memcpy(before, arrays, sizeof(arrays));
         reduce_into(&r, arrays[0], arrays[1], count);
         for (size_t i = 0; i < count; i++)
-            ck_assert(same(r.dtype, get(r.dtype, arrays[0], i), model(&r, inputs, 2, i)));
+            ck_assert(same_element(r.dtype, load_element(r.dtype, arrays[0], i),
+                                   reduce_element(&r, inputs, 2, i)));
         ck_assert_mem_eq(arrays[1], before[1], sizeof(arrays[1]));
         if (!dtype_is_float(r.dtype))
             continue;
@@ -510,7 +511,8 @@ START_TEST(scale_and_into)
         r.factors = &factor;
         reduce_scale(r.dtype, arrays[1], factor, count);
         for (size_t i = 0; i < count; i++)
-            ck_assert(same(r.dtype, get(r.dtype, arrays[1], i), model(&r, &inputs[1], 1, i)));
+            ck_assert(same_element(r.dtype, load_element(r.dtype, arrays[1], i),
+                                   reduce_element(&r, &inputs[1], 1, i)));
     }
 }
 END_TEST

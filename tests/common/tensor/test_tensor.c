@@ -9,7 +9,7 @@
 
 static struct error err;
 
-static void add(struct tensor_table *t, const char *name, size_t rows, size_t columns)
+static void add_view(struct tensor_table *t, const char *name, size_t rows, size_t columns)
 {
     size_t shape[2] = {rows, columns};
 
@@ -20,10 +20,10 @@ START_TEST(test_layout_is_reversed_and_packed)
 {
     struct tensor_table t = {0};
 
-    add(&t, "fc1.weight", 128, 784);
-    add(&t, "fc1.bias", 128, 0);
-    add(&t, "fc2.weight", 10, 128);
-    add(&t, "fc2.bias", 10, 0);
+    add_view(&t, "fc1.weight", 128, 784);
+    add_view(&t, "fc1.bias", 128, 0);
+    add_view(&t, "fc2.weight", 10, 128);
+    add_view(&t, "fc2.bias", 10, 0);
     tensor_table_layout(&t);
     ck_assert_uint_eq(t.count, 784 * 128 + 128 + 1280 + 10);
     ck_assert_uint_eq(tensor_table_find(&t, "fc2.bias")->offset, 0);
@@ -48,7 +48,7 @@ START_TEST(test_growth)
 
     for (size_t i = 0; i < 100; i++) {
         (void)snprintf(name, sizeof(name), "t%zu", i);
-        add(&t, name, 1 + i, 0);
+        add_view(&t, name, 1 + i, 0);
     }
     tensor_table_layout(&t);
     for (size_t i = 100; i-- > 0;) {
@@ -73,7 +73,7 @@ START_TEST(test_scalar)
 }
 END_TEST
 
-START_TEST(test_refused_views)
+START_TEST(test_invalid_views)
 {
     static const size_t huge[] = {SIZE_MAX / 2, 3};
     static const size_t half[] = {SIZE_MAX / 8};
@@ -84,7 +84,7 @@ START_TEST(test_refused_views)
 
     memset(long_name, 'n', TENSOR_NAME_MAX);
     long_name[TENSOR_NAME_MAX] = '\0';
-    add(&t, "w", 2, 2);
+    add_view(&t, "w", 2, 2);
     assert_fails(tensor_table_add(&t, "w", 1, ones, &err), STATUS_EXISTS, "'w'");
     assert_fails(tensor_table_add(&t, "", 1, ones, &err), STATUS_INVALID, "0 bytes");
     assert_fails(tensor_table_add(&t, long_name, 1, ones, &err), STATUS_INVALID, "64 bytes");
@@ -124,7 +124,8 @@ END_TEST
 
 /* ---- bucket plan ---- */
 
-static void plan(const struct tensor_table *t, size_t first, size_t cap, struct bucket_plan *ret)
+static void make_plan(const struct tensor_table *t, size_t first, size_t cap,
+                      struct bucket_plan *ret)
 {
     assert_ok(bucket_plan_make(t, first, cap, ret, &err));
 }
@@ -136,25 +137,25 @@ START_TEST(test_plan_of_a_model)
     struct tensor_table t = {0};
     struct bucket_plan p = {0};
 
-    add(&t, "fc1.weight", 1024, 784);
-    add(&t, "fc1.bias", 1024, 0);
-    add(&t, "fc2.weight", 1024, 1024);
-    add(&t, "fc2.bias", 1024, 0);
-    add(&t, "fc3.weight", 10, 1024);
-    add(&t, "fc3.bias", 10, 0);
+    add_view(&t, "fc1.weight", 1024, 784);
+    add_view(&t, "fc1.bias", 1024, 0);
+    add_view(&t, "fc2.weight", 1024, 1024);
+    add_view(&t, "fc2.bias", 1024, 0);
+    add_view(&t, "fc3.weight", 10, 1024);
+    add_view(&t, "fc3.bias", 10, 0);
     tensor_table_layout(&t);
-    plan(&t, 1u << 20, 25u << 20, &p);
+    make_plan(&t, 1u << 20, 25u << 20, &p);
     ck_assert_uint_eq(p.length, 2);
     ck_assert_uint_eq(p.buckets[0].offset, 0);
     ck_assert_uint_eq(p.buckets[0].count, 10 + 10240 + 1024 + 1048576);
     ck_assert_uint_eq(p.buckets[1].offset, p.buckets[0].count);
     ck_assert_uint_eq(p.buckets[1].count, 1024 + 784 * 1024);
     bucket_plan_release(&p);
-    plan(&t, SIZE_MAX, SIZE_MAX, &p); /* one bucket for all */
+    make_plan(&t, SIZE_MAX, SIZE_MAX, &p); /* one bucket for all */
     ck_assert_uint_eq(p.length, 1);
     ck_assert_uint_eq(p.buckets[0].count, t.count);
     bucket_plan_release(&p);
-    plan(&t, 0, 0, &p); /* one bucket per view */
+    make_plan(&t, 0, 0, &p); /* one bucket per view */
     ck_assert_uint_eq(p.length, 6);
     bucket_plan_release(&p);
     bucket_plan_release(NULL);
@@ -168,13 +169,13 @@ START_TEST(test_plan_closes_on_the_limit)
     struct tensor_table t = {0};
     struct bucket_plan p = {0};
 
-    add(&t, "a", 4, 0);
-    add(&t, "b", 4, 0);
+    add_view(&t, "a", 4, 0);
+    add_view(&t, "b", 4, 0);
     tensor_table_layout(&t);
-    plan(&t, 16, 16, &p);
+    make_plan(&t, 16, 16, &p);
     ck_assert_uint_eq(p.length, 2);
     bucket_plan_release(&p);
-    plan(&t, 17, 16, &p);
+    make_plan(&t, 17, 16, &p);
     ck_assert_uint_eq(p.length, 1);
     bucket_plan_release(&p);
     tensor_table_release(&t);
@@ -186,7 +187,7 @@ START_TEST(test_plan_of_an_empty_table)
     struct tensor_table t = {0};
     struct bucket_plan p = {0};
 
-    plan(&t, 1, 1, &p);
+    make_plan(&t, 1, 1, &p);
     ck_assert_uint_eq(p.length, 0);
     bucket_plan_release(&p);
 }
@@ -234,10 +235,10 @@ START_TEST(test_plan_of_random_tables)
 
         for (size_t i = 0; i < views; i++) {
             (void)snprintf(name, sizeof(name), "t%zu", i);
-            add(&t, name, 1 + random_below(700), 0);
+            add_view(&t, name, 1 + random_below(700), 0);
         }
         tensor_table_layout(&t);
-        plan(&t, first, cap, &p);
+        make_plan(&t, first, cap, &p);
         check_plan(&t, first, cap, &p);
         bucket_plan_release(&p);
         tensor_table_release(&t);
@@ -254,7 +255,7 @@ int main(void)
     tcase_add_test(table, test_layout_is_reversed_and_packed);
     tcase_add_test(table, test_growth);
     tcase_add_test(table, test_scalar);
-    tcase_add_test(table, test_refused_views);
+    tcase_add_test(table, test_invalid_views);
     tcase_add_test(table, test_failing_allocation);
     suite_add_tcase(suite, table);
     tcase_add_test(buckets, test_plan_of_a_model);

@@ -1,6 +1,6 @@
 /*
  * Every width of the element-wise kernels against plain loops: equal bits at every length around
- * the vector sizes, at any alignment, in place or not, and nothing written behind the end.
+ * the vector sizes, at any alignment, in place or not, and nothing written past the end.
  */
 #include "common/tensor/tensor.h"
 #include "common/tensor/vector_kernels.h"
@@ -33,7 +33,7 @@ static float random_float(void)
     return ldexpf((float)(pick - 0.5), (int)(support_random() * 24.0) - 12);
 }
 
-static void fill(void)
+static void fill_random(void)
 {
     for (size_t k = 0; k < SOURCES; k++)
         for (size_t i = 0; i < MAX_COUNT + 8; i++)
@@ -49,8 +49,8 @@ static bool same_bits(float a, float b)
     return bits[0] == bits[1] || (isnan(a) && isnan(b));
 }
 
-/* Check notes every assertion in a file, so the loops compare first. */
-static void check(size_t count, size_t shift, const char *what, int level)
+/* Check writes every assertion to a file, so the loops compare first. */
+static void check_result(size_t count, size_t shift, const char *what, int level)
 {
     for (size_t i = 0; i < MAX_COUNT + 8; i++) {
         bool inside = i >= shift && i < shift + count;
@@ -62,7 +62,7 @@ static void check(size_t count, size_t shift, const char *what, int level)
     }
 }
 
-static void guard(void)
+static void fill_guard(void)
 {
     for (size_t i = 0; i < MAX_COUNT + 8; i++)
         got[i] = GUARD;
@@ -82,15 +82,15 @@ START_TEST(test_add_to)
         size_t count = length_of(round);
         size_t shift = (size_t)round % 5;
 
-        fill();
-        guard();
+        fill_random();
+        fill_guard();
         for (size_t i = 0; i < count; i++)
             wanted[shift + i] = in[0][i] + in[1][i + 1];
         k->add_to(got + shift, in[0], in[1] + 1, count);
-        check(count, shift, "add_to", _i);
+        check_result(count, shift, "add_to", _i);
         memcpy(got + shift, in[0], count * sizeof(float)); /* in place */
         k->add_to(got + shift, got + shift, in[1] + 1, count);
-        check(count, shift, "add_to in place", _i);
+        check_result(count, shift, "add_to in place", _i);
     }
 }
 END_TEST
@@ -104,15 +104,15 @@ START_TEST(test_scale_to)
         size_t shift = (size_t)round % 5;
         float factor = random_float();
 
-        fill();
-        guard();
+        fill_random();
+        fill_guard();
         for (size_t i = 0; i < count; i++)
             wanted[shift + i] = in[0][i + 3] * factor;
         k->scale_to(got + shift, in[0] + 3, factor, count);
-        check(count, shift, "scale_to", _i);
+        check_result(count, shift, "scale_to", _i);
         memcpy(got + shift, in[0] + 3, count * sizeof(float));
         k->scale_to(got + shift, got + shift, factor, count);
-        check(count, shift, "scale_to in place", _i);
+        check_result(count, shift, "scale_to in place", _i);
     }
 }
 END_TEST
@@ -128,8 +128,8 @@ START_TEST(test_sum)
         size_t own = (size_t)(support_random() * (double)sources);
         const float *src[SOURCES];
 
-        fill();
-        guard();
+        fill_random();
+        fill_guard();
         for (size_t s = 0; s < sources; s++)
             src[s] = in[s] + s;
         for (size_t i = 0; i < count; i++) {
@@ -138,11 +138,11 @@ START_TEST(test_sum)
                 wanted[i] += src[s][i];
         }
         k->sum(got, src, sources, count);
-        check(count, 0, "sum", _i);
+        check_result(count, 0, "sum", _i);
         memcpy(got, src[own], count * sizeof(float));
         src[own] = got;
         k->sum(got, src, sources, count);
-        check(count, 0, "sum in place", _i);
+        check_result(count, 0, "sum in place", _i);
     }
 }
 END_TEST
@@ -156,14 +156,14 @@ START_TEST(test_add_bytes)
         size_t count = length_of(round);
         size_t shift = (size_t)round % 7; /* bytes: unaligned */
 
-        fill();
-        guard();
+        fill_random();
+        fill_guard();
         memcpy(bytes + shift, in[0], count * sizeof(float));
         memcpy(got, in[1], count * sizeof(float));
         for (size_t i = 0; i < count; i++)
             wanted[i] = in[1][i] + in[0][i];
         k->add_bytes(got, bytes + shift, count);
-        check(count, 0, "add_bytes", _i);
+        check_result(count, 0, "add_bytes", _i);
     }
 }
 END_TEST
@@ -179,13 +179,13 @@ START_TEST(test_scaled_bytes)
         size_t count = length_of(round);
         size_t shift = (size_t)round % 7;
 
-        fill();
-        guard();
+        fill_random();
+        fill_guard();
         memcpy(bytes + shift, in[0], count * sizeof(float));
         for (size_t i = 0; i < count; i++)
             wanted[i] = in[0][i] * third;
         k->scale_bytes(got, bytes + shift, third, count);
-        check(count, 0, "scale_bytes", _i);
+        check_result(count, 0, "scale_bytes", _i);
         memcpy(got, in[1], count * sizeof(float));
         for (size_t i = 0; i < count; i++) {
             volatile float product = in[0][i] * third;
@@ -193,7 +193,7 @@ START_TEST(test_scaled_bytes)
             wanted[i] = in[1][i] + product;
         }
         k->add_scaled_bytes(got, bytes + shift, third, count);
-        check(count, 0, "add_scaled_bytes", _i);
+        check_result(count, 0, "add_scaled_bytes", _i);
     }
 }
 END_TEST
@@ -208,7 +208,7 @@ START_TEST(test_divide_uint8)
         size_t count = length_of(round);
         size_t shift = (size_t)round % 7;
 
-        guard();
+        fill_guard();
         for (size_t i = 0; i < count; i++) {
             volatile float value = (float)(uint8_t)(i + (size_t)round);
 
@@ -216,7 +216,7 @@ START_TEST(test_divide_uint8)
             wanted[i] = value / 255.0f;
         }
         k->divide_uint8(got, bytes + shift, 255.0f, count);
-        check(count, 0, "divide_uint8", _i);
+        check_result(count, 0, "divide_uint8", _i);
     }
 }
 END_TEST

@@ -1,5 +1,5 @@
 /*
- * test_wire: every message there and back, at its largest, too.  What unpacking must refuse is in
+ * test_wire: every message packed and unpacked, also at its largest.  Malformed messages are in
  * test_wire_hostile.c.
  */
 #include "tests/common/wire/wire_example.h"
@@ -34,7 +34,7 @@ static void check_session(const struct join_request *got, const struct join_requ
     ck_assert_str_eq(got->arena, m->arena);
 }
 
-START_TEST(join_request_there_and_back)
+START_TEST(join_request_round_trips)
 {
     struct join_request m = example_join();
     struct join_request got = {0};
@@ -65,7 +65,7 @@ START_TEST(join_request_there_and_back)
 }
 END_TEST
 
-START_TEST(join_reply_there_and_back)
+START_TEST(join_reply_round_trips)
 {
     uint32_t partitions[] = {0, 7, 300, UINT32_MAX};
     struct join_reply m = {.partition_count = 301,
@@ -102,23 +102,23 @@ START_TEST(join_reply_there_and_back)
 }
 END_TEST
 
-START_TEST(beat_there_and_back)
+START_TEST(heartbeat_round_trips)
 {
-    struct beat m = {.session = 1ull << 63,
-                     .rank = UINT32_MAX,
-                     .count = UINT64_MAX,
-                     .epoch = UINT64_MAX,
-                     .propose_epoch = UINT64_MAX,
-                     .vote_epoch = UINT64_MAX,
-                     .waiting_ms = UINT32_MAX,
-                     .connection = UINT64_MAX,
-                     .lane = UINT32_MAX};
-    struct beat got;
-    uint8_t bytes[WIRE_BEAT_MAX];
+    struct heartbeat m = {.session = 1ull << 63,
+                          .rank = UINT32_MAX,
+                          .count = UINT64_MAX,
+                          .epoch = UINT64_MAX,
+                          .propose_epoch = UINT64_MAX,
+                          .vote_epoch = UINT64_MAX,
+                          .waiting_ms = UINT32_MAX,
+                          .connection = UINT64_MAX,
+                          .lane = UINT32_MAX};
+    struct heartbeat got;
+    uint8_t bytes[WIRE_HEARTBEAT_MAX];
 
     memset(m.job, 'j', sizeof(m.job) - 1); /* the largest there is */
     memset(m.reason, 'r', sizeof(m.reason) - 1);
-    assert_ok(wire_unpack_beat(bytes, wire_pack_beat(&m, bytes), &got, &err));
+    assert_ok(wire_unpack_heartbeat(bytes, wire_pack_heartbeat(&m, bytes), &got, &err));
     ck_assert_str_eq(got.job, m.job);
     ck_assert_str_eq(got.reason, m.reason);
     ck_assert_uint_eq(got.session, m.session);
@@ -133,8 +133,8 @@ START_TEST(beat_there_and_back)
 }
 END_TEST
 
-/* The largest head fits, too. */
-START_TEST(record_there_and_back)
+/* The largest head fits too. */
+START_TEST(record_round_trips)
 {
     static uint8_t head[WIRE_RECORD_MAX];
     static uint64_t most[WIRE_RANKS_MAX];
@@ -186,7 +186,7 @@ START_TEST(record_there_and_back)
 }
 END_TEST
 
-START_TEST(terms_there_and_back)
+START_TEST(terms_round_trip)
 {
     struct join_request terms = example_join();
     uint64_t sessions[2] = {UINT64_MAX, 3};
@@ -211,7 +211,7 @@ START_TEST(terms_there_and_back)
     check_session(got.terms, &terms);
     wire_release_record(&got);
     wire_release_record(&got);
-    terms.replica[0] = '\n'; /* found in the packed bytes, and replaced by what is no text */
+    terms.replica[0] = '\n'; /* found in the packed bytes, and replaced by invalid UTF-8 */
     assert_ok(wire_pack_terms(&m, &bytes, &size, &err));
     for (size_t i = 0; i + 4 < size; i++)
         if (memcmp(bytes + i, "\n::1", 4) == 0)
@@ -229,7 +229,7 @@ START_TEST(terms_there_and_back)
 }
 END_TEST
 
-START_TEST(record_reply_there_and_back)
+START_TEST(record_reply_round_trips)
 {
     struct record_reply m = {
         .partition = UINT32_MAX, .sequence = UINT64_MAX, .epoch = UINT64_MAX, .superseded = 1};
@@ -257,7 +257,7 @@ START_TEST(largest_chunk_head_fits)
                              .flags = UINT32_MAX,
                              .session = UINT64_MAX,
                              .lane = UINT32_MAX,
-                             .place = UINT64_MAX,
+                             .offset = UINT64_MAX,
                              .connection = UINT64_MAX};
     struct chunk_header got;
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
@@ -267,7 +267,7 @@ START_TEST(largest_chunk_head_fits)
     assert_ok(wire_unpack_chunk(head, size, &got, &err));
     ck_assert_uint_eq(got.session, m.session);
     ck_assert_uint_eq(got.lane, m.lane);
-    ck_assert_uint_eq(got.place, m.place);
+    ck_assert_uint_eq(got.offset, m.offset);
     ck_assert_uint_eq(got.connection, m.connection);
     ck_assert_uint_eq(got.flags, m.flags);
 }
@@ -280,7 +280,7 @@ START_TEST(leave_reason_may_be_cut_inside_a_letter)
     uint8_t *bytes;
     size_t size;
 
-    m.reason[strlen(m.reason) - 1] = '\0'; /* as a full buffer cuts it */
+    m.reason[strlen(m.reason) - 1] = '\0'; /* as when it is cut to a full buffer */
     assert_ok(wire_pack_leave_request(&m, &bytes, &size, &err));
     assert_ok(wire_unpack_leave_request(bytes, size, &got, &err));
     ck_assert_str_eq(got.reason, "disk '/");
@@ -317,7 +317,7 @@ START_TEST(lost_rank_is_found)
 }
 END_TEST
 
-START_TEST(store_messages_there_and_back)
+START_TEST(store_messages_round_trip)
 {
     char key[] = "g/key";
     char first[] = "a";
@@ -348,7 +348,7 @@ START_TEST(store_messages_there_and_back)
     ck_assert_str_eq(got.key, key);
     ck_assert_uint_eq(got.value_size, 3);
     ck_assert_mem_eq(got.value, value, 3);
-    ck_assert_uint_eq(got.value[3], 0); /* a NUL behind it */
+    ck_assert_uint_eq(got.value[3], 0); /* a NUL after it */
     ck_assert_uint_eq(got.expected_size, 0);
     ck_assert_int_eq(got.delta, INT64_MIN);
     ck_assert_int_eq(got.timeout_ms, -1);
@@ -373,17 +373,17 @@ int main(void)
     TCase *tests = tcase_create("wire");
 
     tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, join_request_there_and_back);
-    tcase_add_test(tests, join_reply_there_and_back);
-    tcase_add_test(tests, beat_there_and_back);
-    tcase_add_test(tests, record_there_and_back);
-    tcase_add_test(tests, terms_there_and_back);
-    tcase_add_test(tests, record_reply_there_and_back);
+    tcase_add_test(tests, join_request_round_trips);
+    tcase_add_test(tests, join_reply_round_trips);
+    tcase_add_test(tests, heartbeat_round_trips);
+    tcase_add_test(tests, record_round_trips);
+    tcase_add_test(tests, terms_round_trip);
+    tcase_add_test(tests, record_reply_round_trips);
     tcase_add_test(tests, largest_chunk_head_fits);
     tcase_add_test(tests, leave_reason_may_be_cut_inside_a_letter);
     tcase_add_test(tests, leave_reason_is_one_line);
     tcase_add_test(tests, lost_rank_is_found);
-    tcase_add_test(tests, store_messages_there_and_back);
+    tcase_add_test(tests, store_messages_round_trip);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

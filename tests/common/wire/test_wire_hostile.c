@@ -1,6 +1,6 @@
 /*
- * test_wire_hostile: what unpacking must refuse, and survive: cut and mutated bytes, bad strings,
- * values outside their range, memory bombs, no memory.
+ * test_wire_hostile: unpacking must fail safely: truncated and mutated bytes, bad strings, values
+ * outside their range, memory bombs, failed allocations.
  */
 #include "common/base/memory.h"
 #include "common/protobuf/unpack.h"
@@ -14,13 +14,13 @@
 
 static struct error err;
 
-/* Unpack as every kind of message; whatever happens, nothing leaks and nothing is touched outside.
+/* Unpack as every kind of message: nothing leaks, and nothing outside is accessed.
  */
 static unsigned unpack_all(const uint8_t *bytes, size_t size)
 {
     uint8_t *exact = malloc(size ? size : 1); /* exact: ASan sees one byte too far */
     struct chunk_header chunk;
-    struct beat beat;
+    struct heartbeat heartbeat;
     struct join_request join = {0};
     struct join_reply reply = {0};
     struct leave_request leave = {0};
@@ -33,7 +33,7 @@ static unsigned unpack_all(const uint8_t *bytes, size_t size)
     if (size > 0)
         memcpy(exact, bytes, size);
     accepted += wire_unpack_chunk(exact, size, &chunk, &err) == STATUS_OK;
-    accepted += wire_unpack_beat(exact, size, &beat, &err) == STATUS_OK;
+    accepted += wire_unpack_heartbeat(exact, size, &heartbeat, &err) == STATUS_OK;
     accepted += wire_unpack_join_request(exact, size, &join, &err) == STATUS_OK;
     accepted += wire_unpack_join_reply(exact, size, &reply, &err) == STATUS_OK;
     accepted += wire_unpack_leave_request(exact, size, &leave, &err) == STATUS_OK;
@@ -50,7 +50,7 @@ static unsigned unpack_all(const uint8_t *bytes, size_t size)
     return accepted;
 }
 
-START_TEST(mutated_messages_do_no_harm)
+START_TEST(mutated_messages_are_handled_safely)
 {
     struct join_request m = example_join();
     uint8_t *bytes;
@@ -241,7 +241,7 @@ int main(void)
     TCase *tests = tcase_create("hostile");
 
     tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, mutated_messages_do_no_harm);
+    tcase_add_test(tests, mutated_messages_are_handled_safely);
     tcase_add_test(tests, strings_are_checked);
     tcase_add_test(tests, values_outside_their_range_are_refused);
     tcase_add_test(tests, texts_and_messages_have_limits);

@@ -1,5 +1,5 @@
 /*
- * wire_example: messages that the tests of wire start from.
+ * wire_example: example messages for the tests of wire.
  */
 #ifndef SPARRING_TESTS_COMMON_WIRE_WIRE_EXAMPLE_H
 #define SPARRING_TESTS_COMMON_WIRE_WIRE_EXAMPLE_H

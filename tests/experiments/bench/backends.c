@@ -1,3 +1,4 @@
+/* backends: looks a name up in collective_backends(). */
 #include "tests/experiments/bench/backends.h"
 
 #include "common/collective/collective.h"

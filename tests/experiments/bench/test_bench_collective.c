@@ -1,6 +1,6 @@
 /*
- * `sparring bench all_reduce` and the other collectives: small runs as a user starts them, in
- * namespaces, with results that are spoilt, and the values that make every result exact.  Deaths of
+ * `sparring bench all_reduce` and the other collectives: small runs from the command line, runs in
+ * namespaces, runs with corrupted results, and the values that make every result exact.  Killed
  * ranks and parents: test_bench_deaths.c.
  */
 #include "tests/experiments/bench/backends.h"
@@ -17,10 +17,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WAIT_MS        200000 /* for what must come */
+#define WAIT_MS        200000 /* longest wait for a process */
 #define TEST_TIMEOUT_S 240
 
-static double number(const json_t *row, const char *name)
+static double number_of(const json_t *row, const char *name)
 {
     const json_t *value = json_object_get(row, name);
 
@@ -30,18 +30,18 @@ static double number(const json_t *row, const char *name)
 
 static void check_row(const json_t *row, const char *backend, double factor)
 {
-    double time_us = number(row, "time_us");
+    double time_us = number_of(row, "time_us");
 
     ck_assert_pstr_eq(json_string_value(json_object_get(row, "backend")), backend);
     ck_assert_double_gt(time_us, 0);
-    ck_assert_double_le(number(row, "time_us_min"), time_us);
-    ck_assert_double_ge(number(row, "time_us_max"), time_us);
-    ck_assert_double_eq_tol(number(row, "algbw") * time_us, number(row, "bytes") * 1e-3,
-                            1e-6 * number(row, "bytes"));
+    ck_assert_double_le(number_of(row, "time_us_min"), time_us);
+    ck_assert_double_ge(number_of(row, "time_us_max"), time_us);
+    ck_assert_double_eq_tol(number_of(row, "algbw") * time_us, number_of(row, "bytes") * 1e-3,
+                            1e-6 * number_of(row, "bytes"));
     if (strncmp(backend, "ceiling", 7) == 0)
         return;
-    ck_assert_double_eq_tol(number(row, "busbw") / number(row, "algbw"), factor, 1e-6);
-    ck_assert(number(row, "wrong") == 0);
+    ck_assert_double_eq_tol(number_of(row, "busbw") / number_of(row, "algbw"), factor, 1e-6);
+    ck_assert(number_of(row, "wrong") == 0);
 }
 
 /* Rows of one backend and placement, in their order. */
@@ -114,17 +114,17 @@ START_TEST(the_file_has_the_keys_of_nccl_tests)
                       "no %s in config", config_keys[i]);
     ck_assert_uint_eq(json_array_size(json_object_get(report, "devices")), 2);
     result = json_array_get(json_object_get(report, "results"), 0);
-    ck_assert(number(result, "size") == 4096 && number(result, "count") == 512);
-    ck_assert_double_gt(number(json_object_get(result, "in_place"), "bus_bw"), 0);
+    ck_assert(number_of(result, "size") == 4096 && number_of(result, "count") == 512);
+    ck_assert_double_gt(number_of(json_object_get(result, "in_place"), "bus_bw"), 0);
     ck_assert_pstr_eq(
         json_string_value(json_object_get(json_object_get(result, "out_of_place"), "nwrong")), "0");
     result = json_object_get(result, "out_of_place_per_iter");
     times = json_object_get(result, "times_us");
     ck_assert_uint_eq(json_array_size(times), 3 * 5);
-    ck_assert_double_eq_tol(json_number_value(json_array_get(times, 14)), number(result, "max_us"),
-                            1e-3 * number(result, "max_us"));
-    ck_assert_double_le(number(result, "min_us"), number(result, "p50_us"));
-    ck_assert_double_le(number(result, "p50_us"), number(result, "p99_us"));
+    ck_assert_double_eq_tol(json_number_value(json_array_get(times, 14)),
+                            number_of(result, "max_us"), 1e-3 * number_of(result, "max_us"));
+    ck_assert_double_le(number_of(result, "min_us"), number_of(result, "p50_us"));
+    ck_assert_double_le(number_of(result, "p50_us"), number_of(result, "p99_us"));
     json_decref(report);
 }
 END_TEST
@@ -164,7 +164,7 @@ START_TEST(collectives_are_right)
 }
 END_TEST
 
-/* Open MPI leaves memory behind, in plug-ins that are gone when the leaks are listed. */
+/* Open MPI leaks memory in plug-ins that are unloaded when the leaks are listed. */
 static const char *const mpi_leaks[] = {"ASAN_OPTIONS=detect_leaks=0", NULL};
 
 START_TEST(mpirun_starts_the_ranks)
@@ -188,7 +188,7 @@ START_TEST(mpirun_starts_the_ranks)
 }
 END_TEST
 
-START_TEST(bad_words_are_refused)
+START_TEST(bad_options_are_refused)
 {
     static const char *const bad[][3] = {
         {"--backend", "rong", "no backend 'rong'"},
@@ -259,7 +259,7 @@ static char *const *mutable(const char *const *words)
     return w.to;
 }
 
-static float fold(enum reduce_op op, float a, float b)
+static float reduce_two(enum reduce_op op, float a, float b)
 {
     switch (op) {
     case REDUCE_PROD:
@@ -273,7 +273,7 @@ static float fold(enum reduce_op op, float a, float b)
     }
 }
 
-/* One element as a chain of ranks makes it, rounded to bfloat16 at every hop. */
+/* One element reduced along a chain of ranks, rounded to bfloat16 at every hop. */
 static void check_chain(const struct sweep_values *v, size_t i, bool ascending)
 {
     uint16_t rounded = 0;
@@ -287,14 +287,14 @@ static void check_chain(const struct sweep_values *v, size_t i, bool ascending)
             mine *= 1 / (float)v->world_size;
         if (v->op == REDUCE_PREMUL_SUM)
             mine *= (float)sweep_factor(rank);
-        all = hop == 0 ? mine : fold(v->op, all, mine);
+        all = hop == 0 ? mine : reduce_two(v->op, all, mine);
         cast_from_float32(DTYPE_BFLOAT16, &rounded, &all, 1);
         cast_to_float32(DTYPE_BFLOAT16, &all, &rounded, 1);
     }
     ck_assert_uint_eq(sweep_values_wrong(v, &rounded, v->world_size, i, 1), 0);
 }
 
-/* The tables against sums made here, with every type and operation and awkward numbers of ranks. */
+/* The tables against reductions computed here, with every operation and odd numbers of ranks. */
 START_TEST(values_are_exact_in_any_order)
 {
     static const unsigned worlds[] = {2, 3, 7, 16, 64};
@@ -334,16 +334,16 @@ START_TEST(wrong_elements_are_counted)
 }
 END_TEST
 
-/* Read by the ranks that the next test starts: this program again. */
-static void spoil(void *output, size_t bytes)
+/* Used by the rank processes of the next test, which run this program again. */
+static void corrupt(void *output, size_t bytes)
 {
     if (bytes > 0)
         ((unsigned char *)output)[bytes / 2] ^= 0x10;
 }
 
-static void forget(void *context, const struct sweep_record *record, const double *times)
+static void add_table_row(void *context, const struct sweep_result *result, const double *times)
 {
-    sweep_table_add(context, record, times);
+    sweep_table_add(context, result, times);
 }
 
 START_TEST(wrong_elements_fail_the_bench)
@@ -363,7 +363,7 @@ START_TEST(wrong_elements_fail_the_bench)
     option_print_config(&set, &options, &origins, &config);
     assert_ok(sweep_plan(COLLECTIVE_ALL_REDUCE, &options, &sweep, &err));
     sweep_table_open(&table, &options, &sweep);
-    assert_ok(sweep_run(&sweep, &options, &config, forget, &table, &err));
+    assert_ok(sweep_run(&sweep, &options, &config, add_table_row, &table, &err));
     /* One element, on three ranks, twice, in two placements. */
     assert_fails(sweep_table_close(&table, mutable(words), &err), STATUS_DATA, "12 elements");
     sweep_table_release(&table);
@@ -372,7 +372,7 @@ START_TEST(wrong_elements_fail_the_bench)
 }
 END_TEST
 
-START_TEST(words_of_nccl_tests_become_ours)
+START_TEST(options_of_nccl_tests_are_translated)
 {
     struct error err = {0};
     const char *const words[] = {
@@ -392,7 +392,7 @@ START_TEST(words_of_nccl_tests_become_ours)
     char **ours = NULL;
     int count = 0;
 
-    assert_ok(sweep_words(16, mutable(words), &count, &ours, &err));
+    assert_ok(sweep_translate_options(16, mutable(words), &count, &ours, &err));
     ck_assert_int_eq(count, 11);
     for (int i = 0; i < count; i++)
         ck_assert_str_eq(ours[i], wanted[i]);
@@ -424,7 +424,7 @@ int main(int argc, char **argv)
 
     /* sparring bench all_reduce --as-rank RANK FOLDER, of wrong_elements_fail_the_bench */
     if (argc == 6 && strcmp(argv[3], SWEEP_AS_RANK) == 0)
-        return sweep_rank_main(COLLECTIVE_ALL_REDUCE, argc - 2, argv + 2, spoil);
+        return sweep_rank_main(COLLECTIVE_ALL_REDUCE, argc - 2, argv + 2, corrupt);
     suite = suite_create("bench_collective");
     runs = tcase_create("runs");
     figures = tcase_create("figures");
@@ -435,12 +435,12 @@ int main(int argc, char **argv)
     tcase_add_loop_test(runs, collectives_are_right, 0, 9);
     tcase_add_test(runs, mpirun_starts_the_ranks);
     tcase_add_loop_test(runs, namespaces_carry_the_ranks, 0, 2);
-    tcase_add_test(runs, bad_words_are_refused);
+    tcase_add_test(runs, bad_options_are_refused);
     tcase_add_test(runs, wrong_elements_fail_the_bench);
     suite_add_tcase(suite, runs);
     tcase_add_test(figures, values_are_exact_in_any_order);
     tcase_add_test(figures, wrong_elements_are_counted);
-    tcase_add_test(figures, words_of_nccl_tests_become_ours);
+    tcase_add_test(figures, options_of_nccl_tests_are_translated);
     tcase_add_test(figures, sizes_follow_factor_or_step);
     suite_add_tcase(suite, figures);
     return support_run(suite);

@@ -1,6 +1,6 @@
 /*
- * `sparring bench` when a rank, or the bench itself, is killed or told to stop: it says so, and no
- * rank stays behind, with or without mpirun.
+ * `sparring bench` when a rank or the parent is killed or stopped: it reports that, and no rank
+ * survives, with or without mpirun.
  */
 #include "tests/experiments/bench/backends.h"
 #include "tests/support/process.h"
@@ -42,7 +42,7 @@ static pid_t parent_of(const char *pid)
     return (pid_t)parent;
 }
 
-/* The children of a process, `wanted` of them. */
+/* The children of a process; exactly `wanted` are expected. */
 static void find_children(pid_t parent, pid_t *children, size_t wanted)
 {
     DIR *processes = opendir("/proc");
@@ -60,8 +60,8 @@ static void find_children(pid_t parent, pid_t *children, size_t wanted)
     ck_assert_uint_eq(found, wanted);
 }
 
-/* A run that would take minutes, in the middle of its measurements: its first row comes soon, also
- * where ranks of MPI, which never sleep, share their cores. */
+/* Start a run of several minutes and wait until it measures: its first row comes soon, even where
+ * MPI ranks, which spin, share their cores. */
 static void start_long_run(struct process *p, const char *backend)
 {
     static char folder[300];
@@ -75,8 +75,8 @@ static void start_long_run(struct process *p, const char *backend)
     process_wait_output(p, "  ring\n", WAIT_MS);
 }
 
-/* To be called before they may end: their numbers may be another's afterwards. */
-static void watch(const pid_t ranks[RANKS], int ret_pidfds[RANKS])
+/* Call it before the processes can end: their pids may be reused afterwards. */
+static void open_pidfds(const pid_t ranks[RANKS], int ret_pidfds[RANKS])
 {
     for (size_t r = 0; r < RANKS; r++) {
         ret_pidfds[r] = pidfd_open(ranks[r], 0);
@@ -84,7 +84,7 @@ static void watch(const pid_t ranks[RANKS], int ret_pidfds[RANKS])
     }
 }
 
-static void await_ends(const int pidfds[RANKS])
+static void wait_for_ends(const int pidfds[RANKS])
 {
     for (size_t r = 0; r < RANKS; r++) {
         struct pollfd ended = {.fd = pidfds[r], .events = POLLIN};
@@ -119,14 +119,14 @@ START_TEST(ranks_die_with_their_parent)
 
     start_long_run(&p, "ring");
     find_children(p.pid, ranks, RANKS);
-    watch(ranks, pidfds);
+    open_pidfds(ranks, pidfds);
     process_signal(&p, SIGKILL);
     (void)process_wait(&p, WAIT_MS);
-    await_ends(pidfds);
+    wait_for_ends(pidfds);
 }
 END_TEST
 
-/* mpirun is the parent's only child; the ranks are its. */
+/* mpirun is the parent's only child; the ranks are children of mpirun. */
 START_TEST(ranks_under_mpirun_die_with_the_parent)
 {
     struct process p;
@@ -139,7 +139,7 @@ START_TEST(ranks_under_mpirun_die_with_the_parent)
     start_long_run(&p, "mpi,ring");
     find_children(p.pid, &mpirun, 1);
     find_children(mpirun, ranks, RANKS);
-    watch(ranks, pidfds);
+    open_pidfds(ranks, pidfds);
     if (_i == 0) {
         ck_assert_int_eq(kill(ranks[1], SIGKILL), 0);
         ck_assert_int_eq(process_wait(&p, WAIT_MS), 1);
@@ -148,7 +148,7 @@ START_TEST(ranks_under_mpirun_die_with_the_parent)
         process_signal(&p, SIGKILL);
         (void)process_wait(&p, WAIT_MS);
     }
-    await_ends(pidfds);
+    wait_for_ends(pidfds);
 }
 END_TEST
 

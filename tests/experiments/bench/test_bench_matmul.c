@@ -1,5 +1,6 @@
 /*
- * `sparring bench matmul` as a user runs it: a row per size and form, the ceiling among them.
+ * `sparring bench matmul` from the command line: a row per size and form, and the ceiling, which is
+ * the best of them.
  */
 #include "tests/support/process.h"
 #include "tests/support/support.h"
@@ -41,7 +42,7 @@ START_TEST(test_rows_and_ceiling)
 }
 END_TEST
 
-START_TEST(test_bad_words)
+START_TEST(test_bad_options)
 {
     const char *program = support_program("sparring");
     const char *output =
@@ -62,7 +63,7 @@ int main(void)
 
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, test_rows_and_ceiling);
-    tcase_add_test(tests, test_bad_words);
+    tcase_add_test(tests, test_bad_options);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

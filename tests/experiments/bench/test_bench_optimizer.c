@@ -1,6 +1,6 @@
 /*
- * `sparring bench optimizer` as a user runs it: copy and updates with the bytes of their formulas,
- * and rates and shares that follow from them.
+ * `sparring bench optimizer` from the command line: copy and updates with the bytes of their
+ * formulas, and the rates and shares computed from them.
  */
 #include "tests/support/process.h"
 #include "tests/support/support.h"
@@ -11,7 +11,7 @@
 #define WAIT_MS  100000
 #define ELEMENTS 300001
 
-static double number(const json_t *row, const char *name)
+static double number_of(const json_t *row, const char *name)
 {
     const json_t *value = json_object_get(row, name);
 
@@ -35,23 +35,23 @@ START_TEST(test_rows)
 
     ck_assert_ptr_nonnull(strstr(output, "# cpu"));
     ck_assert_uint_eq(json_array_size(rows), 4);
-    copy = number(json_array_get(rows, 0), "gb_per_s");
+    copy = number_of(json_array_get(rows, 0), "gb_per_s");
     for (size_t i = 0; i < 4; i++) {
         const json_t *row = json_array_get(rows, i);
         double gigabytes = wanted[i].bytes * ELEMENTS * 1e-9;
-        double rate = number(row, "gb_per_s");
+        double rate = number_of(row, "gb_per_s");
 
         ck_assert_pstr_eq(json_string_value(json_object_get(row, "turn")), wanted[i].turn);
-        ck_assert(number(row, "bytes_per_element") == wanted[i].bytes);
-        ck_assert(number(row, "elements") == ELEMENTS);
-        ck_assert_double_eq_tol(rate * number(row, "seconds"), gigabytes, 1e-6 * gigabytes);
-        ck_assert_double_eq_tol(number(row, "share_of_copy"), rate / copy, 1e-6 * rate / copy);
+        ck_assert(number_of(row, "bytes_per_element") == wanted[i].bytes);
+        ck_assert(number_of(row, "elements") == ELEMENTS);
+        ck_assert_double_eq_tol(rate * number_of(row, "seconds"), gigabytes, 1e-6 * gigabytes);
+        ck_assert_double_eq_tol(number_of(row, "share_of_copy"), rate / copy, 1e-6 * rate / copy);
     }
     json_decref(report);
 }
 END_TEST
 
-START_TEST(test_bad_words)
+START_TEST(test_bad_options)
 {
     const char *program = support_program("sparring");
     const char *output =
@@ -72,7 +72,7 @@ int main(void)
 
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, test_rows);
-    tcase_add_test(tests, test_bad_words);
+    tcase_add_test(tests, test_bad_options);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

@@ -1,6 +1,6 @@
 /*
- * `sparring bench ps` as a user runs it, small: real servers, real workers, the table, the JSON
- * file; and that wrong results are seen.
+ * `sparring bench ps` from the command line, small: real servers, real workers, the table, the JSON
+ * file; and wrong results are detected.
  */
 #include "common/base/clock.h"
 #include "common/base/net.h"
@@ -18,7 +18,7 @@
 
 #define WAIT_MS 200000
 
-static double number(const json_t *row, const char *name)
+static double number_of(const json_t *row, const char *name)
 {
     const json_t *value = json_object_get(row, name);
 
@@ -26,7 +26,7 @@ static double number(const json_t *row, const char *name)
     return json_number_value(value);
 }
 
-static bool has(const json_t *row, const char *name, const char *value)
+static bool row_has(const json_t *row, const char *name, const char *value)
 {
     const char *text = json_string_value(json_object_get(row, name));
 
@@ -41,14 +41,14 @@ static const json_t *row_of(const json_t *report, const char *kind, const char *
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
 
-        if (has(row, "kind", kind) && has(row, "transport", transport))
+        if (row_has(row, "kind", kind) && row_has(row, "transport", transport))
             return row;
     }
     ck_abort_msg("no row of %s over %s", kind, transport);
 }
 
-/* All words behind "bench ps"; the report. */
-static json_t *run(const char *const *words, const char **ret_output)
+/* Run "bench ps" with these arguments; returns the report. */
+static json_t *run_bench_ps(const char *const *words, const char **ret_output)
 {
     const char *file = support_path("ps.json");
     const char *all[40] = {support_program("sparring"), "bench", "ps", "--json", file};
@@ -59,7 +59,7 @@ static json_t *run(const char *const *words, const char **ret_output)
     *ret_output = process_run(0, WAIT_MS, NULL, all);
     report = json_load_file(file, 0, NULL);
     ck_assert_ptr_nonnull(report);
-    ck_assert(has(report, "bench", "ps"));
+    ck_assert(row_has(report, "bench", "ps"));
     return report;
 }
 
@@ -71,31 +71,31 @@ static void check_lines(const char *output)
 
 static void check_row(const json_t *row)
 {
-    double seconds = number(row, "seconds");
+    double seconds = number_of(row, "seconds");
 
-    ck_assert(has(row, "network", "loopback"));
-    ck_assert(number(row, "workers") == 2 && number(row, "servers") == 2);
-    ck_assert(number(row, "connections") == 4 * number(row, "connections_per_pair"));
-    ck_assert(number(row, "bytes") == 300000);
-    ck_assert(number(row, "wrong") == 0 && number(row, "rounds") == 4);
-    ck_assert(number(row, "iterations") == 13); /* 4 MiB a turn */
+    ck_assert(row_has(row, "network", "loopback"));
+    ck_assert(number_of(row, "workers") == 2 && number_of(row, "servers") == 2);
+    ck_assert(number_of(row, "connections") == 4 * number_of(row, "connections_per_pair"));
+    ck_assert(number_of(row, "bytes") == 300000);
+    ck_assert(number_of(row, "wrong") == 0 && number_of(row, "rounds") == 4);
+    ck_assert(number_of(row, "iterations") == 13); /* 4 MiB a turn */
     ck_assert_double_gt(seconds, 0);
-    ck_assert_double_le(number(row, "seconds_min"), seconds);
+    ck_assert_double_le(number_of(row, "seconds_min"), seconds);
     /* Two workers, both directions. */
-    ck_assert_double_eq_tol(number(row, "gb_per_s") * seconds, 2 * 2 * 300000 * 1e-9, 1e-9);
-    ck_assert_double_gt(number(row, "server_cpu_ns_per_byte"), 0);
-    ck_assert_double_gt(number(row, "server_peak_rss_bytes"), 1 << 20);
+    ck_assert_double_eq_tol(number_of(row, "gb_per_s") * seconds, 2 * 2 * 300000 * 1e-9, 1e-9);
+    ck_assert_double_gt(number_of(row, "server_cpu_ns_per_byte"), 0);
+    ck_assert_double_gt(number_of(row, "server_peak_rss_bytes"), 1 << 20);
 }
 
 START_TEST(test_a_small_run)
 {
     static const char *const kinds[] = {"exchange", "grpc-echo", "socket", "replica", "state"};
     const char *output;
-    json_t *report =
-        run(ARGS("--workers", "2", "--servers", "2", "--bytes", "300000", "--partition-bytes",
-                 "64K", "--rounds", "4", "--warmup", "1", "--transport", "tcp,unix", "--kinds",
-                 "exchange,grpc-echo,socket,replica,state"),
-            &output);
+    json_t *report = run_bench_ps(ARGS("--workers", "2", "--servers", "2", "--bytes", "300000",
+                                       "--partition-bytes", "64K", "--rounds", "4", "--warmup", "1",
+                                       "--transport", "tcp,unix", "--kinds",
+                                       "exchange,grpc-echo,socket,replica,state"),
+                                  &output);
 
     check_lines(output);
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -103,7 +103,7 @@ START_TEST(test_a_small_run)
         check_row(row_of(report, kinds[i], "unix"));
     }
     ck_assert_ptr_nonnull(strstr(output, "times the speed of grpc-echo"));
-    ck_assert_double_gt(number(row_of(report, "ratio", "unix"), "speed_ratio"), 0);
+    ck_assert_double_gt(number_of(row_of(report, "ratio", "unix"), "speed_ratio"), 0);
     json_decref(report);
 }
 END_TEST
@@ -113,11 +113,11 @@ START_TEST(test_compression)
 {
     static const char *const names[] = {"none", "fp16", "bf16", "topk", "onebit"};
     const char *output;
-    json_t *report =
-        run(ARGS("--workers", "2", "--servers", "2", "--bytes", "300000", "--partition-bytes",
-                 "64K", "--rounds", "2", "--iterations", "3", "--transport", "tcp,shm", "--kinds",
-                 "exchange,grpc-echo", "--compression", "none,fp16,bf16,topk,onebit"),
-            &output);
+    json_t *report = run_bench_ps(
+        ARGS("--workers", "2", "--servers", "2", "--bytes", "300000", "--partition-bytes", "64K",
+             "--rounds", "2", "--iterations", "3", "--transport", "tcp,shm", "--kinds",
+             "exchange,grpc-echo", "--compression", "none,fp16,bf16,topk,onebit"),
+        &output);
     const json_t *rows = json_object_get(report, "rows");
     size_t next = 0, others = 0;
 
@@ -125,13 +125,13 @@ START_TEST(test_compression)
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
 
-        if (has(row, "kind", "ratio"))
+        if (row_has(row, "kind", "ratio"))
             continue;
-        ck_assert(number(row, "wrong") == 0);
-        if (has(row, "kind", "exchange") && has(row, "transport", "tcp"))
-            ck_assert(has(row, "compression", names[next++]));
+        ck_assert(number_of(row, "wrong") == 0);
+        if (row_has(row, "kind", "exchange") && row_has(row, "transport", "tcp"))
+            ck_assert(row_has(row, "compression", names[next++]));
         else
-            ck_assert(has(row, "compression", "none") && others++ < 2); /* grpc-echo, and shm */
+            ck_assert(row_has(row, "compression", "none") && others++ < 2); /* grpc-echo, and shm */
     }
     ck_assert_uint_eq(next, 5);
     ck_assert_uint_eq(others, 2);
@@ -141,40 +141,40 @@ START_TEST(test_compression)
 }
 END_TEST
 
-/* What a server takes: the shard twice, and 64 MiB for four connections. */
+/* Memory of a server: the shard twice, and 64 MiB for four connections. */
 START_TEST(test_memory_of_a_server)
 {
     const char *output;
-    json_t *report =
-        run(ARGS("--workers", "2", "--bytes", "32M", "--rounds", "3", "--warmup", "1"), &output);
+    json_t *report = run_bench_ps(
+        ARGS("--workers", "2", "--bytes", "32M", "--rounds", "3", "--warmup", "1"), &output);
     const json_t *row = row_of(report, "exchange", "tcp");
 
-    ck_assert_double_ge(number(row, "server_peak_rss_bytes"), 2 * (32 << 20));
+    ck_assert_double_ge(number_of(row, "server_peak_rss_bytes"), 2 * (32 << 20));
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    ck_assert_double_le(number(row, "server_peak_rss_bytes"), 2 * (32 << 20) + (64 << 20));
+    ck_assert_double_le(number_of(row, "server_peak_rss_bytes"), 2 * (32 << 20) + (64 << 20));
 #endif
     ck_assert_ptr_nonnull(strstr(output, "MiB"));
     json_decref(report);
 }
 END_TEST
 
-/* Shapes that have no middle: one element, fewer pieces than servers, a last piece of one element,
- * a world that is no power of two. */
+/* Edge cases: one element, fewer pieces than servers, a last piece of one element, a world size
+ * that is no power of two. */
 START_TEST(test_odd_shapes)
 {
     const char *output;
-    json_t *report =
-        run(ARGS("--workers", "1,3", "--servers", "1,3", "--bytes", "4,268,65540",
-                 "--partition-bytes", "64K", "--rounds", "1", "--warmup", "0", "--iterations", "2"),
-            &output);
+    json_t *report = run_bench_ps(ARGS("--workers", "1,3", "--servers", "1,3", "--bytes",
+                                       "4,268,65540", "--partition-bytes", "64K", "--rounds", "1",
+                                       "--warmup", "0", "--iterations", "2"),
+                                  &output);
     const json_t *rows = json_object_get(report, "rows");
     size_t measured = 0;
 
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
 
-        if (!has(row, "kind", "ratio"))
-            measured += number(row, "wrong") == 0 && number(row, "seconds") > 0;
+        if (!row_has(row, "kind", "ratio"))
+            measured += number_of(row, "wrong") == 0 && number_of(row, "seconds") > 0;
     }
     ck_assert_uint_eq(measured, (size_t)2 * 2 * 3 * 3);
     json_decref(report);
@@ -185,17 +185,17 @@ END_TEST
 START_TEST(test_connections)
 {
     const char *output;
-    json_t *report = run(ARGS("--workers", "2", "--servers", "2", "--bytes", "300000",
-                              "--partition-bytes", "64K", "--rounds", "4", "--warmup", "0",
-                              "--connections", "2", "--transport", "tcp,shm"),
-                         &output);
+    json_t *report = run_bench_ps(ARGS("--workers", "2", "--servers", "2", "--bytes", "300000",
+                                       "--partition-bytes", "64K", "--rounds", "4", "--warmup", "0",
+                                       "--connections", "2", "--transport", "tcp,shm"),
+                                  &output);
 
     check_lines(output);
     check_row(row_of(report, "exchange", "tcp"));
     check_row(row_of(report, "grpc-echo", "tcp"));
     check_row(row_of(report, "socket", "tcp"));
     check_row(row_of(report, "exchange", "shm"));
-    ck_assert(number(row_of(report, "exchange", "shm"), "connections_per_pair") == 2);
+    ck_assert(number_of(row_of(report, "exchange", "shm"), "connections_per_pair") == 2);
     ck_assert_ptr_nonnull(strstr(output, "exchange over shm runs at"));
     json_decref(report);
 }
@@ -210,13 +210,13 @@ START_TEST(test_under_tls)
         return;
     certificate_make_authority("ca");
     certificate_make("node", "ca", "subjectAltName=IP:127.0.0.1,DNS:localhost");
-    report =
-        run(ARGS("--bytes", "1M", "--rounds", "2", "--tls", "yes", "--transport", "tcp,unix",
-                 "--tls-ca", certificate_file("ca", "pem"), "--tls-cert",
-                 certificate_file("node", "pem"), "--tls-key", certificate_file("node", "key")),
-            &output);
-    ck_assert(number(row_of(report, "exchange", "tcp"), "tls") == 1);
-    ck_assert(number(row_of(report, "grpc-echo", "unix"), "wrong") == 0);
+    report = run_bench_ps(ARGS("--bytes", "1M", "--rounds", "2", "--tls", "yes", "--transport",
+                               "tcp,unix", "--tls-ca", certificate_file("ca", "pem"), "--tls-cert",
+                               certificate_file("node", "pem"), "--tls-key",
+                               certificate_file("node", "key")),
+                          &output);
+    ck_assert(number_of(row_of(report, "exchange", "tcp"), "tls") == 1);
+    ck_assert(number_of(row_of(report, "grpc-echo", "unix"), "wrong") == 0);
     ck_assert_ptr_null(strstr(output, "socket")); /* plain sockets have no TLS */
     json_decref(report);
 }
@@ -227,11 +227,11 @@ END_TEST
 START_TEST(test_pytorch)
 {
     const char *output;
-    json_t *report = run(ARGS("--bytes", "1M", "--workers", "2", "--servers", "2", "--rounds", "2",
-                              "--iterations", "1", "--transport", "tcp,shm", "--kinds",
-                              "exchange,torch-rpc", "--timeout-ms", "150000", "--peer",
-                              support_source("experiments/peers/torch_parameter_server.py")),
-                         &output);
+    json_t *report = run_bench_ps(
+        ARGS("--bytes", "1M", "--workers", "2", "--servers", "2", "--rounds", "2", "--iterations",
+             "1", "--transport", "tcp,shm", "--kinds", "exchange,torch-rpc", "--timeout-ms",
+             "150000", "--peer", support_source("experiments/peers/torch_parameter_server.py")),
+        &output);
     const json_t *tcp = row_of(report, "torch-rpc", "tcp");
     const char *note = json_string_value(json_object_get(tcp, "not_measured"));
 
@@ -239,8 +239,8 @@ START_TEST(test_pytorch)
         (void)printf("test_pytorch: skipped: %s\n", note);
         ck_assert_ptr_nonnull(strstr(note, "PyTorch"));
     } else {
-        ck_assert(number(tcp, "wrong") == 0);
-        ck_assert(number(row_of(report, "torch-rpc", "shm"), "wrong") == 0);
+        ck_assert(number_of(tcp, "wrong") == 0);
+        ck_assert(number_of(row_of(report, "torch-rpc", "shm"), "wrong") == 0);
         ck_assert_ptr_nonnull(strstr(output, "times the speed of torch-rpc"));
     }
     json_decref(report);
@@ -256,21 +256,21 @@ START_TEST(test_no_pytorch)
     ck_assert_int_eq(chmod(script, 0700), 0);
     for (size_t i = 0; i < 2; i++) {
         const char *output;
-        json_t *report = run(ARGS("--bytes", "4K", "--rounds", "1", "--kinds", "exchange,torch-rpc",
-                                  "--python", pythons[i]),
-                             &output);
+        json_t *report = run_bench_ps(ARGS("--bytes", "4K", "--rounds", "1", "--kinds",
+                                           "exchange,torch-rpc", "--python", pythons[i]),
+                                      &output);
         const json_t *row = row_of(report, "torch-rpc", "tcp");
 
         ck_assert_ptr_nonnull(strstr(output, "not measured: "));
         ck_assert_ptr_nonnull(
             strstr(json_string_value(json_object_get(row, "not_measured")), notes[i]));
-        ck_assert(number(row_of(report, "exchange", "tcp"), "wrong") == 0);
+        ck_assert(number_of(row_of(report, "exchange", "tcp"), "wrong") == 0);
         json_decref(report);
     }
 }
 END_TEST
 
-/* One that dies ends the run in order, also where others have not been started yet. */
+/* A peer that dies ends the run cleanly, even when other processes are not started yet. */
 START_TEST(test_a_peer_that_dies)
 {
     const char *script = support_write("dies", "#!/bin/sh\nexit 1\n", 17);
@@ -285,18 +285,18 @@ START_TEST(test_a_peer_that_dies)
 }
 END_TEST
 
-/* ---- what is wrong is seen ---- */
+/* ---- wrong results are detected ---- */
 
 #define ECHO_BYTES 4096
 #define ECHO_COUNT (ECHO_BYTES / sizeof(float))
 
 /* Echoes of two pieces: with one element changed, or in the wrong order. */
-static void change(float *values)
+static void change_element(float *values)
 {
     values[777] += 1;
 }
 
-static void swap(float *values)
+static void swap_halves(float *values)
 {
     float first[ECHO_COUNT / 2];
 
@@ -306,13 +306,13 @@ static void swap(float *values)
 }
 
 static const struct {
-    void (*spoil)(float *values);
+    void (*corrupt)(float *values);
     const char *per_iteration, *of_three;
-} spoilers[] = {{change, " 1\n", " 3\n"}, {swap, " 1024\n", " 3072\n"}};
+} corruptions[] = {{change_element, " 1\n", " 3\n"}, {swap_halves, " 1024\n", " 3072\n"}};
 
 struct wrong_server {
     int listener;
-    void (*spoil)(float *values);
+    void (*corrupt)(float *values);
 };
 
 static void *serve_wrong(void *user)
@@ -324,7 +324,7 @@ static void *serve_wrong(void *user)
     ck_assert_int_eq(net_accept(server->listener, clock_deadline_ns(WAIT_MS), &fd, NULL),
                      STATUS_OK);
     while (net_recv_all(fd, values, sizeof(values), INT64_MAX, NULL) == STATUS_OK) {
-        server->spoil(values);
+        server->corrupt(values);
         ck_assert_int_eq(net_send_all(fd, values, sizeof(values), INT64_MAX, NULL), STATUS_OK);
     }
     (void)close(fd);
@@ -337,7 +337,7 @@ START_TEST(test_wrong_elements_are_counted)
     struct endpoint any = {.host = "127.0.0.1"};
     char command[4096];
     const char *output;
-    struct wrong_server server = {.spoil = spoilers[_i].spoil};
+    struct wrong_server server = {.corrupt = corruptions[_i].corrupt};
     uint16_t port;
     pthread_t thread;
 
@@ -350,8 +350,8 @@ START_TEST(test_wrong_elements_are_counted)
         (unsigned)port);
     output = process_run(0, WAIT_MS, NULL, ARGS("sh", "-c", command));
     ck_assert_ptr_eq(strstr(output, "ready\n"), output);
-    ck_assert_msg(strstr(output, spoilers[_i].of_three) &&
-                      strstr(output, spoilers[_i].per_iteration),
+    ck_assert_msg(strstr(output, corruptions[_i].of_three) &&
+                      strstr(output, corruptions[_i].per_iteration),
                   "%s", output);
     (void)pthread_join(thread, NULL);
     (void)close(server.listener);
@@ -376,7 +376,7 @@ static const struct {
     {{"--as-server", "1"}, "for bench ps itself"},
 };
 
-START_TEST(test_bad_words)
+START_TEST(test_bad_options)
 {
     const char *output = process_run(
         2, WAIT_MS, NULL,
@@ -402,8 +402,8 @@ int main(void)
     tcase_add_test(tests, test_no_pytorch);
     tcase_add_test(tests, test_a_peer_that_dies);
     tcase_add_loop_test(tests, test_wrong_elements_are_counted, 0,
-                        sizeof(spoilers) / sizeof(spoilers[0]));
-    tcase_add_loop_test(tests, test_bad_words, 0, sizeof(bad) / sizeof(bad[0]));
+                        sizeof(corruptions) / sizeof(corruptions[0]));
+    tcase_add_loop_test(tests, test_bad_options, 0, sizeof(bad) / sizeof(bad[0]));
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

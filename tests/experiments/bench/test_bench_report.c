@@ -1,6 +1,6 @@
 /*
- * The benchmarks' file and statistics: medians against a hand-sorted list, the file read back by a
- * JSON parser that is not ours.
+ * The benchmarks' file and statistics: medians against a hand-sorted list, the file read back by
+ * jansson.
  */
 #include "tests/support/support.h"
 
@@ -33,7 +33,7 @@ START_TEST(summaries)
 }
 END_TEST
 
-static void fill(struct bench_report *r)
+static void fill_report(struct bench_report *r)
 {
     double samples[] = {3, 1, 2};
 
@@ -56,7 +56,7 @@ START_TEST(file_is_json)
     json_t *root;
     json_t *rows;
 
-    fill(&r);
+    fill_report(&r);
     assert_ok(bench_report_write(&r, path, &err));
     bench_report_release(&r);
     root = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);

@@ -1,6 +1,6 @@
 /*
- * `sparring bench train` as a user runs it, small: the control and both ways of synchronising, the
- * JSON file.
+ * `sparring bench train` from the command line, small: the control and both ways of synchronising,
+ * the JSON file.
  */
 #include "tests/support/process.h"
 #include "tests/support/support.h"
@@ -11,7 +11,7 @@
 
 #define WAIT_MS 100000
 
-static double number(const json_t *row, const char *name)
+static double number_of(const json_t *row, const char *name)
 {
     const json_t *value = json_object_get(row, name);
 
@@ -19,27 +19,27 @@ static double number(const json_t *row, const char *name)
     return json_number_value(value);
 }
 
-/* A step's parts, which add up to it, and what it says of the model. */
+/* The parts of a step, which add up to it, and the figures of the model. */
 static void check_parts(const json_t *row, double flops)
 {
     static const char *const parts[] = {"input_ms", "forward_ms", "backward_ms", "exposed_comm_ms",
                                         "optimizer_ms"};
-    double sum = number(row, "other_ms");
+    double sum = number_of(row, "other_ms");
     double rate;
 
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-        ck_assert_double_ge(number(row, parts[i]), 0);
-        sum += number(row, parts[i]);
+        ck_assert_double_ge(number_of(row, parts[i]), 0);
+        sum += number_of(row, parts[i]);
     }
-    ck_assert_double_gt(number(row, "forward_ms"), 0);
-    ck_assert_double_eq_tol(sum, number(row, "step_ms"), 1e-5);
-    ck_assert_double_gt(number(row, "peak_rss_bytes"), 1 << 20);
-    ck_assert_double_eq_tol(number(row, "model_flops_per_sample"), flops, 0.1);
-    rate = flops * number(row, "batch") / number(row, "step_ms") * 1e-6;
-    ck_assert_double_eq_tol(number(row, "gflop_per_s"), rate, rate * 1e-5);
-    ck_assert_double_gt(number(row, "ceiling_gflop_per_s"), 0);
-    ck_assert_double_eq_tol(number(row, "model_flop_utilisation") *
-                                number(row, "ceiling_gflop_per_s"),
+    ck_assert_double_gt(number_of(row, "forward_ms"), 0);
+    ck_assert_double_eq_tol(sum, number_of(row, "step_ms"), 1e-5);
+    ck_assert_double_gt(number_of(row, "peak_rss_bytes"), 1 << 20);
+    ck_assert_double_eq_tol(number_of(row, "model_flops_per_sample"), flops, 0.1);
+    rate = flops * number_of(row, "batch") / number_of(row, "step_ms") * 1e-6;
+    ck_assert_double_eq_tol(number_of(row, "gflop_per_s"), rate, rate * 1e-5);
+    ck_assert_double_gt(number_of(row, "ceiling_gflop_per_s"), 0);
+    ck_assert_double_eq_tol(number_of(row, "model_flop_utilisation") *
+                                number_of(row, "ceiling_gflop_per_s"),
                             rate, rate * 1e-5);
 }
 
@@ -62,27 +62,28 @@ START_TEST(test_a_small_run)
     for (size_t i = 0; i < 10; i++) {
         const json_t *row = json_array_get(rows, i);
         double batch = i < 5 ? 8 : 4;
-        double ms = number(row, "step_ms");
-        double over = number(row, "over_control");
+        double ms = number_of(row, "step_ms");
+        double over = number_of(row, "over_control");
 
         ck_assert_pstr_eq(json_string_value(json_object_get(row, "sync")), syncs[i % 5]);
         ck_assert_pstr_eq(json_string_value(json_object_get(row, "backend")), backends[i % 5]);
         ck_assert_pstr_eq(json_string_value(json_object_get(row, "model")),
                           i < 5 ? "mlp:20-16-4" : "linear:10-2");
-        ck_assert(number(row, "nranks") == 2 && number(row, "batch") <= batch &&
-                  number(row, "batch") >= batch);
-        ck_assert(number(row, "steps") == (i < 5 ? 30 : 20));
+        ck_assert(number_of(row, "nranks") == 2 && number_of(row, "batch") <= batch &&
+                  number_of(row, "batch") >= batch);
+        ck_assert(number_of(row, "steps") == (i < 5 ? 30 : 20));
         ck_assert_double_gt(ms, 0);
-        ck_assert_double_le(number(row, "step_ms_min"), ms);
-        ck_assert_double_eq_tol(number(row, "samples_per_s") * ms, 2 * batch * 1e3, 1e-3);
-        ck_assert_double_le(number(row, "over_control_min"), over);
-        ck_assert_double_ge(number(row, "over_control_max"), over);
+        ck_assert_double_le(number_of(row, "step_ms_min"), ms);
+        ck_assert_double_eq_tol(number_of(row, "samples_per_s") * ms, 2 * batch * 1e3, 1e-3);
+        ck_assert_double_le(number_of(row, "over_control_min"), over);
+        ck_assert_double_ge(number_of(row, "over_control_max"), over);
         if (i % 5 == 0) /* the control over itself */
-            ck_assert(over >= 1 && over <= 1 && number(row, "sync_us") <= 0);
-        else /* the signs agree, whoever was faster */
-            ck_assert((number(row, "sync_us_max") > 0) == (number(row, "over_control_max") > 1));
+            ck_assert(over >= 1 && over <= 1 && number_of(row, "sync_us") <= 0);
+        else /* the signs agree, whichever was faster */
+            ck_assert((number_of(row, "sync_us_max") > 0) ==
+                      (number_of(row, "over_control_max") > 1));
         if (strcmp(syncs[i % 5], "allreduce") == 0)
-            ck_assert_double_gt(number(row, "exposed_comm_ms"), 0);
+            ck_assert_double_gt(number_of(row, "exposed_comm_ms"), 0);
         check_parts(row, i < 5 ? 2304 : 120); /* 6 (20 x 16 + 16 x 4), 6 (10 x 2) */
     }
     json_decref(report);
@@ -117,19 +118,19 @@ START_TEST(test_the_peer)
             ck_assert_pstr_eq(sync, "torch-compile");
             continue;
         }
-        ck_assert_double_gt(number(row, "over_torch_eager"), 0);
-        ck_assert_double_gt(number(row, "forward_ms"), 0);
-        ck_assert_double_gt(number(row, "backward_ms"), 0);
+        ck_assert_double_gt(number_of(row, "over_torch_eager"), 0);
+        ck_assert_double_gt(number_of(row, "forward_ms"), 0);
+        ck_assert_double_gt(number_of(row, "backward_ms"), 0);
         /* 3 x 2 (4 x 9 x 64 + 64 x 6), each by its own count */
-        ck_assert_double_eq_tol(number(row, "model_flops_per_sample"), 16128, 0.1);
-        ck_assert_double_gt(number(row, "peak_rss_bytes"), 1 << 20);
+        ck_assert_double_eq_tol(number_of(row, "model_flops_per_sample"), 16128, 0.1);
+        ck_assert_double_gt(number_of(row, "peak_rss_bytes"), 1 << 20);
         ck_assert(json_is_null(json_object_get(row, "model_flop_utilisation")));
     }
     json_decref(report);
 }
 END_TEST
 
-START_TEST(test_bad_words)
+START_TEST(test_bad_options)
 {
     const char *program = support_program("sparring");
     const char *output =
@@ -153,7 +154,7 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, test_a_small_run);
     tcase_add_test(tests, test_the_peer);
-    tcase_add_test(tests, test_bad_words);
+    tcase_add_test(tests, test_bad_options);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

@@ -1,5 +1,5 @@
 /*
- * What `bench train --model` takes apart, and the data that it finds for each kind of model.
+ * The parser of `bench train --model`, and the data that it derives for each kind of model.
  */
 #include "tests/support/support.h"
 
@@ -39,7 +39,7 @@ START_TEST(test_models_and_their_data)
 }
 END_TEST
 
-/* Data are whole batches of all ranks, two at least. */
+/* Data are whole batches of all ranks, at least two. */
 START_TEST(test_whole_batches)
 {
     struct train_model model;

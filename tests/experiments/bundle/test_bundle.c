@@ -1,6 +1,6 @@
 /*
- * experiments/bundle: the folder that it makes, moved, runs a match and its report on a host that
- * has glibc and nothing else; what cannot be promised is refused.
+ * experiments/bundle: the folder that it makes, moved, runs an experiment and its report on a host
+ * with glibc alone; it refuses unsuitable folders and glibc versions.
  */
 #include "tests/support/process.h"
 #include "tests/support/support.h"
@@ -12,21 +12,22 @@
 #define WAIT_MS      100000
 #define NO_ROOT_HERE 77 /* bare_host: no namespaces for this user */
 
-static const char match[] = "title: a bundle's match\n"
-                            "nproc: 2\n"
-                            "repeats: 1\n"
-                            "verdict: none\n"
-                            "deadline: 60\n"
-                            "options: {model: mlp:784-16-10, data: digits, steps: 20, batch-size: "
-                            "16, evaluate: never}\n"
-                            "modes:\n"
-                            "  - {name: shm, options: {sync: allreduce, backend: shm}}\n"
-                            "  - {name: ring, options: {sync: allreduce, backend: ring}}\n"
-                            "  - {name: ps, servers: 1, options: {sync: ps}}\n"
-                            "  - {name: ps-grpc, servers: 1, options: {sync: ps, ps-transport: "
-                            "grpc}}\n";
+static const char experiment[] =
+    "title: a bundle's match\n"
+    "nproc: 2\n"
+    "repeats: 1\n"
+    "verdict: none\n"
+    "deadline: 60\n"
+    "options: {model: mlp:784-16-10, data: digits, steps: 20, batch-size: "
+    "16, evaluate: never}\n"
+    "modes:\n"
+    "  - {name: shm, options: {sync: allreduce, backend: shm}}\n"
+    "  - {name: ring, options: {sync: allreduce, backend: ring}}\n"
+    "  - {name: ps, servers: 1, options: {sync: ps}}\n"
+    "  - {name: ps-grpc, servers: 1, options: {sync: ps, ps-transport: "
+    "grpc}}\n";
 
-/* The build folder that SPARRING_BIN is in. */
+/* The build folder that holds SPARRING_BIN. */
 static const char *build_folder(void)
 {
     char *path = strdup(support_program(".."));
@@ -43,9 +44,8 @@ static bool has_file(const char *folder, const char *name)
     return access(path, R_OK) == 0;
 }
 
-/* The programs' own words when the match has run, in a bare root where one can be made, else with
- * an empty environment. */
-static void run_match(const char *bundle)
+/* Run the experiment in a bare root where one can be made, else with an empty environment. */
+static void run_experiment(const char *bundle)
 {
     const char *bare = support_source("tests/experiments/bundle/bare_host");
     char program[600];
@@ -90,9 +90,9 @@ START_TEST(test_a_moved_bundle_needs_glibc_alone)
     (void)snprintf(path, sizeof(path), "%s/match.yaml", moved);
     file = fopen(path, "we");
     ck_assert_ptr_nonnull(file);
-    ck_assert_int_ge(fputs(match, file), 0);
+    ck_assert_int_ge(fputs(experiment, file), 0);
     ck_assert_int_eq(fclose(file), 0);
-    run_match(moved);
+    run_experiment(moved);
     ck_assert(has_file(moved, "match/report.json"));
     ck_assert(process_shell(
         "[ $(grep -l '\"status\": *\"ok\"' '%s'/match/runs/*/summary.json | wc -l) -eq 4 ]",

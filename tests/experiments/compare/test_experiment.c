@@ -4,7 +4,7 @@
  */
 #include "common/base/file.h"
 #include "experiments/compare/experiment.h"
-#include "experiments/compare/find.h"
+#include "experiments/compare/find_experiment.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -172,7 +172,7 @@ START_TEST(test_find)
 
     (void)support_write("mine.yaml", "modes: [{name: a}]", 18);
     ck_assert_int_eq(chdir(support_folder()), 0);
-    assert_ok(file_make_folder("mine", &err)); /* of an earlier match, say */
+    assert_ok(file_make_folder("mine", &err)); /* such as the output of an earlier run */
     assert_ok(find_experiment("mine", support_folder(), path, sizeof(path), &err));
     ck_assert_str_eq(path, support_path("mine.yaml"));
     assert_ok(find_experiment("mine.yaml", "/nowhere", path, sizeof(path), &err));
@@ -182,8 +182,8 @@ START_TEST(test_find)
 }
 END_TEST
 
-/* Every repeat runs each mode once; each takes every place, and follows every other one, about as
- * often: in 20,000 repeats five standard deviations are 0.011 and 0.016 of them. */
+/* Every repeat runs each mode once; each mode has every position, and follows every other mode,
+ * about equally often: in 20,000 repeats five standard deviations are 0.011 and 0.016 of them. */
 START_TEST(test_order)
 {
     static unsigned at[4][4], behind[4][4];

@@ -1,7 +1,7 @@
 /*
- * Run directories with real recorders in them, written here operation by operation, so that every
- * line of the answer is known: a good run, a killed rank, a mismatch, a straggler, a recovery,
- * damage.  The runs of real jobs are in tests/integration/test_recovery.c.
+ * Run directories with real flight recorders, written here operation by operation, so that every
+ * line of the output is known: a good run, a killed rank, a stopped rank, a mismatch, a straggler,
+ * damage.  Runs of real jobs: tests/integration/test_recovery.c.
  */
 #include "tests/experiments/report/synthetic.h"
 #include "tests/support/process.h"
@@ -21,7 +21,7 @@
 static struct error err;
 
 /* A good run's files, and an open recorder for each rank. */
-struct stage {
+struct run_fixture {
     const char *path;
     struct flight *flights[RANKS];
 };
@@ -37,7 +37,7 @@ static struct flight *open_flight(const char *path, unsigned rank)
     return f;
 }
 
-static void open_stage(struct stage *s)
+static void open_fixture(struct run_fixture *s)
 {
     struct synthetic_run run = synthetic_ring("run");
 
@@ -48,7 +48,7 @@ static void open_stage(struct stage *s)
         s->flights[r] = open_flight(s->path, r);
 }
 
-static void close_stage(struct stage *s)
+static void close_fixture(struct run_fixture *s)
 {
     for (unsigned r = 0; r < RANKS; r++)
         flight_close(s->flights[r]);
@@ -68,27 +68,27 @@ static struct flight_entry all_reduce(uint64_t sequence)
                                  .buckets = 5};
 }
 
-static size_t begin(struct flight *f, const struct flight_entry *entry)
+static size_t begin_operation(struct flight *f, const struct flight_entry *entry)
 {
-    size_t slot = flight_queue(f, entry);
+    size_t entry_index = flight_queue(f, entry);
 
-    flight_start(f, slot, clock_now_ns());
-    return slot;
+    flight_start(f, entry_index, clock_now_ns());
+    return entry_index;
 }
 
 /* All ranks end operations [1, count]. */
-static void end_operations(struct stage *s, uint64_t count)
+static void end_operations(struct run_fixture *s, uint64_t count)
 {
     for (uint64_t n = 1; n <= count; n++)
         for (unsigned r = 0; r < RANKS; r++) {
             struct flight_entry entry = all_reduce(n);
 
-            flight_end(s->flights[r], begin(s->flights[r], &entry), true, 6000, 6000,
+            flight_end(s->flights[r], begin_operation(s->flights[r], &entry), true, 6000, 6000,
                        clock_now_ns());
         }
 }
 
-static void inspect(const char *path, struct strbuf *text)
+static void inspect_run(const char *path, struct strbuf *text)
 {
     struct evidence evidence;
     struct diagnosis diagnosis;
@@ -104,7 +104,7 @@ static void inspect(const char *path, struct strbuf *text)
     evidence_release(&evidence);
 }
 
-static void expect(const struct strbuf *text, const char *part)
+static void expect_text(const struct strbuf *text, const char *part)
 {
     ck_assert_msg(strstr(text->text, part) != NULL, "no '%s' in:\n%.3000s", part, text->text);
 }
@@ -124,18 +124,18 @@ static void expect_width(const struct strbuf *text)
 START_TEST(test_good_run)
 {
     struct strbuf text = STRBUF_INIT;
-    struct stage s;
+    struct run_fixture s;
 
-    open_stage(&s);
+    open_fixture(&s);
     end_operations(&s, 12);
-    close_stage(&s);
-    inspect(s.path, &text);
-    expect(&text, "mlp:784-128-10");
-    expect(&text, "ok: all 4 ranks ended well");
-    expect(&text, "newest 12 operations that all ranks ended");
-    expect(&text, "all_reduce #10");
-    expect(&text, "2/5");
-    expect(&text, "\"ending\": \"ok\"");
+    close_fixture(&s);
+    inspect_run(s.path, &text);
+    expect_text(&text, "mlp:784-128-10");
+    expect_text(&text, "ok: all 4 ranks ended well");
+    expect_text(&text, "newest 12 operations that all ranks ended");
+    expect_text(&text, "all_reduce #10");
+    expect_text(&text, "2/5");
+    expect_text(&text, "\"ending\": \"ok\"");
     ck_assert_ptr_null(strstr(text.text, "Missing"));
     ck_assert_ptr_null(strstr(text.text, "all_reduce #9"));
     ck_assert_ptr_null(strstr(text.text, "differ"));
@@ -144,8 +144,8 @@ START_TEST(test_good_run)
 }
 END_TEST
 
-/* Records up to a step, as a killed rank leaves them; the others say why they ended. */
-static void write_ends(const struct stage *s, unsigned victim, const char *reason)
+/* The records of a failed run: no end record of the victim, an error in those of the others. */
+static void write_ends(const struct run_fixture *s, unsigned victim, const char *reason)
 {
     synthetic_remove(s->path, "summary.json");
     for (unsigned r = 0; r < RANKS; r++) {
@@ -163,12 +163,12 @@ static void write_ends(const struct stage *s, unsigned victim, const char *reaso
     }
 }
 
-static void fail_rank(struct stage *s, unsigned rank, const struct flight_entry *entry,
+static void fail_rank(struct run_fixture *s, unsigned rank, const struct flight_entry *entry,
                       enum fault fault, int culprit, const char *reason)
 {
-    size_t slot = begin(s->flights[rank], entry);
+    size_t entry_index = begin_operation(s->flights[rank], entry);
 
-    flight_end(s->flights[rank], slot, false, 1000, 6000, clock_now_ns());
+    flight_end(s->flights[rank], entry_index, false, 1000, 6000, clock_now_ns());
     flight_fail(s->flights[rank], fault, culprit, reason);
 }
 
@@ -176,42 +176,43 @@ START_TEST(test_killed_rank)
 {
     struct strbuf text = STRBUF_INIT;
     struct flight_entry entry = all_reduce(8);
-    struct stage s;
+    struct run_fixture s;
 
-    open_stage(&s);
+    open_fixture(&s);
     end_operations(&s, 7);
-    flight_progress(s.flights[2], begin(s.flights[2], &entry), 1200000, 26200000);
+    flight_progress(s.flights[2], begin_operation(s.flights[2], &entry), 1200000, 26200000);
     for (unsigned r = 0; r < RANKS; r++)
         if (r != 2)
             fail_rank(&s, r, &entry, FAULT_DEAD, 2, "rank 2 is dead: its connection closed");
-    close_stage(&s);
+    close_fixture(&s);
     write_ends(&s, 2, "rank 2 is dead");
-    inspect(s.path, &text);
-    expect(&text,
-           "FAILED: rank 2 died in all_reduce #8 (bucket 2 of 5, 1.2 of 26.2 MB); ranks 0, 1\n"
-           "and 3 waited 0.0");
-    expect(&text, "rank 0: rank 2 is dead: its connection closed");
-    expect(&text, "\"culprit\": 2");
-    expect(&text, "\"fault\": \"dead\"");
+    inspect_run(s.path, &text);
+    expect_text(&text,
+                "FAILED: rank 2 died in all_reduce #8 (bucket 2 of 5, 1.2 of 26.2 MB); ranks 0, 1\n"
+                "and 3 waited 0.0");
+    expect_text(&text, "rank 0: rank 2 is dead: its connection closed");
+    expect_text(&text, "\"culprit\": 2");
+    expect_text(&text, "\"fault\": \"dead\"");
     expect_width(&text);
     strbuf_release(&text);
 }
 END_TEST
 
-START_TEST(test_rank_that_did_not_come)
+START_TEST(test_stopped_rank)
 {
     struct strbuf text = STRBUF_INIT;
     struct flight_entry entry = all_reduce(8);
-    struct stage s;
+    struct run_fixture s;
 
-    open_stage(&s);
+    open_fixture(&s);
     end_operations(&s, 7);
     for (unsigned r = 0; r < 3; r++)
         fail_rank(&s, r, &entry, FAULT_STOPPED, 3, "rank 3 is stopped");
-    close_stage(&s);
+    close_fixture(&s);
     write_ends(&s, 3, "rank 3 is stopped");
-    inspect(s.path, &text);
-    expect(&text, "FAILED: rank 3 was stopped before all_reduce #8 (bucket 2 of 5, 1.0 of 6.0 kB)");
+    inspect_run(s.path, &text);
+    expect_text(&text,
+                "FAILED: rank 3 was stopped before all_reduce #8 (bucket 2 of 5, 1.0 of 6.0 kB)");
     strbuf_release(&text);
 }
 END_TEST
@@ -221,21 +222,21 @@ START_TEST(test_mismatch)
     struct strbuf text = STRBUF_INIT;
     struct flight_entry entry = all_reduce(8);
     struct flight_entry other = entry;
-    struct stage s;
+    struct run_fixture s;
 
     other.signature.call = COLLECTIVE_BROADCAST;
     other.signature.root = 1;
-    open_stage(&s);
+    open_fixture(&s);
     end_operations(&s, 7);
     for (unsigned r = 0; r < RANKS; r++)
         fail_rank(&s, r, r == 3 ? &other : &entry, FAULT_DESYNC, 3, "rank 3 runs a broadcast");
-    close_stage(&s);
+    close_fixture(&s);
     write_ends(&s, RANKS, "rank 3 runs a broadcast");
-    inspect(s.path, &text);
-    expect(&text, "rank 3 was in another operation in broadcast #8");
-    expect(&text, "First operation in which ranks differ (group 'ddp')");
-    expect(&text, "rank 0: all_reduce #8 of 1000 float32 (sum), step 7");
-    expect(&text, "rank 3: broadcast #8 of 1000 float32 from rank 1, step 7");
+    inspect_run(s.path, &text);
+    expect_text(&text, "rank 3 was in another operation in broadcast #8");
+    expect_text(&text, "First operation in which ranks differ (group 'ddp')");
+    expect_text(&text, "rank 0: all_reduce #8 of 1000 float32 (sum), step 7");
+    expect_text(&text, "rank 3: broadcast #8 of 1000 float32 from rank 1, step 7");
     expect_width(&text);
     strbuf_release(&text);
 }
@@ -245,24 +246,24 @@ END_TEST
 START_TEST(test_straggler)
 {
     struct strbuf text = STRBUF_INIT;
-    struct stage s;
+    struct run_fixture s;
 
-    open_stage(&s);
+    open_fixture(&s);
     for (uint64_t n = 1; n <= 20; n++) {
         static const unsigned order[RANKS] = {0, 2, 3, 1};
         struct flight_entry entry = all_reduce(n);
-        size_t slots[RANKS];
+        size_t entry_indexes[RANKS];
 
         for (unsigned i = 0; i < RANKS; i++)
-            slots[order[i]] = begin(s.flights[order[i]], &entry);
+            entry_indexes[order[i]] = begin_operation(s.flights[order[i]], &entry);
         for (unsigned r = 0; r < RANKS; r++)
-            flight_end(s.flights[r], slots[r], true, 6000, 6000, clock_now_ns());
+            flight_end(s.flights[r], entry_indexes[r], true, 6000, 6000, clock_now_ns());
     }
-    close_stage(&s);
-    inspect(s.path, &text);
-    expect(&text, "\"caused_ms\"");
-    expect(&text, "   1       0.00           20");
-    expect(&text, "Most of the waiting is for rank 1.");
+    close_fixture(&s);
+    inspect_run(s.path, &text);
+    expect_text(&text, "\"caused_ms\"");
+    expect_text(&text, "   1       0.00           20");
+    expect_text(&text, "Most of the waiting is for rank 1.");
     strbuf_release(&text);
 }
 END_TEST
@@ -270,25 +271,25 @@ END_TEST
 START_TEST(test_missing_and_damaged)
 {
     struct strbuf text = STRBUF_INIT;
-    struct stage s;
+    struct run_fixture s;
     char path[4200];
 
-    open_stage(&s);
+    open_fixture(&s);
     end_operations(&s, 3);
-    close_stage(&s);
+    close_fixture(&s);
     synthetic_remove(s.path, "manifest.json");
     synthetic_remove(s.path, "rank1.jsonl");
     synthetic_append(s.path, "rank2.jsonl", "{\"kind\": nonsense}\n");
     (void)snprintf(path, sizeof(path), "%s/flight-rank3.bin", s.path);
     ck_assert_int_eq(truncate(path, 5000), 0);
-    inspect(s.path, &text);
-    expect(&text, "no readable manifest.json");
-    expect(&text, "rank 1 left no records (no rank1.jsonl)");
-    expect(&text, "rank2.jsonl:");
-    expect(&text, "is cut off: 5000 bytes of");
-    expect(&text, "rank 3 has no readable flight recorder");
-    expect(&text, "newest 3 operations"); /* of the others */
-    expect(&text, "rank 1 is gone without a word after all_reduce #3");
+    inspect_run(s.path, &text);
+    expect_text(&text, "no readable manifest.json");
+    expect_text(&text, "rank 1 left no records (no rank1.jsonl)");
+    expect_text(&text, "rank2.jsonl:");
+    expect_text(&text, "is cut off: 5000 bytes of");
+    expect_text(&text, "rank 3 has no readable flight recorder");
+    expect_text(&text, "newest 3 operations"); /* of the others */
+    expect_text(&text, "rank 1 is gone without a word after all_reduce #3");
     strbuf_release(&text);
 }
 END_TEST
@@ -321,7 +322,7 @@ static int run_command(const char *const *words)
 START_TEST(test_command)
 {
     const char *trace = support_path("trace.json");
-    struct stage s;
+    struct run_fixture s;
     char *bytes;
     size_t size;
     json_t *root;
@@ -329,9 +330,9 @@ START_TEST(test_command)
     size_t index;
     json_t *event;
 
-    open_stage(&s);
+    open_fixture(&s);
     end_operations(&s, 5);
-    close_stage(&s);
+    close_fixture(&s);
     ck_assert_ptr_nonnull(freopen("/dev/null", "w", stdout));
     ck_assert_int_eq(run_command(ARGS("inspect", s.path, "--trace", trace)), 0);
     assert_ok(file_read(trace, 1 << 20, &bytes, &size, &err));
@@ -357,7 +358,7 @@ int main(void)
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, test_good_run);
     tcase_add_test(cases, test_killed_rank);
-    tcase_add_test(cases, test_rank_that_did_not_come);
+    tcase_add_test(cases, test_stopped_rank);
     tcase_add_test(cases, test_mismatch);
     tcase_add_test(cases, test_straggler);
     tcase_add_test(cases, test_missing_and_damaged);

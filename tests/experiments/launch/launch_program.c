@@ -1,5 +1,5 @@
 /*
- * `sparring launch` as a program of its own, for its tests: what the front's main does with it.
+ * `sparring launch` as a separate program, for its tests.
  */
 #include "experiments/launch/launch.h"
 

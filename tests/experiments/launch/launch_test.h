@@ -1,6 +1,6 @@
 /*
- * What the tests of `sparring launch` share.  Ranks are small shell scripts; each test drives the
- * launcher as a program and looks at its output and exit code.
+ * Shared by the tests of `sparring launch`.  Ranks are small shell scripts; each test runs the
+ * launcher as a program and checks its output and exit code.
  */
 #ifndef SPARRING_TESTS_EXPERIMENTS_LAUNCH_LAUNCH_TEST_H
 #define SPARRING_TESTS_EXPERIMENTS_LAUNCH_LAUNCH_TEST_H
@@ -29,7 +29,7 @@ void launch_start(struct process *p, const char *program, const char *const *ext
 /* Make a FIFO in the test's folder and return its path. */
 const char *launch_fifo(const char *name);
 
-/* Open a FIFO for writing once a reader is there. */
+/* Open a FIFO for writing; blocks until a reader opens it. */
 int launch_open_fifo(const char *path);
 
 /* Lines "name PID" of an output -> pidfds; returns how many. */
@@ -43,8 +43,8 @@ TCase *launch_server_cases(void);
 TCase *launch_fault_cases(void);
 TCase *launch_restart_cases(void);
 
-/* A copy of the launcher with a script beside it that is its sparring-server: `body`, behind lines
- * that read the launcher's words into $file and $listen. */
+/* Install a copy of the launcher and beside it a script as sparring-server: lines that read the
+ * launcher's arguments into $file and $listen, then `body`.  Returns the launcher's path. */
 const char *launch_install_server(const char *body);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The ordinary life of `sparring launch`: variables, flags in both spellings, exit codes, output.
+ * `sparring launch` without faults: variables, flags in both spellings, exit codes, output.
  */
 #include "tests/experiments/launch/launch_test.h"
 
@@ -24,7 +24,7 @@ START_TEST(variables)
 }
 END_TEST
 
-START_TEST(alone)
+START_TEST(single_rank)
 {
     assert_holds(LAUNCH(0, "sh", "-c", show_all), "r=0 w=1 l=0 lw=1 g=0 gw=1 127.0.0.1:29500\n");
 }
@@ -77,8 +77,8 @@ static uint16_t port_in(const char *output)
     return (uint16_t)port;
 }
 
-/* The port of a standalone job is its own while the job lives: rank 0's listener can take it, and
- * the kernel gives it to nobody who asks for any port. */
+/* The port of a standalone job is reserved while the job runs: rank 0's listener can bind it, and
+ * the kernel gives it to no process that binds port 0. */
 START_TEST(standalone_port)
 {
     const char *fifo = launch_fifo("hold");
@@ -192,8 +192,8 @@ START_TEST(global_rank_is_named)
 }
 END_TEST
 
-/* The others fail at once when they see rank 2 go, as ranks do, and may even be gone before it is
- * reported; rank 2 must still be the one. */
+/* The other ranks fail at once when rank 2 dies, and their ends may be reported before its own;
+ * rank 2 must still be named. */
 START_TEST(first_failure_is_named)
 {
     const char *script = "if [ $RANK = 2 ]; then exec 3>$0 4>$1; kill -9 $$; fi; "
@@ -266,7 +266,7 @@ START_TEST(tee_cuts_long_lines)
 }
 END_TEST
 
-START_TEST(answers)
+START_TEST(help_version_and_config)
 {
     const char *out = LAUNCH(0, "--help");
 
@@ -333,7 +333,7 @@ TCase *launch_cases(void)
 
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, variables);
-    tcase_add_test(cases, alone);
+    tcase_add_test(cases, single_rank);
     tcase_add_test(cases, underscores_and_nodes);
     tcase_add_test(cases, kubeflow_variables);
     tcase_add_test(cases, words_reach_the_program);
@@ -349,7 +349,7 @@ TCase *launch_cases(void)
     tcase_add_test(cases, tee);
     tcase_add_test(cases, tee_keeps_lines_whole);
     tcase_add_test(cases, tee_cuts_long_lines);
-    tcase_add_test(cases, answers);
+    tcase_add_test(cases, help_version_and_config);
     tcase_add_loop_test(cases, refusals, 0, sizeof(refused) / sizeof(refused[0]));
     return cases;
 }

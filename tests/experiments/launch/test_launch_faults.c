@@ -1,6 +1,6 @@
 /*
- * Signals, stubborn ranks, orphans and limits: whatever happens, nothing that the launcher started
- * is left.
+ * Signals, ranks that ignore them, orphans and time limits: in every case no process that the
+ * launcher started survives.
  */
 #include "tests/experiments/launch/launch_test.h"
 
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Waits without a child: one that is between fork and exec would lose the signal. */
+/* Waits without a child process: one between fork and exec would lose the signal. */
 #define WAIT_FOR_SIGNAL "mkfifo $TMPDIR/w$RANK; echo \"ready $RANK\"; read x < $TMPDIR/w$RANK"
 
 #define STUCK_MPIRUN                                                                               \
@@ -20,7 +20,8 @@
     "(exit 3) &\n"                                                                                 \
     "exec sleep 1000\n"
 
-static void start(struct process *p, const char *ranks, const char *grace, const char *script)
+static void start_launcher(struct process *p, const char *ranks, const char *grace,
+                           const char *script)
 {
     ck_assert_int_eq(setenv("TMPDIR", support_folder(), 1), 0); /* for the scripts */
     launch_start(p, LAUNCH_PROGRAM, NULL,
@@ -45,7 +46,7 @@ START_TEST(signals_are_forwarded)
         "trap 'echo \"rank $RANK got it\"; exit 6' TERM INT HUP QUIT; " WAIT_FOR_SIGNAL;
     struct process p;
 
-    start(&p, "2", "60000", script);
+    start_launcher(&p, "2", "60000", script);
     wait_until_ready(&p, 2);
     process_signal(&p, forwarded[_i]);
     ck_assert_int_eq(process_wait(&p, LAUNCH_TIMEOUT_MS), 6);
@@ -60,7 +61,7 @@ START_TEST(default_reaction)
 {
     struct process p;
 
-    start(&p, "2", "60000", WAIT_FOR_SIGNAL);
+    start_launcher(&p, "2", "60000", WAIT_FOR_SIGNAL);
     wait_until_ready(&p, 2);
     process_signal(&p, SIGTERM);
     ck_assert_int_eq(process_wait(&p, LAUNCH_TIMEOUT_MS), 128 + SIGTERM);
@@ -72,7 +73,7 @@ START_TEST(orderly_end_is_no_failure)
 {
     struct process p;
 
-    start(&p, "2", "60000", "trap 'exit 0' TERM; " WAIT_FOR_SIGNAL);
+    start_launcher(&p, "2", "60000", "trap 'exit 0' TERM; " WAIT_FOR_SIGNAL);
     wait_until_ready(&p, 2);
     process_signal(&p, SIGTERM);
     ck_assert_int_eq(process_wait(&p, LAUNCH_TIMEOUT_MS), 0);
@@ -83,7 +84,7 @@ START_TEST(stubborn_ranks_are_killed)
 {
     struct process p;
 
-    start(&p, "2", "100", "trap '' TERM; " WAIT_FOR_SIGNAL);
+    start_launcher(&p, "2", "100", "trap '' TERM; " WAIT_FOR_SIGNAL);
     wait_until_ready(&p, 2);
     process_signal(&p, SIGTERM);
     ck_assert_int_eq(process_wait(&p, LAUNCH_TIMEOUT_MS), 137);
@@ -95,7 +96,7 @@ START_TEST(second_signal_kills)
 {
     struct process p;
 
-    start(&p, "1", "100000", "trap '' TERM INT; " WAIT_FOR_SIGNAL);
+    start_launcher(&p, "1", "100000", "trap '' TERM INT; " WAIT_FOR_SIGNAL);
     wait_until_ready(&p, 1);
     process_signal(&p, SIGTERM);
     process_wait_output(&p, "passed on", LAUNCH_TIMEOUT_MS);
@@ -130,7 +131,7 @@ START_TEST(time_limit)
 }
 END_TEST
 
-/* The rank ends, what it has started does not: it is stopped, and the launcher waits for it. */
+/* The rank ends, a process that it started does not: that is stopped, and the launcher waits. */
 START_TEST(left_behind_is_stopped)
 {
     int pidfd;
@@ -150,8 +151,8 @@ START_TEST(left_behind_is_stopped)
 }
 END_TEST
 
-/* What a rank leaves behind gets the grace time even when the rank itself was only a shell around
- * it and is gone at once; and it gets one SIGTERM, not another one when the shell ends. */
+/* A process that a rank leaves behind gets the grace time even when the rank was only a shell
+ * around it and ends at once; and it gets one SIGTERM, not a second one when the shell ends. */
 START_TEST(grace_for_what_is_left_behind)
 {
     const char *inner = "trap 'trap \"echo twice\" TERM; echo saving; read x < $0; exit 0' TERM; "
@@ -173,7 +174,7 @@ START_TEST(grace_for_what_is_left_behind)
 }
 END_TEST
 
-/* "pid 123\n" of the first child of a process: the launcher's is the keeper. */
+/* "pid 123\n" of the first child of a process; that of the launcher is the orphan reaper. */
 static void first_child(pid_t pid, char *line, size_t size)
 {
     char path[64];
@@ -188,29 +189,29 @@ static void first_child(pid_t pid, char *line, size_t size)
     (void)snprintf(line, size, "pid %.*s\n", (int)strcspn(children, " "), children);
 }
 
-/* SIGKILL of the launcher: its ranks, their children and the keeper end. */
+/* SIGKILL of the launcher: its ranks, their children and the reaper end. */
 START_TEST(no_orphans)
 {
     struct process p;
-    char keeper[64];
+    char reaper[64];
     int pidfds[7];
 
-    start(&p, "3", "100000",
-          "trap '' TERM HUP; mkfifo $TMPDIR/$RANK; "
-          "sh -c 'echo \"pid $$\"; echo > $TMPDIR/$RANK; exec sleep 1000' & "
-          "echo \"pid $$\"; read x < $TMPDIR/$RANK; echo \"ready $RANK\"; wait");
+    start_launcher(&p, "3", "100000",
+                   "trap '' TERM HUP; mkfifo $TMPDIR/$RANK; "
+                   "sh -c 'echo \"pid $$\"; echo > $TMPDIR/$RANK; exec sleep 1000' & "
+                   "echo \"pid $$\"; read x < $TMPDIR/$RANK; echo \"ready $RANK\"; wait");
     wait_until_ready(&p, 3);
     ck_assert_uint_eq(launch_find_pids(process_output(&p), "pid ", pidfds, 6), 6);
-    first_child(p.pid, keeper, sizeof(keeper));
-    assert_lacks(process_output(&p), keeper);
-    ck_assert_uint_eq(launch_find_pids(keeper, "pid ", &pidfds[6], 1), 1);
+    first_child(p.pid, reaper, sizeof(reaper));
+    assert_lacks(process_output(&p), reaper);
+    ck_assert_uint_eq(launch_find_pids(reaper, "pid ", &pidfds[6], 1), 1);
     process_signal(&p, SIGKILL);
     ck_assert_int_eq(process_wait(&p, LAUNCH_TIMEOUT_MS), 137);
     launch_await_ends(pidfds, 7, LAUNCH_TIMEOUT_MS);
 }
 END_TEST
 
-/* A parent that ignores SIGCHLD must not cost us the exit codes. */
+/* With a parent that ignores SIGCHLD the exit codes are still known. */
 START_TEST(ignored_sigchld)
 {
     (void)process_run(7, LAUNCH_TIMEOUT_MS, NULL,
@@ -220,7 +221,7 @@ START_TEST(ignored_sigchld)
 }
 END_TEST
 
-/* Under nohup a hang-up is not for us. */
+/* Under nohup SIGHUP stays ignored. */
 START_TEST(ignored_hangup)
 {
     const char *fifo = launch_fifo("hold");
@@ -248,7 +249,7 @@ START_TEST(ranks_have_plain_signals)
 }
 END_TEST
 
-/* The reader of our output goes: the job goes on, and its exit code is kept. */
+/* The reader of our output exits: the job goes on, and its exit code is kept. */
 START_TEST(reader_leaves)
 {
     const char *script = "(\"$0\" --tee --nproc-per-node=2 sh -c "
@@ -260,7 +261,7 @@ START_TEST(reader_leaves)
 }
 END_TEST
 
-/* The reader of our output stays and does not read: a signal still ends the job. */
+/* The reader of our output does not read: a signal still ends the job. */
 START_TEST(reader_stalls)
 {
     const char *fifo = launch_fifo("hold");
@@ -281,8 +282,8 @@ START_TEST(reader_stalls)
 }
 END_TEST
 
-/* Open MPI's launcher waits now and then for ranks that have ended, for ever, and SIGTERM does not
- * end it; this one always does. */
+/* Open MPI's launcher sometimes waits for ever for ranks that have ended, and SIGTERM does not end
+ * it; this script always does so. */
 START_TEST(stuck_mpirun_is_killed)
 {
     const char *mpirun = support_write("mpirun", STUCK_MPIRUN, sizeof(STUCK_MPIRUN) - 1);

@@ -1,7 +1,7 @@
 /*
- * A rank or a server that is lost is started again in its place, while the others go on; as often
- * as is allowed, and only where a new process can take the place.  What the processes say to each
- * other goes through FIFOs: a rank that waits for another waits in `read`.
+ * A lost rank or server is restarted while the others go on, up to --max-restarts times, and only
+ * where a new process can rejoin the job.  The processes synchronise through FIFOs: a rank that
+ * waits for another blocks in `read`.
  */
 #include "tests/experiments/launch/launch_test.h"
 
@@ -24,7 +24,7 @@ START_TEST(a_killed_rank_is_started_again)
 }
 END_TEST
 
-/* A shell around the program says with its exit code what killed it. */
+/* The exit code of a shell around the program is 128 plus the signal that killed it. */
 START_TEST(a_rank_inside_a_shell_is_started_again)
 {
     const char *script = "if [ $SPARRING_RESTARTS = 0 ]; then sh -c 'kill -9 $$'; exit $?; fi; "
@@ -52,7 +52,7 @@ START_TEST(restarts_run_out)
 }
 END_TEST
 
-/* A reason of its own would be met again. */
+/* A rank that exited by itself would fail again. */
 START_TEST(a_rank_that_failed_is_not_started_again)
 {
     const char *script = "if [ $RANK = 0 ]; then read x < $0; exit 0; fi; echo > $0; exit 1";
@@ -64,7 +64,7 @@ START_TEST(a_rank_that_failed_is_not_started_again)
 }
 END_TEST
 
-/* Nobody could take the place: all ranks of an all-reduce begin together. */
+/* No process can rejoin: all ranks of an all-reduce start together. */
 START_TEST(other_jobs_end)
 {
     const char *out = LAUNCH(137, "--nproc-per-node=2", "--max-restarts=2", "--", "sh", "-c",
@@ -82,7 +82,7 @@ END_TEST
     "if [ -n \"$file\" ]; then echo 7123 > \"$file\"; else echo > \"$GO\"; fi\n"                   \
     "mkfifo \"$0.$$\"\nread x < \"$0.$$\"\n"
 
-/* Where it listened before: the ranks know no other place. */
+/* On the same address as before: the ranks know no other. */
 START_TEST(a_server_with_state_is_started_again)
 {
     static const char *const blows[] = {"kill -9 $(cat $0)", "kill -TERM $(cat $0)"};

@@ -1,6 +1,6 @@
 /*
- * Servers around the ranks.  The server here is a shell script beside a copy of the launcher: it
- * stands in for process handling only; the real one is started in tests/integration.
+ * Servers that the launcher starts.  The server is a shell script beside a copy of the launcher, to
+ * test process handling only; the real one is started in tests/integration.
  */
 #include "tests/experiments/launch/launch_test.h"
 
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Understands the words that the launcher passes; `body` does the rest, with $file and $listen. */
+/* Parses the arguments that the launcher passes into $file and $listen; `body` follows. */
 #define SCRIPT_HEAD                                                                                \
     "#!/bin/sh\n"                                                                                  \
     "echo \"server words: $*\"\n"                                                                  \
@@ -85,7 +85,7 @@ static const char show_servers[] =
     "echo \"rank $RANK: $SPARRING_SERVERS ${SPARRING_SERVER_WEIGHTS-equal} "
     "$SPARRING_SERVER_PLACEMENT\"";
 
-/* The server's port is what it was told to listen on. */
+/* The server publishes the port of its --listen. */
 #define PUBLISH_LISTEN "echo \"${listen##*:}\" > \"$file\"\n"
 
 START_TEST(colocated_on_one_node)
@@ -103,7 +103,7 @@ START_TEST(colocated_on_one_node)
 }
 END_TEST
 
-/* Every node starts its own, and knows all. */
+/* Every node starts its own server and derives the addresses of all. */
 START_TEST(colocated_on_several_nodes)
 {
     const char *program = launch_install_server(ORDERLY PUBLISH_LISTEN WAIT);
@@ -150,7 +150,7 @@ START_TEST(mixed)
 }
 END_TEST
 
-/* As many as the hosts: those beside the ranks would hold nothing, and are not started. */
+/* As many dedicated servers as hosts: colocated ones would hold nothing and are not started. */
 START_TEST(mixed_with_many)
 {
     const char *program = launch_install_server(ORDERLY PUBLISH WAIT);
@@ -166,7 +166,7 @@ START_TEST(mixed_with_many)
 }
 END_TEST
 
-/* A server that publishes where it was told to listen; ranks find the socket's folder. */
+/* A server that publishes its --listen; ranks find the socket's folder. */
 START_TEST(servers_on_unix_sockets)
 {
     const char *program = launch_install_server(ORDERLY "echo \"$listen\" > \"$file\"\n" WAIT);
@@ -185,7 +185,7 @@ START_TEST(servers_on_unix_sockets)
 }
 END_TEST
 
-/* Nothing stays in $TMPDIR. */
+/* $TMPDIR is empty afterwards. */
 START_TEST(no_files_left)
 {
     const char *program = launch_install_server(ORDERLY PUBLISH WAIT);
@@ -224,7 +224,7 @@ START_TEST(server_dies)
 }
 END_TEST
 
-/* One of two may. */
+/* One of a server and its replica may die. */
 START_TEST(a_server_with_a_replica_dies)
 {
     static const char *const last[] = {"server 0 (pid ", "replica 0 (pid "};
@@ -246,7 +246,7 @@ START_TEST(a_server_with_a_replica_dies)
 }
 END_TEST
 
-/* But not both. */
+/* Both may not. */
 START_TEST(a_server_and_its_replica_die)
 {
     const char *script = "if [ $RANK = 0 ]; then kill -9 $(cat $0); "
@@ -297,7 +297,7 @@ START_TEST(server_does_not_start)
 }
 END_TEST
 
-START_TEST(server_says_nothing)
+START_TEST(server_that_never_listens)
 {
     const char *program = launch_install_server(ORDERLY WAIT);
     const char *out =
@@ -329,7 +329,8 @@ START_TEST(bad_port_file)
 }
 END_TEST
 
-/* Its failure to stop in order is reported, and is the exit code when the ranks did well. */
+/* A server that fails when it is stopped is reported, and gives the exit code when no rank failed.
+ */
 START_TEST(server_fails_to_stop)
 {
     const char *program = launch_install_server("trap 'exit 9' TERM\n" PUBLISH WAIT);
@@ -446,7 +447,7 @@ TCase *launch_server_cases(void)
     tcase_add_test(cases, a_server_and_its_replica_die);
     tcase_add_test(cases, server_leaves_early);
     tcase_add_test(cases, server_does_not_start);
-    tcase_add_test(cases, server_says_nothing);
+    tcase_add_test(cases, server_that_never_listens);
     tcase_add_loop_test(cases, bad_port_file, 0, sizeof(bad_ports) / sizeof(bad_ports[0]));
     tcase_add_test(cases, server_fails_to_stop);
     tcase_add_test(cases, stubborn_server);

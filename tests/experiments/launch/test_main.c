@@ -1,5 +1,5 @@
 /*
- * Runs the tests of `sparring launch`, and what they share.
+ * Runs the tests of `sparring launch`, and holds their shared functions.
  */
 #include "tests/experiments/launch/launch_test.h"
 

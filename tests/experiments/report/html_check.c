@@ -1,5 +1,6 @@
 /*
- * A stack of open elements and one pass over the text: enough XML for a page of ours.
+ * html_check: one pass over the text with a stack of open elements: the subset of XML that our page
+ * uses.
  */
 #include "tests/experiments/report/html_check.h"
 
@@ -81,7 +82,7 @@ static void check_attribute(struct checker *c, const char *name, const char *val
         check_id(c, value);
 }
 
-/* A quoted value, copied as far as it fits (curves are long and say nothing). */
+/* A quoted value, truncated to `size` (the data of curves is long and not checked). */
 static void read_value(struct checker *c, char *value, size_t size)
 {
     char quote = *c->p++;

@@ -1,5 +1,5 @@
 /*
- * html_check: is a page well-formed, complete in one file, and free of script?
+ * html_check: checks that a page is well-formed, complete in one file, and free of scripts.
  */
 #ifndef SPARRING_TESTS_EXPERIMENTS_REPORT_HTML_CHECK_H
 #define SPARRING_TESTS_EXPERIMENTS_REPORT_HTML_CHECK_H

@@ -1,3 +1,7 @@
+/*
+ * synthetic: writes the files of a run directory with printf; every step of a run has equal times
+ * and the bytes of its formula.
+ */
 #include "tests/experiments/report/synthetic.h"
 
 #include "common/base/file.h"
@@ -207,7 +211,7 @@ struct synthetic_run synthetic_ring(const char *folder)
                                   .model = "mlp:784-128-10"};
 }
 
-static struct synthetic_run match_mode(unsigned mode)
+static struct synthetic_run synthetic_mode(unsigned mode)
 {
     struct synthetic_run run = synthetic_ring(NULL);
 
@@ -230,11 +234,11 @@ static struct synthetic_run match_mode(unsigned mode)
     return run;
 }
 
-const char *synthetic_match(const char *folder, unsigned repeats)
+const char *synthetic_experiment(const char *folder, unsigned repeats)
 {
     for (unsigned m = 0; m < 4; m++) {
         for (unsigned r = 0; r < repeats; r++) {
-            struct synthetic_run run = match_mode(m);
+            struct synthetic_run run = synthetic_mode(m);
             char path[256];
 
             (void)snprintf(path, sizeof(path), "%s/runs/%s-%u", folder, run.mode, r);

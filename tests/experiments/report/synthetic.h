@@ -1,6 +1,5 @@
 /*
- * synthetic: run directories as a worker leaves them, written by the tests, with every figure known
- * beforehand.
+ * synthetic: run directories as a worker writes them, written by the tests with known figures.
  */
 #ifndef SPARRING_TESTS_EXPERIMENTS_REPORT_SYNTHETIC_H
 #define SPARRING_TESTS_EXPERIMENTS_REPORT_SYNTHETIC_H
@@ -27,7 +26,7 @@ struct synthetic_run {
     const char *checkpoint_every; /* NULL: none are made */
 };
 
-/* A good run of mode ring; change what the test is about. */
+/* A good run of mode ring; tests change the members under test. */
 struct synthetic_run synthetic_ring(const char *folder);
 
 /* Write it; returns the folder's path, valid until the test ends. */
@@ -35,7 +34,7 @@ const char *synthetic_write(const struct synthetic_run *run);
 
 /* FOLDER/runs/ with `repeats` runs each of ring, ps-1, control and single; returns FOLDER's path.
  * In repeat r every step takes (1 + r/100) times as long; ps-1 waits 0.63 ms for communication. */
-const char *synthetic_match(const char *folder, unsigned repeats);
+const char *synthetic_experiment(const char *folder, unsigned repeats);
 
 /* Replace, extend or remove a file of a run; `path` as synthetic_write returned it. */
 void synthetic_replace(const char *path, const char *name, const char *text);

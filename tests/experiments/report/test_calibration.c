@@ -1,10 +1,10 @@
 /*
- * How often the verdict is wrong, and how often it finds what is there, over blocks drawn with
- * replacement from recorded runs of six modes that were one and the same (tests/data/verdict): what
- * a real host does to a run, with its outliers and its drift, and a difference that is known.
+ * Error rate and power of the verdict, over blocks drawn with replacement from recorded runs of six
+ * identical modes (tests/data/verdict): the noise of a real host, with outliers and drift, and a
+ * known difference.
  *
- * Bounds are 4.5 standard deviations from what the test promises: less than one of 10^5 runs of
- * this test fails by chance.  SPARRING_TEST_REPORTS=2000 draws more of them and prints the table of
+ * Bounds are 4.5 standard deviations from the nominal rates: less than one of 10^5 runs of this
+ * test fails by chance.  SPARRING_TEST_REPORTS=2000 draws more reports and prints the table of
  * METRICS.md.
  */
 #include "experiments/report/design.h"
@@ -137,7 +137,7 @@ static double share(unsigned count)
     return 100.0 * count / reports;
 }
 
-/* At most, or at least, so many of the reports when the share is what it should be. */
+/* Upper and lower bounds of the count of reports when the true share is `wanted`. */
 static unsigned most_of(double wanted)
 {
     return (unsigned)ceil(reports * wanted + SIGMAS * sqrt(reports * wanted * (1 - wanted)));

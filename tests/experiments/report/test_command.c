@@ -1,6 +1,6 @@
 /*
- * `sparring report` as a user types it: options behind words, wrong words, folders that cannot be
- * written, a disk that is full.
+ * `sparring report` from the command line: options after arguments, wrong arguments, unwritable
+ * folders, a full disk.
  */
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -46,7 +46,7 @@ static int run_report(char *first, char *second, char *third)
     return code;
 }
 
-static void release(void)
+static void release_output(void)
 {
     free(output);
     free(errors);
@@ -58,7 +58,7 @@ static void assert_has(const char *text, const char *part)
     ck_assert_msg(strstr(text, part) != NULL, "'%s' lacks '%s'", text, part);
 }
 
-static char *word(const char *text)
+static char *mutable_word(const char *text)
 {
     static char words[16][4096];
     static unsigned next;
@@ -70,70 +70,70 @@ static char *word(const char *text)
 
 START_TEST(test_report_into_its_own_folder)
 {
-    char *match = word(synthetic_match("m", 6));
+    char *folder = mutable_word(synthetic_experiment("m", 6));
 
-    ck_assert_int_eq(run_report(match, NULL, NULL), 0);
+    ck_assert_int_eq(run_report(folder, NULL, NULL), 0);
     assert_has(output, "On this host, over loopback: ring all-reduce has 1.42x");
     assert_has(output, "/m/report.html\n");
     ck_assert_int_eq(access(support_path("m/report.html"), R_OK), 0);
     for (const char *line = output; *line; line += strcspn(line, "\n") + 1)
         ck_assert_msg(strcspn(line, "\n") <= 80 || strncmp(line, "report: ", 8) == 0, "'%s'", line);
-    release();
+    release_output();
 }
 END_TEST
 
-START_TEST(test_options_behind_words)
+START_TEST(test_options_after_arguments)
 {
-    char *match = word(synthetic_match("m", 3));
-    char *out = word(support_path("elsewhere/deep"));
+    char *folder = mutable_word(synthetic_experiment("m", 3));
+    char *out = mutable_word(support_path("elsewhere/deep"));
 
-    ck_assert_int_eq(run_report(match, word("--out"), out), 0);
+    ck_assert_int_eq(run_report(folder, mutable_word("--out"), out), 0);
     ck_assert_int_eq(access(support_path("elsewhere/deep/report.json"), R_OK), 0);
-    release();
+    release_output();
 }
 END_TEST
 
-START_TEST(test_wrong_words)
+START_TEST(test_wrong_arguments)
 {
     ck_assert_int_eq(run_report(NULL, NULL, NULL), 2);
     assert_has(errors, "no run directory given");
-    ck_assert_int_eq(run_report(word("--oot"), word("x"), NULL), 2);
+    ck_assert_int_eq(run_report(mutable_word("--oot"), mutable_word("x"), NULL), 2);
     assert_has(errors, "did you mean");
-    ck_assert_int_ne(run_report(word("/nowhere/at/all"), NULL, NULL), 0);
+    ck_assert_int_ne(run_report(mutable_word("/nowhere/at/all"), NULL, NULL), 0);
     assert_has(errors, "/nowhere/at/all");
-    ck_assert_int_eq(run_report(word("--help"), NULL, NULL), 0);
+    ck_assert_int_eq(run_report(mutable_word("--help"), NULL, NULL), 0);
     assert_has(output, "--out");
-    ck_assert_int_eq(run_report(word("--out=x"), word("--print-config"), NULL), 0);
+    ck_assert_int_eq(run_report(mutable_word("--out=x"), mutable_word("--print-config"), NULL), 0);
     assert_has(output, "out: x       # --out\n");
-    release();
+    release_output();
 }
 END_TEST
 
-START_TEST(test_malformed_run_is_told)
+START_TEST(test_malformed_run_is_reported)
 {
-    char *match = word(synthetic_match("m", 3));
+    char *folder = mutable_word(synthetic_experiment("m", 3));
 
     synthetic_append(support_path("m/runs/ps-1-2"), "rank0.jsonl", "oops\n");
-    ck_assert_int_eq(run_report(match, NULL, NULL), 3);
+    ck_assert_int_eq(run_report(folder, NULL, NULL), 3);
     assert_has(errors, "/runs/ps-1-2/rank0.jsonl:65: not JSON");
     ck_assert_int_ne(access(support_path("m/report.html"), F_OK), 0);
-    release();
+    release_output();
 }
 END_TEST
 
 START_TEST(test_unwritable_folder)
 {
-    char *match = word(synthetic_match("m", 3));
-    char *out = word(support_write("file", "x", 1));
+    char *folder = mutable_word(synthetic_experiment("m", 3));
+    char *out = mutable_word(support_write("file", "x", 1));
 
-    ck_assert_int_eq(run_report(match, word("--out"), out), 1);
+    ck_assert_int_eq(run_report(folder, mutable_word("--out"), out), 1);
     assert_has(errors, "/file/report.md");
     (void)strncat(out, "/below", 8);
-    ck_assert_int_eq(run_report(match, word("--out"), out), 1);
+    ck_assert_int_eq(run_report(folder, mutable_word("--out"), out), 1);
     assert_has(errors, "cannot make folder");
-    ck_assert_int_eq(run_report(match, word("--out"), word("/proc/sparring")), 1);
+    ck_assert_int_eq(run_report(folder, mutable_word("--out"), mutable_word("/proc/sparring")), 1);
     assert_has(errors, "/proc/sparring");
-    release();
+    release_output();
 }
 END_TEST
 
@@ -150,14 +150,14 @@ static unsigned count_files(const char *folder)
     return count;
 }
 
-/* A file that may not grow past 4 KiB stands for a full disk: the write stops half way.  Check has
- * files of its own, so the limit holds for the one call only. */
+/* A limit of 4 KiB per file simulates a full disk: the write stops half way.  Check writes files,
+ * too, so the limit is set for the one call only. */
 START_TEST(test_full_disk)
 {
     struct report report = {0};
     struct rlimit before;
     struct rlimit limit;
-    const char *path = synthetic_match("m", 3);
+    const char *path = synthetic_experiment("m", 3);
     const char *out = support_path("out");
     char problem[512];
     enum status status;
@@ -186,7 +186,8 @@ START_TEST(test_permuted_arguments)
         {0},
     };
     static const struct option_set set = {.tables = {{specs, 0}}};
-    char *argv[] = {word("report"), word("a"), word("--dry_run"), word("b"), NULL};
+    char *argv[] = {mutable_word("report"), mutable_word("a"), mutable_word("--dry_run"),
+                    mutable_word("b"), NULL};
     static char out[] = "--out";
     static char value[] = "V";
     static char dashes[] = "--";
@@ -234,9 +235,9 @@ int main(void)
 
     tcase_set_timeout(cases, 100);
     tcase_add_test(cases, test_report_into_its_own_folder);
-    tcase_add_test(cases, test_options_behind_words);
-    tcase_add_test(cases, test_wrong_words);
-    tcase_add_test(cases, test_malformed_run_is_told);
+    tcase_add_test(cases, test_options_after_arguments);
+    tcase_add_test(cases, test_wrong_arguments);
+    tcase_add_test(cases, test_malformed_run_is_reported);
     tcase_add_test(cases, test_unwritable_folder);
     tcase_add_test(cases, test_full_disk);
     tcase_add_test(cases, test_permuted_arguments);

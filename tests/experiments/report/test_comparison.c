@@ -2,7 +2,7 @@
  * Modes, fairness and warnings, from run directories that differ in one thing at a time.
  */
 #include "experiments/report/report.h"
-#include "tests/experiments/report/read_match.h"
+#include "tests/experiments/report/read_comparison.h"
 #include "tests/experiments/report/synthetic.h"
 #include "tests/support/support.h"
 
@@ -19,10 +19,10 @@ static const char *condition_of(const struct comparison *c, const char *name)
     return "(no such row)";
 }
 
-START_TEST(test_fair_match)
+START_TEST(test_fair_comparison)
 {
-    struct comparison *c = read_match(synthetic_match("m", 7));
-    const struct ratio *match;
+    struct comparison *c = read_comparison(synthetic_experiment("m", 7));
+    const struct ratio *ratio;
     double sum = 0;
 
     ck_assert_uint_eq(c->mode_count, 4);
@@ -34,19 +34,19 @@ START_TEST(test_fair_match)
     ck_assert_msg(c->reasons.length == 0, "%s", c->reasons.length ? c->reasons.texts[0] : "");
     ck_assert_uint_eq(c->warnings.length, 0);
     ck_assert_uint_eq(c->ratio_count, 3);
-    ck_assert_uint_ne(c->match, SIZE_MAX);
-    match = &c->ratios[c->match];
-    ck_assert_int_eq(match->state, RATIO_FASTER);
+    ck_assert_uint_ne(c->main_ratio, SIZE_MAX);
+    ratio = &c->ratios[c->main_ratio];
+    ck_assert_int_eq(ratio->state, RATIO_FASTER);
     for (int r = 0; r < 7; r++)
         sum += log((1.33 * (1 + r / 100.0) + 0.09) / (0.91 * (1 + r / 100.0) + 0.09));
-    ck_assert_double_eq_tol(match->value, exp(sum / 7), 1e-6);
-    ck_assert_double_eq_tol(match->p, 2.0 / 128, 1e-9);
-    assert_said(c->verdict, "On this host, over loopback: ring all-reduce has "
-                            "1.42x (95 % interval ");
-    assert_said(c->verdict, "the throughput of parameter server (1 server); 7 "
-                            "blocks, p = 0.016 (ring all-reduce: TCP; parameter server (1 "
-                            "server): gRPC over TCP).");
-    assert_said(c->why, "407,080 bytes in both");
+    ck_assert_double_eq_tol(ratio->value, exp(sum / 7), 1e-6);
+    ck_assert_double_eq_tol(ratio->p, 2.0 / 128, 1e-9);
+    assert_contains(c->verdict, "On this host, over loopback: ring all-reduce has "
+                                "1.42x (95 % interval ");
+    assert_contains(c->verdict, "the throughput of parameter server (1 server); 7 "
+                                "blocks, p = 0.016 (ring all-reduce: TCP; parameter server (1 "
+                                "server): gRPC over TCP).");
+    assert_contains(c->why, "407,080 bytes in both");
     ck_assert_double_eq_tol(comparison_relative(c, &c->modes[0]), /* repeat 3 is the median */
                             (0.7 * 1.03 + 0.09) / (0.91 * 1.03 + 0.09), 1e-6);
     ck_assert_double_eq_tol(comparison_efficiency(c, &c->modes[0]),
@@ -57,8 +57,8 @@ START_TEST(test_fair_match)
 }
 END_TEST
 
-/* A manifest with the environment leaves out the limits that are not set; one without it is of a
- * version that did not look for limits. */
+/* A manifest with "environment" omits limits that are not set; one without it is from a version
+ * that did not record limits. */
 START_TEST(test_facts_that_a_manifest_lacks)
 {
     static const char *const rows[] = {"optimizer", "processor quota",    "memory limit",
@@ -73,7 +73,7 @@ START_TEST(test_facts_that_a_manifest_lacks)
                       "\"host\":{\"name\":\"vm\",\"cpu\":\"A processor\",\"cores\":2,"
                       "\"memory_bytes\":25276502016,\"kernel\":\"Linux 6.1\"},"
                       "\"world_size\":2,\"parameters\":101770,\"parameter_bytes\":407080}");
-    c = read_match(path);
+    c = read_comparison(path);
     ck_assert_str_eq(condition_of(c, "processor"), "A processor");
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         ck_assert_msg(strcmp(condition_of(c, rows[i]), "(not recorded)") == 0, "%s: %s", rows[i],
@@ -83,7 +83,7 @@ START_TEST(test_facts_that_a_manifest_lacks)
     synthetic_replace(path, "manifest.json",
                       "{\"options\":{},\"host\":{\"cores\":2,\"load\":0.5,"
                       "\"congestion_control\":\"cubic\",\"environment\":\"\"}}");
-    c = read_match(path);
+    c = read_comparison(path);
     ck_assert_str_eq(condition_of(c, "processor quota"), "none");
     ck_assert_str_eq(condition_of(c, "memory limit"), "none");
     ck_assert_str_eq(condition_of(c, "environment"), "none");
@@ -94,7 +94,7 @@ START_TEST(test_facts_that_a_manifest_lacks)
 }
 END_TEST
 
-/* One mode with one thing changed must be refused a verdict, for that reason. */
+/* With one setting of one mode changed there must be no verdict, for that reason. */
 static void assert_unfair(const char *reason, const struct synthetic_run *changed)
 {
     static unsigned serial;
@@ -102,7 +102,7 @@ static void assert_unfair(const char *reason, const struct synthetic_run *change
     struct comparison *c;
 
     (void)snprintf(base, sizeof(base), "unfair-%u", serial++);
-    (void)synthetic_match(base, 3);
+    (void)synthetic_experiment(base, 3);
     for (unsigned r = 0; r < 3; r++) {
         struct synthetic_run run = *changed;
         char folder[64];
@@ -113,15 +113,15 @@ static void assert_unfair(const char *reason, const struct synthetic_run *change
         run.seed += r;
         (void)synthetic_write(&run);
     }
-    c = read_match(support_path(base));
+    c = read_comparison(support_path(base));
     assert_mentions(&c->reasons, reason);
-    ck_assert_int_eq(c->ratios[c->match].state, RATIO_UNFAIR);
-    assert_said(c->verdict, "No verdict");
-    assert_said(c->verdict, "not comparable");
+    ck_assert_int_eq(c->ratios[c->main_ratio].state, RATIO_UNFAIR);
+    assert_contains(c->verdict, "No verdict");
+    assert_contains(c->verdict, "not comparable");
     report_release(&report);
 }
 
-START_TEST(test_unfair_matches)
+START_TEST(test_unfair_comparisons)
 {
     struct synthetic_run run = synthetic_ring(NULL);
 
@@ -151,7 +151,7 @@ END_TEST
 START_TEST(test_option_that_only_the_manifest_knows)
 {
     struct comparison *c;
-    const char *path = synthetic_match("m", 3);
+    const char *path = synthetic_experiment("m", 3);
 
     for (unsigned r = 0; r < 3; r++) {
         char run[64];
@@ -163,7 +163,7 @@ START_TEST(test_option_that_only_the_manifest_knows)
                           "\"host\":{\"name\":\"node1\",\"cpu\":\"A processor\",\"cores\":8,"
                           "\"kernel\":\"Linux 6.1\"},\"world_size\":2}");
     }
-    c = read_match(path);
+    c = read_comparison(path);
     ck_assert_uint_eq(c->reasons.length, 1);
     assert_mentions(&c->reasons, "threads differs: 1 (ring, control, single), 4 (ps-1)");
     report_release(&report);
@@ -174,7 +174,7 @@ END_TEST
 START_TEST(test_devices_count_as_ranks)
 {
     struct comparison *c;
-    const char *path = synthetic_match("m", 3);
+    const char *path = synthetic_experiment("m", 3);
 
     for (unsigned r = 0; r < 3; r++) {
         char folder[64];
@@ -197,7 +197,7 @@ START_TEST(test_devices_count_as_ranks)
                           "\"host\":{\"name\":\"node1\",\"cpu\":\"A processor\",\"cores\":8,"
                           "\"kernel\":\"Linux 6.1\"},\"world_size\":1}");
     }
-    c = read_match(path);
+    c = read_comparison(path);
     ck_assert_msg(c->reasons.length == 0, "%s", c->reasons.length > 0 ? c->reasons.texts[0] : "");
     report_release(&report);
 }
@@ -207,13 +207,13 @@ START_TEST(test_mode_whose_own_runs_differ)
 {
     struct synthetic_run run = synthetic_ring("m/runs/ring-1");
     struct comparison *c;
-    const char *path = synthetic_match("m", 3);
+    const char *path = synthetic_experiment("m", 3);
 
     run.seed = 2;
     run.repeat = 1;
     run.batch = 16;
     (void)synthetic_write(&run);
-    c = read_match(path);
+    c = read_comparison(path);
     assert_mentions(&c->reasons, "the runs of ring differ in batch_size: 16, 64");
     report_release(&report);
 }
@@ -222,15 +222,15 @@ END_TEST
 START_TEST(test_failed_run_is_counted_and_keeps_its_seed)
 {
     struct comparison *c;
-    const char *path = synthetic_match("m", 8);
+    const char *path = synthetic_experiment("m", 8);
 
     synthetic_remove(support_path("m/runs/ring-2"), "summary.json");
-    c = read_match(path);
+    c = read_comparison(path);
     ck_assert_uint_eq(c->modes[0].failed, 1);
     ck_assert_uint_eq(c->modes[0].spreads[METRIC_samples_per_second].n, 7);
     ck_assert_uint_eq(c->reasons.length, 0);
     assert_mentions(&c->warnings, "1 of 8 runs of ring failed");
-    assert_said(c->verdict, "; 7 blocks (and 1 with a run that failed), p = ");
+    assert_contains(c->verdict, "; 7 blocks (and 1 with a run that failed), p = ");
     report_release(&report);
 }
 END_TEST
@@ -238,7 +238,7 @@ END_TEST
 START_TEST(test_all_runs_of_a_mode_failed)
 {
     struct comparison *c;
-    const char *path = synthetic_match("m", 3);
+    const char *path = synthetic_experiment("m", 3);
 
     for (unsigned r = 0; r < 3; r++) {
         char run[64];
@@ -246,10 +246,10 @@ START_TEST(test_all_runs_of_a_mode_failed)
         (void)snprintf(run, sizeof(run), "m/runs/ps-1-%u", r);
         synthetic_remove(support_path(run), "summary.json");
     }
-    c = read_match(path);
+    c = read_comparison(path);
     ck_assert_ptr_null(c->modes[1].first);
     ck_assert_uint_eq(c->modes[1].failed, 3);
-    ck_assert_str_eq(c->modes[c->ratios[c->match].b].name, "control");
+    ck_assert_str_eq(c->modes[c->ratios[c->main_ratio].b].name, "control");
     report_release(&report);
 }
 END_TEST
@@ -260,9 +260,9 @@ START_TEST(test_nothing_succeeded)
     struct comparison *c;
 
     synthetic_remove(synthetic_write(&run), "rank0.jsonl");
-    c = read_match(support_path("m"));
-    ck_assert_uint_eq(c->match, SIZE_MAX);
-    assert_said(c->verdict, "No verdict: there are no two modes");
+    c = read_comparison(support_path("m"));
+    ck_assert_uint_eq(c->main_ratio, SIZE_MAX);
+    assert_contains(c->verdict, "No verdict: there are no two modes");
     report_release(&report);
 }
 END_TEST
@@ -301,7 +301,7 @@ START_TEST(test_modes_without_compare)
     write_bare("d/f", "allreduce", 0, 3);
     write_placed("d/g", "colocated");
     write_placed("d/h", "dedicated"); /* as those that do not say it */
-    c = read_match(support_path("d"));
+    c = read_comparison(support_path("d"));
     ck_assert_uint_eq(c->mode_count, 6);
     ck_assert_str_eq(c->modes[0].name, "ring-n2");
     ck_assert_str_eq(c->modes[0].label, "ring all-reduce");
@@ -320,7 +320,7 @@ START_TEST(test_warnings)
 {
     struct synthetic_run run = synthetic_ring("m/runs/ring-4");
     struct comparison *c;
-    const char *path = synthetic_match("m", 5);
+    const char *path = synthetic_experiment("m", 5);
 
     run.seed = 5;
     run.repeat = 4;
@@ -332,7 +332,7 @@ START_TEST(test_warnings)
                       "{\"model\":\"mlp:784-128-10\",\"data\":\"digits\",\"sync\":\"allreduce\","
                       "\"backend\":\"ring\",\"servers\":0,\"batch_size\":64,\"lr\":0.05,\"seed\":4,"
                       "\"reduce\":\"fast\",\"ps_update\":\"server\",\"device\":\"cpu\"}}");
-    c = read_match(path);
+    c = read_comparison(path);
     assert_mentions(&c->warnings, "(modified z-score), kept in every figure: ring-4 (");
     assert_mentions(&c->warnings, "run ring-4 diverged");
     assert_mentions(&c->warnings, "run ring-3: summary.json says 5 samples/s");
@@ -349,13 +349,13 @@ START_TEST(test_idle_servers)
     run.sync = "ps";
     run.servers = 3;
     synthetic_remove(synthetic_write(&run), "server2.jsonl");
-    c = read_match(support_path("s"));
+    c = read_comparison(support_path("s"));
     assert_mentions(&c->warnings, "only 2 of the 3 servers of ring hold a part of the model");
     report_release(&report);
 }
 END_TEST
 
-/* Every third step takes 5 ms: the throughput says so, that of the median step does not. */
+/* Every third step takes 5 ms: this lowers the throughput, but not that of the median step. */
 START_TEST(test_uneven_steps)
 {
     struct synthetic_run run = synthetic_ring("u/runs/ring-0");
@@ -376,7 +376,7 @@ START_TEST(test_uneven_steps)
     }
     synthetic_append(support_path("u/runs/ring-0"), "rank0.jsonl",
                      "{\"kind\":\"end\",\"status\":\"ok\"}\n");
-    c = read_match(support_path("u"));
+    c = read_comparison(support_path("u"));
     ck_assert_double_eq_tol(c->metrics[0].samples_per_second, 64000 * 3 / 7.0, 1e-6);
     ck_assert_double_eq_tol(c->metrics[0].samples_per_second_median, 64000, 1e-6);
     assert_mentions(
@@ -389,7 +389,7 @@ END_TEST
 START_TEST(test_bytes_off_the_formula)
 {
     struct comparison *c;
-    const char *path = synthetic_match("m", 3);
+    const char *path = synthetic_experiment("m", 3);
 
     for (unsigned r = 0; r < 3; r++) {
         char run[64];
@@ -399,12 +399,12 @@ START_TEST(test_bytes_off_the_formula)
                          "{\"kind\":\"end\",\"status\":\"ok\",\"expected_tx_payload_bytes\":407000,"
                          "\"expected_rx_payload_bytes\":407080}\n");
     }
-    c = read_match(path);
+    c = read_comparison(path);
     ck_assert_uint_eq(c->modes[0].failed, 3);
     for (size_t i = 0; i < c->list->length; i++)
         if (c->mode_of[i] == 0)
-            assert_said(c->list->runs[i].reason,
-                        "rank 0 sent +80.0 bytes per step against its formula's 407000.0");
+            assert_contains(c->list->runs[i].reason,
+                            "rank 0 sent +80.0 bytes per step against its formula's 407000.0");
     report_release(&report);
 }
 END_TEST
@@ -415,9 +415,9 @@ int main(void)
     TCase *cases = tcase_create("all");
 
     tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, test_fair_match);
+    tcase_add_test(cases, test_fair_comparison);
     tcase_add_test(cases, test_facts_that_a_manifest_lacks);
-    tcase_add_test(cases, test_unfair_matches);
+    tcase_add_test(cases, test_unfair_comparisons);
     tcase_add_test(cases, test_option_that_only_the_manifest_knows);
     tcase_add_test(cases, test_devices_count_as_ranks);
     tcase_add_test(cases, test_mode_whose_own_runs_differ);

@@ -1,5 +1,5 @@
 /*
- * Two reports held against each other: of folders that differ in one thing at a time.
+ * Comparison of two reports whose folders differ in one setting at a time.
  */
 #include "experiments/report/diff.h"
 #include "experiments/report/report.h"
@@ -14,10 +14,10 @@
 static struct error err;
 static struct strbuf lines = STRBUF_INIT;
 
-/* A match whose ring waits so long. */
-static const char *write_match(const char *folder, double comm_ms)
+/* An experiment whose ring waits comm_ms per step. */
+static const char *write_experiment(const char *folder, double comm_ms)
 {
-    (void)synthetic_match(folder, REPEATS);
+    (void)synthetic_experiment(folder, REPEATS);
     for (unsigned r = 0; r < REPEATS; r++) {
         char name[64];
         struct synthetic_run run = synthetic_ring(name);
@@ -93,9 +93,9 @@ static const char *line_of(const char *mode)
 
 START_TEST(test_same_and_slower)
 {
-    const char *before = write_match("before", 0.21);
-    const char *same = write_match("same", 0.21);
-    const char *slower = write_match("slower", 0.4);
+    const char *before = write_experiment("before", 0.21);
+    const char *same = write_experiment("same", 0.21);
+    const char *slower = write_experiment("slower", 0.4);
     bool failed;
 
     assert_ok(diff(before, same, "", NULL, &failed));
@@ -123,10 +123,10 @@ START_TEST(test_same_and_slower)
 }
 END_TEST
 
-/* A written report says the same as the runs that it is of. */
+/* A written report gives the same result as its runs. */
 START_TEST(test_report_json)
 {
-    const char *before = write_match("before", 0.21), *now = write_match("now", 0.4);
+    const char *before = write_experiment("before", 0.21), *now = write_experiment("now", 0.4);
     struct report report = {0};
     char problem[512];
     const char *only = support_path("only");
@@ -146,10 +146,10 @@ START_TEST(test_report_json)
 }
 END_TEST
 
-/* Each difference is named, once, and ends it unless it is to be ignored. */
+/* Each difference is listed once, and is an error unless it is ignored. */
 START_TEST(test_other_conditions)
 {
-    const char *before = write_match("before", 0.21), *now = write_match("now", 0.21);
+    const char *before = write_experiment("before", 0.21), *now = write_experiment("now", 0.21);
     bool failed;
 
     set_option("now", "ring", "precision", "fp16");
@@ -167,8 +167,8 @@ END_TEST
 
 START_TEST(test_what_cannot_be_compared)
 {
-    const char *now = write_match("now", 0.21);
-    const char *few = synthetic_match("few", 2), *other = support_path("other");
+    const char *now = write_experiment("now", 0.21);
+    const char *few = synthetic_experiment("few", 2), *other = support_path("other");
     json_t *report = NULL;
     bool failed;
 

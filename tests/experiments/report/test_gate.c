@@ -1,5 +1,5 @@
 /*
- * --fail-if: what it accepts, and what it says of matches whose ratios are known.
+ * --fail-if: its syntax, and its result for experiments with known ratios.
  */
 #include "experiments/report/gate.h"
 #include "experiments/report/report.h"
@@ -53,7 +53,7 @@ START_TEST(test_wrong)
 }
 END_TEST
 
-static bool check(const char *text)
+static bool check_gate(const char *text)
 {
     struct gate gate = parse(text);
     bool failed = false;
@@ -63,9 +63,9 @@ static bool check(const char *text)
     return failed;
 }
 
-static void read_match(unsigned repeats)
+static void read_synthetic(unsigned repeats)
 {
-    const char *path = synthetic_match("m", repeats);
+    const char *path = synthetic_experiment("m", repeats);
 
     assert_ok(report_read(&report, &path, 1, &err));
 }
@@ -73,15 +73,15 @@ static void read_match(unsigned repeats)
 /* ring is 1.42 times as fast as ps-1. */
 START_TEST(test_first_mode_against_second)
 {
-    read_match(6);
-    ck_assert(!check("throughput:-5%"));
+    read_synthetic(6);
+    ck_assert(!check_gate("throughput:-5%"));
     ck_assert_ptr_nonnull(strstr(lines.text, "ring has 1.4"));
     ck_assert_ptr_nonnull(strstr(lines.text, "; 6 blocks, p = 0.031): passed\n"));
-    ck_assert(check("throughput:+5%"));
+    ck_assert(check_gate("throughput:+5%"));
     ck_assert_ptr_nonnull(strstr(lines.text, ": FAILED\n"));
-    ck_assert(check("step_ms_p50:-20%"));
-    ck_assert(!check("step_ms_p50:-40%"));
-    ck_assert(!check("tx_payload_bytes:+1%"));
+    ck_assert(check_gate("step_ms_p50:-20%"));
+    ck_assert(!check_gate("step_ms_p50:-40%"));
+    ck_assert(!check_gate("tx_payload_bytes:+1%"));
     report_release(&report);
 }
 END_TEST
@@ -89,7 +89,7 @@ END_TEST
 START_TEST(test_noise_passes)
 {
     static const double waits[] = {0.2, 0.5, 0.9, 0.3, 0.8, 0.4};
-    const char *path = synthetic_match("m", 6);
+    const char *path = synthetic_experiment("m", 6);
 
     for (unsigned r = 0; r < 6; r++) {
         char name[64];
@@ -102,23 +102,23 @@ START_TEST(test_noise_passes)
         (void)synthetic_write(&run);
     }
     assert_ok(report_read(&report, &path, 1, &err));
-    ck_assert(!check("throughput:-5%"));
+    ck_assert(!check_gate("throughput:-5%"));
     ck_assert_ptr_nonnull(strstr(lines.text, "passed, it may be chance"));
     report_release(&report);
 }
 END_TEST
 
-/* What cannot be told is an error and no pass. */
-START_TEST(test_what_cannot_be_told)
+/* Too few blocks for significance are an error, not a pass. */
+START_TEST(test_too_few_blocks)
 {
     struct gate gate = parse("throughput:+5%");
     bool failed = false;
 
-    read_match(5);
+    read_synthetic(5);
     assert_fails(gate_check(&gate, &report.comparison, &failed, &lines, &err), STATUS_CONFIG,
                  "5 blocks with good runs of ring and ps-1 that recorded it");
     report_release(&report);
-    read_match(6);
+    read_synthetic(6);
     gate = parse("server_tx_payload_bytes:+1%");
     assert_fails(gate_check(&gate, &report.comparison, &failed, &lines, &err), STATUS_CONFIG,
                  "0 blocks with good runs of ring and ps-1 that recorded it");
@@ -136,7 +136,7 @@ int main(void)
     tcase_add_loop_test(cases, test_wrong, 0, (int)(sizeof(wrong) / sizeof(wrong[0])));
     tcase_add_test(cases, test_first_mode_against_second);
     tcase_add_test(cases, test_noise_passes);
-    tcase_add_test(cases, test_what_cannot_be_told);
+    tcase_add_test(cases, test_too_few_blocks);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

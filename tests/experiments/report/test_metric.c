@@ -1,6 +1,6 @@
 /*
- * The figures of a run whose records are known: by hand, and against a plain second way of
- * computing them from random records.
+ * The figures of a run with known records: by hand, and for random records against a second, plain
+ * computation.
  */
 #include "experiments/report/metric.h"
 #include "tests/experiments/report/synthetic.h"
@@ -190,7 +190,7 @@ START_TEST(test_drift)
     ck_assert_double_eq(m.staleness_mean, 0.4);
     ck_assert_double_eq(m.late_share, 0.0625);
     ck_assert_double_eq_tol(m.rank_spread, 3, 1e-9);
-    ck_assert(isnan(m.skipped_steps)); /* the synthetic ranks do not tell */
+    ck_assert(isnan(m.skipped_steps)); /* not in the synthetic records */
     ck_assert_uint_eq(run.servers[0].end.buckets, 2);
     ck_assert(run.servers[0].end.pushes[1] == 30);
     ck_assert_uint_eq(run.servers[1].end.buckets, 0);

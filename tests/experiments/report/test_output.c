@@ -1,5 +1,5 @@
 /*
- * The four files: well-formed, complete, the same numbers, and deaf to hostile texts.
+ * The four files: well-formed, complete, reproducible, and safe against hostile texts.
  */
 #include "common/base/file.h"
 #include "experiments/report/figure.h"
@@ -42,7 +42,7 @@ static bool has_gnuplot(void)
 }
 
 /* Make the report of `path` in OUT and return the text of one of its files (the caller frees). */
-static char *make(const char *path, const char *out, const char *name, char problem[512])
+static char *make_report(const char *path, const char *out, const char *name, char problem[512])
 {
     struct report report = {0};
     const char *folder = support_path(out);
@@ -72,7 +72,7 @@ static unsigned count_of(const char *text, const char *part)
     return count;
 }
 
-/* A second opinion where libxml2's tool is installed. */
+/* A second check by xmllint (libxml2) where it is installed. */
 static void assert_xml(const char *path)
 {
     const char *argv[] = {"xmllint", "--noout", path, NULL};
@@ -91,7 +91,7 @@ static void assert_xml(const char *path)
 START_TEST(test_page)
 {
     char problem[512];
-    char *page = make(synthetic_match("m", 6), "out", "report.html", problem);
+    char *page = make_report(synthetic_experiment("m", 6), "out", "report.html", problem);
 
     html_check(page);
     assert_xml(support_path("out/report.html"));
@@ -119,9 +119,9 @@ END_TEST
 START_TEST(test_same_runs_same_page)
 {
     char problem[512];
-    const char *path = synthetic_match("m", 3);
-    char *first = make(path, "out", "report.csv", problem);
-    char *second = make(path, "out2", "report.csv", problem);
+    const char *path = synthetic_experiment("m", 3);
+    char *first = make_report(path, "out", "report.csv", problem);
+    char *second = make_report(path, "out2", "report.csv", problem);
 
     ck_assert_str_eq(first, second);
     free(first);
@@ -135,7 +135,7 @@ START_TEST(test_no_gnuplot)
     char *page;
 
     ck_assert_int_eq(setenv("PATH", support_folder(), 1), 0);
-    page = make(synthetic_match("m", 3), "out", "report.html", problem);
+    page = make_report(synthetic_experiment("m", 3), "out", "report.html", problem);
     html_check(page);
     assert_has(problem, "Figures need gnuplot, which is not in PATH");
     assert_has(page, "Figures need gnuplot");
@@ -157,7 +157,7 @@ START_TEST(test_broken_gnuplot)
     ck_assert_int_eq(chmod(fake, 0755), 0);
     (void)snprintf(path, sizeof(path), "%s:%s", support_folder(), getenv("PATH"));
     ck_assert_int_eq(setenv("PATH", path, 1), 0);
-    page = make(synthetic_match("m", 3), "out", "report.html", problem);
+    page = make_report(synthetic_experiment("m", 3), "out", "report.html", problem);
     html_check(page);
     assert_has(problem,
                "gnuplot could not draw 'throughput' (exit code 1): \"picture.gp\", line 3");
@@ -199,7 +199,7 @@ START_TEST(test_hostile_texts)
 
     ck_assert_int_eq(chdir(support_folder()), 0);
     for (size_t i = 0; i < 4; i++) {
-        char *text = make(path, "out", files[i], problem);
+        char *text = make_report(path, "out", files[i], problem);
 
         if (has_gnuplot())
             ck_assert_str_eq(problem, "");
@@ -223,12 +223,12 @@ END_TEST
 START_TEST(test_hostile_reason)
 {
     char problem[512];
-    const char *path = synthetic_match("m", 3);
+    const char *path = synthetic_experiment("m", 3);
     char *page;
 
     synthetic_replace(support_path("m/runs/ring-0"), "summary.json",
                       "{\"status\":\"failed\",\"error\":\"<img src=x onerror=alert(1)>\"}");
-    page = make(path, "out", "report.html", problem);
+    page = make_report(path, "out", "report.html", problem);
     html_check(page);
     assert_has(page, "&lt;img src=x onerror=alert(1)&gt;");
     free(page);
@@ -238,13 +238,13 @@ END_TEST
 START_TEST(test_json)
 {
     char problem[512];
-    const char *path = synthetic_match("m", 4);
+    const char *path = synthetic_experiment("m", 4);
     char *text;
     json_t *root;
     const json_t *ring;
 
     synthetic_remove(support_path("m/runs/ring-3"), "summary.json");
-    text = make(path, "out", "report.json", problem);
+    text = make_report(path, "out", "report.json", problem);
     root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     ck_assert_ptr_nonnull(root);
     ck_assert_int_eq(json_integer_value(json_object_get(root, "schema")), 2);
@@ -267,9 +267,9 @@ END_TEST
 START_TEST(test_csv_and_markdown)
 {
     char problem[512];
-    const char *path = synthetic_match("m", 6);
-    char *csv = make(path, "out", "report.csv", problem);
-    char *markdown = make(path, "out", "report.md", problem);
+    const char *path = synthetic_experiment("m", 6);
+    char *csv = make_report(path, "out", "report.csv", problem);
+    char *markdown = make_report(path, "out", "report.md", problem);
 
     ck_assert_uint_eq(count_of(csv, "\n"), 25);
     assert_has(csv, "run,mode,label,repeat,seed,state,reason,outlier_score,samples_per_second,");
@@ -322,7 +322,7 @@ END_TEST
 START_TEST(test_colors)
 {
     struct report report = {0};
-    const char *path = synthetic_match("m", 1);
+    const char *path = synthetic_experiment("m", 1);
 
     assert_ok(report_read(&report, &path, 1, &err));
     ck_assert_str_eq(figure_mode_color(&report.comparison, 0), "#0072b2");

@@ -12,7 +12,7 @@
 static struct run run;
 static struct error err;
 
-static void release(void)
+static void release_shared_run(void)
 {
     run_release(&run);
 }
@@ -44,11 +44,11 @@ START_TEST(test_good_run)
     ck_assert_double_eq(run.ranks[1].end.peak_rss_bytes, 41943041);
     ck_assert_double_eq(run.summary.test_accuracy, 0.9625);
     ck_assert(isnan(run.summary.samples_per_second));
-    release();
+    release_shared_run();
 }
 END_TEST
 
-/* Settings that differ only behind what fits must not look the same. */
+/* Settings that differ only after the cut must stay different. */
 START_TEST(test_text_that_is_cut_keeps_its_difference)
 {
     char texts[2][32];
@@ -81,7 +81,7 @@ START_TEST(test_unknown_records_and_members_are_skipped)
     ck_assert_uint_eq(run.ranks[0].evaluations[2].steps, 60);
     ck_assert_double_eq(run.ranks[0].evaluations[2].test_accuracy, 0.5);
     ck_assert(isnan(run.ranks[0].evaluations[2].test_loss));
-    release();
+    release_shared_run();
 }
 END_TEST
 
@@ -145,7 +145,7 @@ static void assert_failed(const char *path, const char *reason)
     assert_ok(run_open(path, &run, &err));
     ck_assert_int_eq(run.state, RUN_FAILED);
     ck_assert_msg(strstr(run.reason, reason) != NULL, "'%s' lacks '%s'", run.reason, reason);
-    release();
+    release_shared_run();
 }
 
 START_TEST(test_crashed_runs)
@@ -164,7 +164,7 @@ START_TEST(test_crashed_runs)
     assert_ok(run_open(path, &run, &err));
     ck_assert_str_eq(run.reason, "timed out after 9 s");
     ck_assert_str_eq(run.configuration.seed, "4");
-    release();
+    release_shared_run();
     synthetic_remove(path, "attempt.json");
     assert_fails(run_open(path, &run, &err), STATUS_NOT_FOUND, "is not a run directory");
 }
@@ -212,7 +212,7 @@ START_TEST(test_cause_comes_before_symptom)
 }
 END_TEST
 
-START_TEST(test_server_failure_is_told)
+START_TEST(test_server_failure_is_reported)
 {
     struct synthetic_run served = synthetic_ring("served");
     const char *path;
@@ -221,7 +221,7 @@ START_TEST(test_server_failure_is_told)
     path = synthetic_write(&served);
     assert_ok(run_open(path, &run, &err));
     ck_assert_uint_eq(run.server_count, 1);
-    release();
+    release_shared_run();
     synthetic_remove(path, "summary.json");
     synthetic_append(path, "server0.jsonl",
                      "{\"kind\":\"end\",\"status\":\"peer lost\",\"error\":\"rank 1 is gone\"}\n");
@@ -236,7 +236,7 @@ START_TEST(test_configuration_of_a_crashed_run)
     synthetic_remove(path, "summary.json");
     assert_ok(run_open(path, &run, &err));
     ck_assert_str_eq(run.configuration.batch_size, "64");
-    release();
+    release_shared_run();
 }
 END_TEST
 
@@ -254,7 +254,7 @@ static void assert_list(const char *path, size_t length, const char *first, cons
 START_TEST(test_lists)
 {
     struct run_list list = {0};
-    const char *path = synthetic_match("m", 11);
+    const char *path = synthetic_experiment("m", 11);
 
     assert_list(path, 44, "control-0", "single-10"); /* "-10" sorts behind "-9" */
     assert_list(support_path("m/runs"), 44, "control-0", "single-10");
@@ -285,7 +285,7 @@ int main(void)
     tcase_add_test(cases, test_cut_line);
     tcase_add_test(cases, test_rank_without_end);
     tcase_add_test(cases, test_cause_comes_before_symptom);
-    tcase_add_test(cases, test_server_failure_is_told);
+    tcase_add_test(cases, test_server_failure_is_reported);
     tcase_add_test(cases, test_configuration_of_a_crashed_run);
     tcase_add_test(cases, test_lists);
     suite_add_tcase(suite, cases);

@@ -1,6 +1,6 @@
 /*
- * Statistics against numpy 1.24 (quantiles), against the bootstrap written again in Python, against
- * tables (Student's distribution), and against values worked out by hand.
+ * Statistics against numpy 1.24 (quantiles), a second bootstrap in Python, tables (Student's
+ * distribution), and values computed by hand.
  */
 #include "experiments/report/statistics.h"
 #include "tests/support/support.h"

@@ -1,9 +1,8 @@
 /*
- * Pairs of modes and what is said about them: blocks, registered pairs, transports, the time to an
- * accuracy.
+ * Pairs of modes and their verdicts: blocks, registered pairs, transports, the time to an accuracy.
  */
 #include "experiments/report/report.h"
-#include "tests/experiments/report/read_match.h"
+#include "tests/experiments/report/read_comparison.h"
 #include "tests/experiments/report/synthetic.h"
 #include "tests/support/support.h"
 
@@ -52,17 +51,17 @@ static struct comparison *read_against_server(const char *label, const char *bac
         (void)synthetic_write(&run);
         write_run("m", false, r, 0.9);
     }
-    return read_match(support_path("m"));
+    return read_comparison(support_path("m"));
 }
 
-/* Shared memory against sockets: no loopback in the verdict, and the reader is told. */
+/* Shared memory against sockets: the verdict does not name loopback, and a note explains it. */
 START_TEST(test_transports_that_differ)
 {
     struct comparison *c = read_against_server("all-reduce", "shm", NULL);
 
     ck_assert_msg(strncmp(c->verdict, "On this host: all-reduce has ", 29) == 0, "%s", c->verdict);
-    assert_said(c->verdict, " (all-reduce: shared memory; server: "
-                            "gRPC over TCP).");
+    assert_contains(c->verdict, " (all-reduce: shared memory; server: "
+                                "gRPC over TCP).");
     assert_mentions(&c->notes, "all-reduce goes through shared memory, server through gRPC over "
                                "TCP");
     report_release(&report);
@@ -77,12 +76,12 @@ START_TEST(test_ring_over_grpc)
     for (size_t m = 0; m < c->mode_count; m++)
         ck_assert_str_eq(comparison_carrier(&c->modes[m]), "gRPC over TCP");
     ck_assert_msg(strncmp(c->verdict, "On this host, over loopback: ", 29) == 0, "%s", c->verdict);
-    assert_said(c->verdict, " (both over gRPC over TCP).");
+    assert_contains(c->verdict, " (both over gRPC over TCP).");
     report_release(&report);
 }
 END_TEST
 
-START_TEST(test_slower_first_mode_is_turned_round)
+START_TEST(test_slower_first_mode_is_inverted)
 {
     struct comparison *c;
 
@@ -90,30 +89,30 @@ START_TEST(test_slower_first_mode_is_turned_round)
         write_run("m", true, r, 0.9 + r / 50.0);
         write_run("m", false, r, 0.21);
     }
-    c = read_match(support_path("m"));
-    ck_assert_double_lt(c->ratios[c->match].value, 1);
-    assert_said(c->verdict, ": server has 1.74x (95 % interval 1.70 to 1.78) the "
-                            "throughput of ring all-reduce; 6 blocks, p = 0.031 (");
+    c = read_comparison(support_path("m"));
+    ck_assert_double_lt(c->ratios[c->main_ratio].value, 1);
+    assert_contains(c->verdict, ": server has 1.74x (95 % interval 1.70 to 1.78) the "
+                                "throughput of ring all-reduce; 6 blocks, p = 0.031 (");
     report_release(&report);
 }
 END_TEST
 
 START_TEST(test_no_verdict_from_five_blocks)
 {
-    struct comparison *c = read_match(synthetic_match("m", 5));
+    struct comparison *c = read_comparison(synthetic_experiment("m", 5));
 
-    ck_assert_int_eq(c->ratios[c->match].state, RATIO_TOO_FEW);
+    ck_assert_int_eq(c->ratios[c->main_ratio].state, RATIO_TOO_FEW);
     ck_assert_str_eq(c->verdict,
                      "No verdict on ring all-reduce and parameter server (1 server): it "
                      "takes 6 blocks in which both ran well, and there are 5.");
     report_release(&report);
-    c = read_match(synthetic_match("one", 1));
-    ck_assert(isnan(c->ratios[c->match].interval.low));
+    c = read_comparison(synthetic_experiment("one", 1));
+    ck_assert(isnan(c->ratios[c->main_ratio].interval.low));
     report_release(&report);
 }
 END_TEST
 
-/* What a block has in common does not count, what its modes differ by does. */
+/* Effects common to a block cancel; differences between its modes count. */
 START_TEST(test_undecided_and_equivalent)
 {
     static const double ring[] = {0.2, 0.5, 0.4, 0.2, 0.3, 0.4};
@@ -126,14 +125,14 @@ START_TEST(test_undecided_and_equivalent)
         write_run("near", true, r, ring[r]);
         write_run("near", false, r, ring[r] + (r % 2 ? 0.002 : -0.002));
     }
-    c = read_match(support_path("m"));
-    ck_assert_int_eq(c->ratios[c->match].state, RATIO_UNDECIDED);
-    assert_said(c->verdict, ": undecided: ");
-    assert_said(c->verdict, " would probably decide (");
+    c = read_comparison(support_path("m"));
+    ck_assert_int_eq(c->ratios[c->main_ratio].state, RATIO_UNDECIDED);
+    assert_contains(c->verdict, ": undecided: ");
+    assert_contains(c->verdict, " would probably decide (");
     report_release(&report);
-    c = read_match(support_path("near"));
-    ck_assert_int_eq(c->ratios[c->match].state, RATIO_EQUIVALENT);
-    assert_said(c->verdict, " are equivalent within 2 %: ");
+    c = read_comparison(support_path("near"));
+    ck_assert_int_eq(c->ratios[c->main_ratio].state, RATIO_EQUIVALENT);
+    assert_contains(c->verdict, " are equivalent within 2 %: ");
     report_release(&report);
 }
 END_TEST
@@ -147,17 +146,18 @@ static void write_design(const char *folder, const struct design_pair *pairs, si
     assert_ok(design_write(folder, &design, &err));
 }
 
-/* Only what was asked for has a verdict, and the more was asked the more it takes. */
+/* Only registered pairs have a verdict, and more pairs need more blocks. */
 START_TEST(test_registered_pairs)
 {
     static const struct design_pair pairs[] = {{{"control", "ps-1"}}, {{"ring", "ps-1"}}};
-    const char *path = synthetic_match("m", 7);
+    const char *path = synthetic_experiment("m", 7);
     struct comparison *c;
 
     write_design(path, pairs, 2);
-    c = read_match(path);
-    ck_assert_str_eq(c->modes[c->ratios[c->match].a].name, "ps-1"); /* the first of the design */
-    ck_assert_str_eq(c->modes[c->ratios[c->match].b].name, "control");
+    c = read_comparison(path);
+    ck_assert_str_eq(c->modes[c->ratios[c->main_ratio].a].name,
+                     "ps-1"); /* the first of the design */
+    ck_assert_str_eq(c->modes[c->ratios[c->main_ratio].b].name, "control");
     ck_assert_uint_eq(c->more_verdicts.length, 1);
     assert_mentions(&c->more_verdicts, "ring all-reduce has 1.42x");
     for (size_t i = 0; i < c->ratio_count; i++) {
@@ -174,13 +174,13 @@ START_TEST(test_registered_pairs)
     }
     report_release(&report);
     write_design(path, pairs, 0);
-    c = read_match(path);
-    assert_said(c->verdict, "No verdict was asked for");
+    c = read_comparison(path);
+    assert_contains(c->verdict, "No verdict was asked for");
     report_release(&report);
 }
 END_TEST
 
-/* Where pushes may be stale, the faster one is who reaches the accuracy first. */
+/* Where pushes may be stale, the mode that reaches the accuracy first is the faster one. */
 START_TEST(test_time_to_target)
 {
     struct design design = design_default();
@@ -205,30 +205,31 @@ START_TEST(test_time_to_target)
             (void)synthetic_write(&run);
         }
     }
-    c = read_match(support_path("t"));
-    ck_assert_int_eq(c->ratios[c->match].state, RATIO_NO_TARGET);
-    ck_assert_double_eq_tol(c->ratios[c->match].value, 0.903, 0.001);
-    assert_said(c->verdict, "the experiment names no target_accuracy");
+    c = read_comparison(support_path("t"));
+    ck_assert_int_eq(c->ratios[c->main_ratio].state, RATIO_NO_TARGET);
+    ck_assert_double_eq_tol(c->ratios[c->main_ratio].value, 0.903, 0.001);
+    assert_contains(c->verdict, "the experiment names no target_accuracy");
     report_release(&report);
     design.target_accuracy = 0.9;
     design.pairs[design.pair_count++] = (struct design_pair){{"ring", "asp"}};
     assert_ok(design_write(support_path("t"), &design, &err));
-    c = read_match(support_path("t"));
+    c = read_comparison(support_path("t"));
     c->price = 3600;
-    ck_assert_int_eq(c->ratios[c->match].state, RATIO_FASTER);
-    ck_assert_double_eq_tol(c->ratios[c->match].value, 2 * 0.903, 0.002);
-    assert_said(c->verdict, "ring all-reduce reaches an accuracy of 90 % 1.81x (95 % interval ");
-    assert_said(c->verdict, ") as fast as asp; 7 blocks, p = 0.016");
+    ck_assert_int_eq(c->ratios[c->main_ratio].state, RATIO_FASTER);
+    ck_assert_double_eq_tol(c->ratios[c->main_ratio].value, 2 * 0.903, 0.002);
+    assert_contains(c->verdict,
+                    "ring all-reduce reaches an accuracy of 90 % 1.81x (95 % interval ");
+    assert_contains(c->verdict, ") as fast as asp; 7 blocks, p = 0.016");
     ck_assert_double_eq_tol(comparison_cost_to_target(c, &c->modes[0]), 0.030, 1e-9);
     ck_assert_double_eq_tol(comparison_cost_of_samples(c, &c->modes[0]), 1e6 / 128000, 1e-9);
     ck_assert_double_eq_tol(comparison_cost_to_target(c, &c->modes[1]), 60 * 0.903e-3, 1e-9);
     report_release(&report);
     design.target_accuracy = 0.95; /* asp never does */
     assert_ok(design_write(support_path("t"), &design, &err));
-    c = read_match(support_path("t"));
-    ck_assert_int_eq(c->ratios[c->match].state, RATIO_TOO_FEW);
-    assert_said(c->verdict, "in which both ran well and reached the target accuracy, and there "
-                            "are 0.");
+    c = read_comparison(support_path("t"));
+    ck_assert_int_eq(c->ratios[c->main_ratio].state, RATIO_TOO_FEW);
+    assert_contains(c->verdict, "in which both ran well and reached the target accuracy, and there "
+                                "are 0.");
     c->price = 3600;
     ck_assert(isnan(comparison_cost_to_target(c, &c->modes[1])));
     report_release(&report);
@@ -244,7 +245,7 @@ START_TEST(test_design_that_is_broken)
         "\"pairs\":[[\"a\"]]}",
         "{\"title\":\"\",\"level\":0,\"margin\":0.02,\"steady_seconds\":3,\"blocks\":10,"
         "\"pairs\":[]}"};
-    const char *path = synthetic_match("m", 1);
+    const char *path = synthetic_experiment("m", 1);
 
     synthetic_replace(path, DESIGN_FILE, designs[_i]);
     assert_fails(report_read(&report, &path, 1, &err), STATUS_DATA, DESIGN_FILE ":1: ");
@@ -260,7 +261,7 @@ int main(void)
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, test_transports_that_differ);
     tcase_add_test(cases, test_ring_over_grpc);
-    tcase_add_test(cases, test_slower_first_mode_is_turned_round);
+    tcase_add_test(cases, test_slower_first_mode_is_inverted);
     tcase_add_test(cases, test_no_verdict_from_five_blocks);
     tcase_add_test(cases, test_undecided_and_equivalent);
     tcase_add_test(cases, test_registered_pairs);

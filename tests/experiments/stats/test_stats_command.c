@@ -1,5 +1,5 @@
 /*
- * `sparring stats` against a real service: what it prints, and how it fails.
+ * `sparring stats` against a real service: its output, and its failures.
  */
 #include "tests/server/service/raw_job.h"
 #include "tests/support/certificate.h"
@@ -18,7 +18,7 @@
 
 static struct error err;
 
-static const char *address(void)
+static const char *service_address(void)
 {
     static char text[64];
 
@@ -26,7 +26,7 @@ static const char *address(void)
     return text;
 }
 
-static json_t *parse(const char *text)
+static json_t *parse_json(const char *text)
 {
     json_error_t error;
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
@@ -35,7 +35,7 @@ static json_t *parse(const char *text)
     return root;
 }
 
-static json_int_t number(const json_t *object, const char *key)
+static json_int_t json_int_member(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
 
@@ -49,22 +49,25 @@ START_TEST(test_a_job)
     json_t *root, *job, *workers_shown;
 
     open_service(20000, NULL);
-    root = parse(process_run(0, WAIT_MS, NULL, ARGS(program, "stats", "--server", address())));
+    root = parse_json(
+        process_run(0, WAIT_MS, NULL, ARGS(program, "stats", "--server", service_address())));
     ck_assert_ptr_null(json_object_get(root, "job"));
     json_decref(root);
     start_job();
     play_round(1);
-    root = parse(process_run(0, WAIT_MS, NULL, ARGS(program, "stats", "--server", address())));
+    root = parse_json(
+        process_run(0, WAIT_MS, NULL, ARGS(program, "stats", "--server", service_address())));
     ck_assert_str_eq(json_string_value(json_object_get(root, "version")), SPARRING_VERSION);
     ck_assert(json_is_false(json_object_get(root, "draining")));
-    ck_assert_int_eq(number(json_object_get(root, "counters"), "rounds"), 1);
-    ck_assert_int_eq(number(json_object_get(root, "counters"), "pushes"), 2 * RAW_PARTITIONS);
+    ck_assert_int_eq(json_int_member(json_object_get(root, "counters"), "rounds"), 1);
+    ck_assert_int_eq(json_int_member(json_object_get(root, "counters"), "pushes"),
+                     2 * RAW_PARTITIONS);
     job = json_object_get(root, "job");
     ck_assert_str_eq(json_string_value(json_object_get(job, "state")), "running");
-    ck_assert_int_eq(number(job, "world_size"), 2);
+    ck_assert_int_eq(json_int_member(job, "world_size"), 2);
     workers_shown = json_object_get(job, "workers");
     ck_assert_uint_eq(json_array_size(workers_shown), 2);
-    ck_assert_int_eq(number(json_array_get(workers_shown, 1), "rank"), 1);
+    ck_assert_int_eq(json_int_member(json_array_get(workers_shown, 1), "rank"), 1);
     ck_assert(json_is_true(json_object_get(json_array_get(workers_shown, 1), "connected")));
     json_decref(root);
     close_service();
@@ -77,7 +80,7 @@ START_TEST(test_failures)
     char gone[64];
 
     open_service(20000, NULL);
-    (void)snprintf(gone, sizeof(gone), "%s", address());
+    (void)snprintf(gone, sizeof(gone), "%s", service_address());
     close_service();
     ck_assert_ptr_nonnull(
         strstr(process_run(4, WAIT_MS, NULL,
@@ -91,7 +94,7 @@ START_TEST(test_failures)
 }
 END_TEST
 
-/* A server that wants a certificate and a token: both are given, one is, none is. */
+/* A server that requires a certificate and a token: the client has both, one, or none. */
 START_TEST(test_a_server_behind_tls)
 {
     static const char token[] = "a-token-of-some-letters";
@@ -111,25 +114,25 @@ START_TEST(test_a_server_behind_tls)
     (void)snprintf(cert, sizeof(cert), "%s", certificate_file("node", "pem"));
     (void)snprintf(key, sizeof(key), "%s", certificate_file("node", "key"));
     token_file = support_write("token", token, sizeof(token) - 1);
-    ck_assert_int_eq(chmod(token_file, 0600), 0); /* else a warning stands before the JSON */
+    ck_assert_int_eq(chmod(token_file, 0600), 0); /* otherwise a warning precedes the JSON */
     config.security = (struct rpc_security){
         .ca_file = ca, .cert_file = cert, .key_file = key, .token_file = token_file};
     assert_ok(service_open(&config, &service, &err));
-    root =
-        parse(process_run(0, WAIT_MS, NULL,
-                          ARGS(program, "stats", "--server", address(), "--tls-ca", ca,
-                               "--tls-cert", cert, "--tls-key", key, "--token-file", token_file)));
+    root = parse_json(
+        process_run(0, WAIT_MS, NULL,
+                    ARGS(program, "stats", "--server", service_address(), "--tls-ca", ca,
+                         "--tls-cert", cert, "--tls-key", key, "--token-file", token_file)));
     ck_assert_str_eq(json_string_value(json_object_get(root, "version")), SPARRING_VERSION);
     json_decref(root);
     ck_assert_ptr_nonnull(
         strstr(process_run(3, WAIT_MS, NULL,
-                           ARGS(program, "stats", "--server", address(), "--tls-ca", ca,
+                           ARGS(program, "stats", "--server", service_address(), "--tls-ca", ca,
                                 "--tls-cert", cert, "--tls-key", key)),
                "--token-file"));
-    ck_assert_ptr_null(
-        strstr(process_run(4, WAIT_MS, NULL,
-                           ARGS(program, "stats", "--server", address(), "--timeout-ms", "2000")),
-               "version"));
+    ck_assert_ptr_null(strstr(
+        process_run(4, WAIT_MS, NULL,
+                    ARGS(program, "stats", "--server", service_address(), "--timeout-ms", "2000")),
+        "version"));
     service_close(service);
 }
 END_TEST
@@ -148,7 +151,7 @@ START_TEST(test_hostile_replies)
     json_t *root;
 
     assert_ok(wire_stats_to_json(odd, sizeof(odd), &out, &err));
-    root = parse(out.text);
+    root = parse_json(out.text);
     ck_assert_str_eq(json_string_value(json_object_get(root, "version")), "\"\n\\");
     ck_assert(json_is_null(json_object_get(root, "cpu_seconds")));
     ck_assert_uint_eq(json_array_size(json_object_get(root, "methods")), 0);
@@ -177,7 +180,7 @@ START_TEST(test_random_replies)
             bytes[1] = (uint8_t)(size < 130 ? size - 2 : 127);
         }
         if (wire_stats_to_json(bytes, size, &out, NULL) == STATUS_OK)
-            json_decref(parse(out.text));
+            json_decref(parse_json(out.text));
         strbuf_release(&out);
     }
 }

@@ -1,5 +1,5 @@
 /*
- * Children that end well, badly, not at all, or cannot be started; and their children.
+ * Children that succeed, fail, do not end, or cannot be started; and their own children.
  */
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -99,7 +99,7 @@ static void assert_grandchild_was_killed(const char *script, int64_t timeout_ms)
 START_TEST(test_deadline_ends_the_whole_group)
 {
     assert_grandchild_was_killed("sleep 1000 & echo $!; wait",
-                                 4000); /* in which the shell has to speak */
+                                 4000); /* limit for the shell's first output */
 }
 END_TEST
 
@@ -109,7 +109,7 @@ START_TEST(test_leftovers_are_killed)
 }
 END_TEST
 
-START_TEST(test_deaf_child_is_killed)
+START_TEST(test_child_that_ignores_sigterm_is_killed)
 {
     int64_t start = clock_now_ns();
     struct subprocess_result result = run_shell("trap '' TERM; while :; do sleep 1; done", 4000);
@@ -122,7 +122,7 @@ START_TEST(test_deaf_child_is_killed)
 }
 END_TEST
 
-static void ask_to_stop(void *context)
+static void send_stop_signal(void *context)
 {
     unsigned *ticks = context;
 
@@ -137,7 +137,7 @@ START_TEST(test_signal_stops_the_child)
     struct subprocess_request request = {.argv = argv,
                                          .log_path = support_path("log.txt"),
                                          .timeout_ms = 60000,
-                                         .tick = ask_to_stop,
+                                         .tick = send_stop_signal,
                                          .context = &ticks};
     struct subprocess_result result;
     struct error err = {0};
@@ -188,7 +188,7 @@ int main(void)
     tcase_add_test(cases, test_killed);
     tcase_add_test(cases, test_deadline_ends_the_whole_group);
     tcase_add_test(cases, test_leftovers_are_killed);
-    tcase_add_test(cases, test_deaf_child_is_killed);
+    tcase_add_test(cases, test_child_that_ignores_sigterm_is_killed);
     tcase_add_test(cases, test_signal_stops_the_child);
     tcase_add_test(cases, test_cannot_start);
     tcase_add_test(cases, test_program_folder);

@@ -92,20 +92,20 @@ void replica_job_come_over(unsigned rank, uint64_t round, bool follows)
 
 void replica_job_send_vote(unsigned rank, uint64_t count, uint64_t epoch)
 {
-    struct beat beat = {.session = workers[rank].session,
-                        .rank = rank,
-                        .count = count,
-                        .vote_epoch = epoch,
-                        .job = "raw"};
-    uint8_t bytes[WIRE_BEAT_MAX];
+    struct heartbeat beat = {.session = workers[rank].session,
+                             .rank = rank,
+                             .count = count,
+                             .vote_epoch = epoch,
+                             .job = "raw"};
+    uint8_t bytes[WIRE_HEARTBEAT_MAX];
 
-    (void)rpc_call_send(workers[rank].attend.call, bytes, wire_pack_beat(&beat, bytes), NULL);
+    (void)rpc_call_send(workers[rank].attend.call, bytes, wire_pack_heartbeat(&beat, bytes), NULL);
 }
 
 /* Beat until the server asks for a vote; beats are counted on from *count. */
 void replica_job_wait_proposal(unsigned rank, uint64_t *count, uint64_t epoch)
 {
-    struct beat beat = {0};
+    struct heartbeat beat = {0};
 
     while (beat.propose_epoch == 0) {
         ++*count;

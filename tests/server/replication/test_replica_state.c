@@ -199,7 +199,7 @@ static bool ask(struct raw_worker *w, uint64_t *sessions, size_t count)
 {
     static const struct rpc_handler handler = {.message = asked_message, .closed = asked_closed};
     struct join_request terms = session_request(0);
-    struct wire_record m = {.kind = RECORD_ASK,
+    struct wire_record m = {.kind = RECORD_TAKEOVER_QUERY,
                             .epoch = 1,
                             .sessions = sessions,
                             .session_count = count,

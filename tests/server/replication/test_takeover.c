@@ -69,7 +69,7 @@ static void hand_message(struct rpc_call *call, struct rpc_message *message, voi
     if (m.kind == RECORD_TERMS)
         hand_reply(0, 0, 1);
     wire_release_record(&m);
-    if (m.kind == RECORD_ASK) {
+    if (m.kind == RECORD_TAKEOVER_QUERY) {
         rpc_call_finish(call, STATUS_OK, "");
         return;
     }
@@ -322,7 +322,7 @@ START_TEST(test_two_newcomers)
     check_result("first", raw_end_join(&workers[2]), STATUS_UNAVAILABLE, "has joined again");
     replica_job_check_silent(0, &count[0]); /* by then that answer would be there, too */
     ck_assert(!is_answered(&again.join));
-    hand_reply(RECORD_OF_MEMBERS, 2, 1);
+    hand_reply(RECORD_MEMBERSHIP_PARTITION, 2, 1);
     check_result("again", raw_end_join(&again), STATUS_OK, "");
     check_result("leave", raw_leave(&workers[0], "raw", ""), STATUS_OK, "");
     check_result("leave", raw_leave(&workers[2], "raw", ""), STATUS_OK, "");
@@ -388,7 +388,7 @@ START_TEST(test_a_change_that_is_not_known)
     check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
     wait_members(1);
     if (_i == 1) {
-        hand_reply(RECORD_OF_MEMBERS, 1, 1);
+        hand_reply(RECORD_MEMBERSHIP_PARTITION, 1, 1);
         wait_restorable(journal);
     }
     service_close(service);

@@ -117,7 +117,7 @@ void member_take_all(unsigned rank)
 void member_start_mode(int mode, enum worker_loss on_loss, uint32_t away_ms)
 {
     session_terms.consistency = modes[mode];
-    session_terms.learning_rate = consistency_steps_each(&modes[mode]) ? 3 : 1;
+    session_terms.learning_rate = consistency_steps_per_push(&modes[mode]) ? 3 : 1;
     member_start_away(3, on_loss, away_ms);
     member_play(0, 2, 1);
     for (uint32_t p = 0; p < 2; p++) /* and never reads what comes */

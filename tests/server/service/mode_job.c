@@ -16,7 +16,7 @@ struct join_request terms_of(const struct consistency *c, unsigned rank, unsigne
     terms.update = 0;
     terms.order = 0;
     terms.consistency = *c;
-    terms.optimizer.learning_rate = consistency_steps_each(c) ? world_size : 1;
+    terms.optimizer.learning_rate = consistency_steps_per_push(c) ? world_size : 1;
     return terms;
 }
 

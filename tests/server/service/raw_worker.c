@@ -89,7 +89,7 @@ static void on_beat(struct rpc_call *call, struct rpc_message *message, void *us
         return;
     head = rpc_message_head(message, &size);
     (void)pthread_mutex_lock(&c->lock);
-    assert_ok(wire_unpack_beat(head, size, &c->beat, &err));
+    assert_ok(wire_unpack_heartbeat(head, size, &c->beat, &err));
     c->beats++;
     (void)pthread_cond_broadcast(&c->changed);
     (void)pthread_mutex_unlock(&c->lock);
@@ -273,18 +273,18 @@ void raw_start_attend(struct raw_worker *w)
 
 void raw_beat(struct raw_worker *w, const char *job, uint64_t count)
 {
-    struct beat beat = {
+    struct heartbeat beat = {
         .session = w->session, .connection = w->connection, .rank = w->rank, .count = count};
-    uint8_t bytes[WIRE_BEAT_MAX];
+    uint8_t bytes[WIRE_HEARTBEAT_MAX];
 
     (void)snprintf(beat.job, sizeof(beat.job), "%s", job);
-    (void)rpc_call_send(w->attend.call, bytes, wire_pack_beat(&beat, bytes), NULL);
+    (void)rpc_call_send(w->attend.call, bytes, wire_pack_heartbeat(&beat, bytes), NULL);
 }
 
-struct beat raw_wait_beats(struct raw_worker *w, size_t beats)
+struct heartbeat raw_wait_beats(struct raw_worker *w, size_t beats)
 {
     struct raw_call *c = &w->attend;
-    struct beat beat;
+    struct heartbeat beat;
 
     (void)pthread_mutex_lock(&c->lock);
     while (c->beats < beats) {

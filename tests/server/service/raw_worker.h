@@ -23,7 +23,7 @@ struct raw_call {
     struct chunk_header chunks[RAW_CHUNKS_MAX];
     float first[RAW_CHUNKS_MAX]; /* first element of each payload, 0 without one */
     size_t length, taken;
-    struct beat beat; /* the newest of an Attend call */
+    struct heartbeat beat; /* the newest of an Attend call */
     size_t beats;
     bool closed;
     struct rpc_result result;
@@ -67,7 +67,7 @@ void raw_start_call(struct raw_worker *w, struct raw_call *c, const char *path);
  * returned). */
 void raw_start_attend(struct raw_worker *w);
 void raw_beat(struct raw_worker *w, const char *job, uint64_t count);
-struct beat raw_wait_beats(struct raw_worker *w, size_t beats);
+struct heartbeat raw_wait_beats(struct raw_worker *w, size_t beats);
 
 /* Break all streams and the Attend call, and wait for their ends. */
 void raw_cut(struct raw_worker *w);

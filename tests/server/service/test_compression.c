@@ -130,7 +130,7 @@ static const struct {
     {{3, 3}, {0, 0}, {0, 0}, STATUS_INVALID, "topk of 0 parts per million"},
     {{0, 0}, {3, 3}, {1000001, 1000001}, STATUS_DATA, "top-k of 1000001"},
     {{7, 7}, {0, 0}, {0, 0}, STATUS_DATA, "dtypes 7"},
-    {{6, 6}, {0, 0}, {0, 0}, STATUS_INVALID, "none of their rows are named"},
+    {{6, 6}, {0, 0}, {0, 0}, STATUS_INVALID, "'named' is for replies only"},
     {{0, 0}, {6, 6}, {0, 0}, STATUS_INVALID, "optimizer runs on the workers"},
 };
 

@@ -129,7 +129,7 @@ END_TEST
  * to wait; then it comes back. */
 START_TEST(test_silence)
 {
-    struct beat beat;
+    struct heartbeat beat;
     size_t beats = 0;
 
     session_terms.heartbeat_timeout_ms = 4000; /* bounds the test's steps, too */

@@ -14,7 +14,7 @@ static struct join_request named_terms(unsigned rank)
     struct join_request terms = raw_terms(rank);
 
     terms.update = 0;
-    terms.dtype_down = CODEC_NAMED;
+    terms.dtype_down = CODEC_SELECTED_ROWS;
     return terms;
 }
 
@@ -41,10 +41,10 @@ static float as_float(uint32_t number)
 static void send_names(struct raw_worker *w, uint32_t partition, uint32_t flags, uint32_t number,
                        size_t bytes)
 {
-    struct chunk_header h = {.kind = CHUNK_NAMES,
+    struct chunk_header h = {.kind = CHUNK_ROW_SELECTION,
                              .rank = w->rank,
                              .partition = partition,
-                             .dtype = CODEC_NAMED,
+                             .dtype = CODEC_SELECTED_ROWS,
                              .flags = flags,
                              .length = bytes};
 
@@ -63,7 +63,7 @@ static void expect_rows(struct raw_worker *w, uint64_t round, unsigned rows)
 
         ck_assert_int_eq(h.kind, CHUNK_VALUES);
         ck_assert_uint_eq(h.round, round);
-        ck_assert_uint_eq(h.dtype, named ? CODEC_NAMED : CODEC_NONE);
+        ck_assert_uint_eq(h.dtype, named ? CODEC_SELECTED_ROWS : CODEC_NONE);
         if (h.partition < 2)
             ck_assert_uint_eq(h.length, named ? 8 + 68 * rows : 4096);
         if (named)
@@ -114,24 +114,25 @@ static const struct {
     enum status status;
     const char *text;
 } bad[] = {
-    {4, 0, 64, CODEC_NAMED, 0, 0, STATUS_DATA, "row 64 of 64"},
-    {4, 0, UINT32_MAX, CODEC_NAMED, 0, 0, STATUS_DATA, "row 4294967295 of 64"},
-    {4, 0, 7, CODEC_NAMED, 0, 2, STATUS_DATA, "row 7 of 7"},
-    {8, 0, 9, CODEC_NAMED, 0, 0, STATUS_DATA, "row 9 is named after row 9"},
-    {6, 0, 9, CODEC_NAMED, 0, 0, STATUS_PROTOCOL, "in 6 bytes"},
-    {4 * (ROWS + 1), 0, 9, CODEC_NAMED, 0, 0, STATUS_PROTOCOL, "in 260 bytes"},
-    {4, 8, 9, CODEC_NAMED, 0, 0, STATUS_PROTOCOL, "its header says 8"},
-    {0, UINT64_MAX, 9, CODEC_NAMED, 0, 0, STATUS_PROTOCOL, "its header says 18446744073709551615"},
+    {4, 0, 64, CODEC_SELECTED_ROWS, 0, 0, STATUS_DATA, "row 64 of 64"},
+    {4, 0, UINT32_MAX, CODEC_SELECTED_ROWS, 0, 0, STATUS_DATA, "row 4294967295 of 64"},
+    {4, 0, 7, CODEC_SELECTED_ROWS, 0, 2, STATUS_DATA, "row 7 of 7"},
+    {8, 0, 9, CODEC_SELECTED_ROWS, 0, 0, STATUS_DATA, "row 9 is named after row 9"},
+    {6, 0, 9, CODEC_SELECTED_ROWS, 0, 0, STATUS_PROTOCOL, "in 6 bytes"},
+    {4 * (ROWS + 1), 0, 9, CODEC_SELECTED_ROWS, 0, 0, STATUS_PROTOCOL, "in 260 bytes"},
+    {4, 8, 9, CODEC_SELECTED_ROWS, 0, 0, STATUS_PROTOCOL, "its header says 8"},
+    {0, UINT64_MAX, 9, CODEC_SELECTED_ROWS, 0, 0, STATUS_PROTOCOL,
+     "its header says 18446744073709551615"},
     {4, 0, 9, CODEC_NONE, 0, 0, STATUS_PROTOCOL, "dtype 0"},
     {4, 0, 9, CODEC_ROWS, 0, 0, STATUS_PROTOCOL, "dtype 5"},
-    {4, 0, 9, CODEC_NAMED, CHUNK_BY_REFERENCE, 0, STATUS_PROTOCOL, "no reference"},
-    {4, 0, 9, CODEC_NAMED, 0, 3, STATUS_PROTOCOL, "partition 3, which server 0"},
-    {4, 0, 9, CODEC_NAMED, 0, UINT32_MAX, STATUS_PROTOCOL, "partition 4294967295"},
+    {4, 0, 9, CODEC_SELECTED_ROWS, CHUNK_BY_REFERENCE, 0, STATUS_PROTOCOL, "no reference"},
+    {4, 0, 9, CODEC_SELECTED_ROWS, 0, 3, STATUS_PROTOCOL, "partition 3, which server 0"},
+    {4, 0, 9, CODEC_SELECTED_ROWS, 0, UINT32_MAX, STATUS_PROTOCOL, "partition 4294967295"},
 };
 
 START_TEST(test_lies_end_the_job)
 {
-    struct chunk_header h = {.kind = CHUNK_NAMES,
+    struct chunk_header h = {.kind = CHUNK_ROW_SELECTION,
                              .rank = 1,
                              .round = 1,
                              .partition = bad[_i].partition,

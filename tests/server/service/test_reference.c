@@ -76,7 +76,7 @@ static void start_ranks(const char *arena)
 /* What a rank says at the listener; the status of the answer. */
 static enum status hand_over(unsigned index, unsigned rank, uint64_t session)
 {
-    struct handover_ticket ticket = {
+    struct handover_message message = {
         .sender = rank, .has_memory = 1, .size = mine[index].size, .session = session};
     int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
     char name[HANDOVER_NAME_SIZE];
@@ -85,12 +85,12 @@ static enum status hand_over(unsigned index, unsigned rank, uint64_t session)
     enum status status;
 
     ck_assert(handover_parse(fd_listener_address(service->fd_listener), name, token));
-    memcpy(ticket.token, token, sizeof(token));
+    memcpy(message.token, token, sizeof(token));
     assert_ok(handover_connect(name, deadline_ns, &fd, &err));
-    assert_ok(handover_send(fd, &ticket, mine[index].fd, deadline_ns, &err));
-    status = handover_receive(fd, token, deadline_ns, &ticket, &memory_fd, &err);
+    assert_ok(handover_send(fd, &message, mine[index].fd, deadline_ns, &err));
+    status = handover_receive(fd, token, deadline_ns, &message, &memory_fd, &err);
     if (status == STATUS_OK)
-        assert_ok(shared_memory_map_read_only(memory_fd, ticket.size, &theirs[index], &err));
+        assert_ok(shared_memory_map_read_only(memory_fd, message.size, &theirs[index], &err));
     (void)close(fd);
     return status;
 }
@@ -110,7 +110,7 @@ static void send_flagged(unsigned rank, enum chunk_kind kind, uint32_t partition
     for (size_t i = 0; i < h.length / sizeof(float); i++)
         at[i] = value;
     h.flags = CHUNK_BY_REFERENCE | flags;
-    h.place = h.length > 0 ? offset_of(partition) : 0;
+    h.offset = h.length > 0 ? offset_of(partition) : 0;
     raw_send(&workers[rank], &h, 0, 0);
 }
 
@@ -135,12 +135,12 @@ static void expect_reference(unsigned rank, uint64_t round, float value)
 {
     float first;
     struct chunk_header h = raw_take(&workers[rank], &first);
-    const float *at = (const float *)((const char *)theirs[rank].base + h.place);
+    const float *at = (const float *)((const char *)theirs[rank].base + h.offset);
 
     ck_assert_uint_eq(h.round, round);
     ck_assert_uint_eq(h.flags, CHUNK_BY_REFERENCE);
     ck_assert_uint_eq(h.length, h.partition + 1 < RAW_PARTITIONS ? 4096 : 400);
-    ck_assert_uint_le(h.place + h.length, theirs[rank].size);
+    ck_assert_uint_le(h.offset + h.length, theirs[rank].size);
     for (size_t i = 0; i < h.length / sizeof(float); i++)
         ck_assert_msg(at[i] == value, "partition %u, element %zu: %g", h.partition, i,
                       (double)at[i]);
@@ -236,7 +236,7 @@ START_TEST(test_bad_references_are_refused)
         ck_assert_int_eq(hand_over(0, 0, 100), STATUS_OK);
     h = raw_chunk(&workers[0], CHUNK_INIT, bad[_i].partition, 0);
     h.flags = bad[_i].flags;
-    h.place = bad[_i].place;
+    h.offset = bad[_i].place;
     h.length = bad[_i].length;
     raw_send(&workers[0], &h, bad[_i].payload, 1);
     check_result("rank 0", raw_wait_closed(&workers[0].stream), STATUS_PROTOCOL, bad[_i].text);

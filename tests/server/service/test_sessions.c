@@ -217,21 +217,21 @@ END_TEST
 
 static void beat_on(struct raw_call *c, const struct raw_worker *w, unsigned lane)
 {
-    struct beat beat = {.session = w->session,
-                        .connection = w->connection,
-                        .rank = w->rank,
-                        .job = "raw",
-                        .lane = lane};
-    uint8_t bytes[WIRE_BEAT_MAX];
+    struct heartbeat beat = {.session = w->session,
+                             .connection = w->connection,
+                             .rank = w->rank,
+                             .job = "raw",
+                             .lane = lane};
+    uint8_t bytes[WIRE_HEARTBEAT_MAX];
 
-    (void)rpc_call_send(c->call, bytes, wire_pack_beat(&beat, bytes), NULL);
+    (void)rpc_call_send(c->call, bytes, wire_pack_heartbeat(&beat, bytes), NULL);
 }
 
 /* Rank 0 beats, and rank 1 on its lane 0 if it does, until the job waits for rank 1; for that
  * reason. */
 static void beat_until_away(size_t *beats, bool both, const char *reason)
 {
-    struct beat beat;
+    struct heartbeat beat;
 
     do {
         raw_beat(&workers[0], "raw", *beats);
@@ -283,10 +283,10 @@ END_TEST
 START_TEST(test_bad_beats)
 {
     static const uint8_t garbage[] = {0xff, 0xff, 0xff};
-    struct beat other = {.session = 100, .rank = 0, .job = "raw"};
-    uint8_t bytes[WIRE_BEAT_MAX];
+    struct heartbeat other = {.session = 100, .rank = 0, .job = "raw"};
+    uint8_t bytes[WIRE_HEARTBEAT_MAX];
     const uint8_t *bad[] = {garbage, bytes};
-    size_t sizes[] = {sizeof(garbage), wire_pack_beat(&other, bytes)};
+    size_t sizes[] = {sizeof(garbage), wire_pack_heartbeat(&other, bytes)};
 
     set_up();
     session_start(0.5f);
@@ -328,8 +328,8 @@ static void count_closed(struct rpc_call *call, const struct rpc_result *result,
 START_TEST(test_beats_that_nobody_reads)
 {
     static const struct rpc_handler deaf = {.closed = count_closed};
-    struct beat beat = {.session = 101, .rank = 1, .job = "raw"};
-    uint8_t bytes[WIRE_BEAT_MAX];
+    struct heartbeat beat = {.session = 101, .rank = 1, .job = "raw"};
+    uint8_t bytes[WIRE_HEARTBEAT_MAX];
     struct raw_worker *w = &workers[1];
     atomic_bool closed = false;
     struct rpc_call *call;
@@ -340,7 +340,7 @@ START_TEST(test_beats_that_nobody_reads)
     assert_ok(rpc_client_call(w->client, SERVICE_ATTEND, INT64_MAX, &deaf, &closed, &call, &err));
     before = host_rss_bytes();
     for (unsigned i = 0; i < 200000; i++) {
-        (void)rpc_call_send(call, bytes, wire_pack_beat(&beat, bytes), NULL);
+        (void)rpc_call_send(call, bytes, wire_pack_heartbeat(&beat, bytes), NULL);
         while (i % 100 == 99 && rpc_call_has_unsent(call))
             (void)sched_yield();
     }

@@ -96,7 +96,7 @@ static int connect_to_desk(unsigned char token[HANDOVER_TOKEN_BYTES])
 }
 
 /* Hand `memory_fd` over and take what comes back; its status. */
-static enum status visit(struct handover_ticket ticket, int memory_fd, bool with_token,
+static enum status visit(struct handover_message message, int memory_fd, bool with_token,
                          struct shared_memory *ret_shard)
 {
     unsigned char token[HANDOVER_TOKEN_BYTES];
@@ -104,13 +104,13 @@ static enum status visit(struct handover_ticket ticket, int memory_fd, bool with
     int fd = connect_to_desk(token), shard_fd = -1;
     enum status status;
 
-    ticket.has_memory = memory_fd >= 0;
+    message.has_memory = memory_fd >= 0;
     if (with_token)
-        memcpy(ticket.token, token, sizeof(token));
-    assert_ok(handover_send(fd, &ticket, memory_fd, deadline_ns, &err));
-    status = handover_receive(fd, token, deadline_ns, &ticket, &shard_fd, &err);
+        memcpy(message.token, token, sizeof(token));
+    assert_ok(handover_send(fd, &message, memory_fd, deadline_ns, &err));
+    status = handover_receive(fd, token, deadline_ns, &message, &shard_fd, &err);
     if (status == STATUS_OK)
-        assert_ok(shared_memory_map_read_only(shard_fd, ticket.size, ret_shard, &err));
+        assert_ok(shared_memory_map_read_only(shard_fd, message.size, ret_shard, &err));
     (void)close(fd);
     return status;
 }
@@ -124,8 +124,8 @@ START_TEST(both_see_the_other)
     assert_ok(shared_memory_open(BYTES, "test-worker", &mine, &err));
     ((float *)mine.base)[5] = 1.5f;
     ((float *)server.shard.base)[7] = 2.5f;
-    assert_ok(visit((struct handover_ticket){.sender = 3, .session = 9, .size = mine.size}, mine.fd,
-                    true, &theirs));
+    assert_ok(visit((struct handover_message){.sender = 3, .session = 9, .size = mine.size},
+                    mine.fd, true, &theirs));
     ck_assert_uint_eq(arena_there()->session, 9);
     ck_assert_uint_eq(server.rank, 3);
     ck_assert(((const float *)theirs.base)[7] == 2.5f);
@@ -147,7 +147,7 @@ START_TEST(places_outside_are_refused)
 
     open_server();
     assert_ok(shared_memory_open(BYTES, "test-worker", &mine, &err));
-    assert_ok(visit((struct handover_ticket){.size = mine.size}, mine.fd, true, &theirs));
+    assert_ok(visit((struct handover_message){.size = mine.size}, mine.fd, true, &theirs));
     ck_assert_ptr_nonnull(worker_memory_at(arena_there(), 0, count));
     ck_assert_ptr_nonnull(worker_memory_at(arena_there(), BYTES - 4, 1));
     ck_assert_ptr_null(worker_memory_at(arena_there(), 0, count + 1));
@@ -165,24 +165,24 @@ END_TEST
 START_TEST(strangers_are_sent_away)
 {
     struct shared_memory mine = SHARED_MEMORY_NONE, theirs = SHARED_MEMORY_NONE;
-    struct handover_ticket ticket;
+    struct handover_message message;
     int plain = memfd_create("plain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     open_server();
     assert_ok(shared_memory_open(BYTES, "test-worker", &mine, &err));
-    ticket = (struct handover_ticket){.size = mine.size};
-    ck_assert_int_eq(visit(ticket, mine.fd, false, &theirs), STATUS_PEER_LOST); /* no token */
-    ck_assert_int_eq(visit(ticket, -1, true, &theirs), STATUS_PEER_LOST);       /* no memory */
+    message = (struct handover_message){.size = mine.size};
+    ck_assert_int_eq(visit(message, mine.fd, false, &theirs), STATUS_PEER_LOST); /* no token */
+    ck_assert_int_eq(visit(message, -1, true, &theirs), STATUS_PEER_LOST);       /* no memory */
     ck_assert_int_eq(ftruncate(plain, (off_t)BYTES), 0);
-    ck_assert_int_eq(visit(ticket, plain, true, &theirs), STATUS_PEER_LOST); /* it could shrink */
-    ticket.size = 2 * BYTES;
-    ck_assert_int_eq(visit(ticket, mine.fd, true, &theirs), STATUS_PEER_LOST); /* it is smaller */
+    ck_assert_int_eq(visit(message, plain, true, &theirs), STATUS_PEER_LOST); /* it could shrink */
+    message.size = 2 * BYTES;
+    ck_assert_int_eq(visit(message, mine.fd, true, &theirs), STATUS_PEER_LOST); /* it is smaller */
     ck_assert_ptr_null(arena_there());
     close_to_all(true);
-    ticket.size = BYTES;
-    ck_assert_int_eq(visit(ticket, mine.fd, true, &theirs), STATUS_PEER_LOST);
+    message.size = BYTES;
+    ck_assert_int_eq(visit(message, mine.fd, true, &theirs), STATUS_PEER_LOST);
     close_to_all(false);
-    assert_ok(visit(ticket, mine.fd, true, &theirs));
+    assert_ok(visit(message, mine.fd, true, &theirs));
     (void)close(plain);
     shared_memory_release(&mine);
     shared_memory_release(&theirs);
@@ -200,7 +200,7 @@ START_TEST(one_that_dawdles_does_not_stay)
     open_server();
     silent = connect_to_desk(token);
     assert_ok(shared_memory_open(BYTES, "test-worker", &mine, &err));
-    assert_ok(visit((struct handover_ticket){.size = mine.size}, mine.fd, true, &theirs));
+    assert_ok(visit((struct handover_message){.size = mine.size}, mine.fd, true, &theirs));
     (void)close(silent);
     silent = connect_to_desk(token); /* and closing waits for nobody for long */
     close_server();

@@ -14,7 +14,7 @@ uint8_t model_present(const struct model *m)
 
 bool model_together(void)
 {
-    return !consistency_steps_each(&world.consistency);
+    return !consistency_steps_per_push(&world.consistency);
 }
 
 bool model_is_whole(const struct model *m)

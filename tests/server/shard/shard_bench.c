@@ -33,7 +33,7 @@ struct shard_config bench_config(unsigned world_size, struct consistency consist
                                   .optimizer = optimizer_defaults(OPTIMIZER_SGD),
                                   .consistency = consistency};
 
-    config.optimizer.learning_rate = consistency_steps_each(&consistency) ? world_size : 1;
+    config.optimizer.learning_rate = consistency_steps_per_push(&consistency) ? world_size : 1;
     return config;
 }
 

@@ -28,7 +28,7 @@ static void check_once(const struct sim *s, const float *data, bool sums)
 
         for (unsigned rank = 0; rank < s->plan.ranks; rank++)
             contributions += is_applied(data, rank, round);
-        if (contributions > 0 && !consistency_steps_each(&s->plan.consistency))
+        if (contributions > 0 && !consistency_steps_per_push(&s->plan.consistency))
             weight = share(s, contributions);
         for (unsigned rank = 0; rank < s->plan.ranks; rank++) {
             float value = data[rank * (SIM_ROUNDS + 1) + round];
@@ -119,16 +119,16 @@ void sim_check_end(const struct sim *s)
     for (uint32_t i = 0; i < s->plan.partitions; i++) {
         const struct partition *where = &s->map.partitions[i];
         const struct shard *shard = &s->servers[where->server].shard;
-        const struct policy *p = &shard->parts[where->slot].policy;
-        const float *data = shard->values + shard->parts[where->slot].offset;
+        const struct policy *p = &shard->parts[where->local_index].policy;
+        const float *data = shard->values + shard->parts[where->local_index].offset;
 
-        if (!consistency_steps_each(c) && p->steps != s->plan.rounds)
+        if (!consistency_steps_per_push(c) && p->steps != s->plan.rounds)
             sim_fail("partition %u ends at round %d", (unsigned)i, (int)p->steps);
         if (s->plan.exact || !s->plan.update)
             continue;
         check_once(s, data, false);
         for (uint64_t round = 1; round <= s->plan.rounds; round++) {
-            bool any = consistency_steps_each(c);
+            bool any = consistency_steps_per_push(c);
 
             for (unsigned rank = 0; rank < s->plan.ranks; rank++) {
                 bool told = s->workers[rank].acknowledged[i] >> round & 1;

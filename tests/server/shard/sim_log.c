@@ -25,7 +25,7 @@ struct shard_config sim_shard_config(const struct sim_server *v)
                                   .compression = p->compression};
 
     if (!p->exact)
-        config.optimizer.learning_rate = consistency_steps_each(&p->consistency) ? p->ranks : 1;
+        config.optimizer.learning_rate = consistency_steps_per_push(&p->consistency) ? p->ranks : 1;
     return config;
 }
 

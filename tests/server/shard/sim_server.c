@@ -62,7 +62,7 @@ void sim_server_close(struct sim_server *v)
 static const float *held_by(const struct sim_server *v, unsigned rank, uint32_t partition,
                             const struct shard_reply *answer)
 {
-    size_t offset = v->shard.parts[v->sim->map.partitions[partition].slot].offset;
+    size_t offset = v->shard.parts[v->sim->map.partitions[partition].local_index].offset;
     const float *held = reply_encoding_whole(&v->shard.down, offset);
 
     if (!answer->coded)

@@ -45,7 +45,7 @@ static void check_ranks(const struct policy *p, const struct policy *q, bool exa
 {
     for (unsigned rank = 0; rank < p->world_size; rank++) {
         const struct policy_rank *a = &p->ranks[rank], *b = &q->ranks[rank];
-        bool arrived = !consistency_steps_each(&p->consistency) && a->clock > p->steps;
+        bool arrived = !consistency_steps_per_push(&p->consistency) && a->clock > p->steps;
 
         ck_assert(a->vacant == b->vacant && a->finished == b->finished);
         if (!arrived && (exact || p->consistency.backup == 0))

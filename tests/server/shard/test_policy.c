@@ -457,8 +457,9 @@ START_TEST(test_far_rounds)
         ck_assert_int_eq(policy_push(&p, 0, UINT64_MAX, false), POLICY_AHEAD);
         ck_assert_int_eq(policy_push(&p, 1, 1, false), POLICY_UNINITIALISED);
         ck_assert_int_eq(policy_push(&p, 0, 1, false),
-                         modes[i].backup || consistency_steps_each(&modes[i]) ? POLICY_COMPLETE
-                                                                              : POLICY_ACCEPTED);
+                         modes[i].backup || consistency_steps_per_push(&modes[i])
+                             ? POLICY_COMPLETE
+                             : POLICY_ACCEPTED);
         ck_assert_int_eq(policy_push(&p, 0, 2, false), POLICY_AHEAD);
     }
 }

@@ -29,14 +29,16 @@ struct rank {
 
 static struct rank ranks[RANKS_MAX];
 
-static enum status read_numbers(void *user, struct codec_names *names, struct error *error)
+static enum status read_numbers(void *user, struct codec_selection_decoder *names,
+                                struct error *error)
 {
     const struct rank *r = user;
 
     for (size_t i = 0; i < BENCH_FULL; i += CODEC_ROW_WIDTH) {
         uint32_t number = (uint32_t)(i / CODEC_ROW_WIDTH);
         enum status status =
-            r->named[i] ? codec_names_feed(names, &number, sizeof(number), error) : STATUS_OK;
+            r->named[i] ? codec_selection_decode_feed(names, &number, sizeof(number), error)
+                        : STATUS_OK;
 
         if (status != STATUS_OK)
             return status;
@@ -72,7 +74,7 @@ static void take_answer(unsigned rank, const struct shard_reply *answer, const f
         elements += told;
     }
     if (answer->coded) {
-        ck_assert(r->names && answer->codec.kind == CODEC_NAMED);
+        ck_assert(r->names && answer->codec.kind == CODEC_SELECTED_ROWS);
         ck_assert_uint_eq(answer->bytes, 8 + elements / CODEC_ROW_WIDTH * 68);
         assert_ok(codec_decode(&answer->codec, answer->coded, answer->bytes, got, BENCH_FULL,
                                CODEC_PATCH, &err));
@@ -141,7 +143,7 @@ START_TEST(test_every_answer)
         memset(ranks, 0, sizeof(ranks));
         config.previous = modes[_i].previous;
         config.optimizer.momentum = 0.9; /* rows go on changing without a gradient */
-        config.compression.down.kind = CODEC_NAMED;
+        config.compression.down.kind = CODEC_SELECTED_ROWS;
         bench_open(config);
         bench_set(0, 100);
         for (unsigned rank = 0; rank < world_size; rank++) {
@@ -184,7 +186,7 @@ static void start(struct consistency consistency, bool previous)
 
     memset(ranks, 0, sizeof(ranks));
     config.previous = previous;
-    config.compression.down.kind = CODEC_NAMED;
+    config.compression.down.kind = CODEC_SELECTED_ROWS;
     bench_start(config);
 }
 

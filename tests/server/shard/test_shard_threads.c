@@ -228,7 +228,7 @@ static void *run_snapshots(void *user)
             ck_assert_int_eq(shard_export(&b->shard, i, &state, NULL), STATUS_OK);
             for (size_t at = 0; at < LAST; at++)
                 applied -= values[at];
-            if (consistency_steps_each(&b->shard.config.consistency))
+            if (consistency_steps_per_push(&b->shard.config.consistency))
                 ck_assert(applied == (float)state.steps);
         }
         (void)sched_yield();
@@ -250,7 +250,7 @@ static void open_bench(struct bench *b, const struct consistency *consistency)
     bool again;
 
     memset(b, 0, sizeof(*b));
-    config.optimizer.learning_rate = consistency_steps_each(consistency) ? RANKS : 1;
+    config.optimizer.learning_rate = consistency_steps_per_push(consistency) ? RANKS : 1;
     assert_ok(shard_map_make(COUNT, PARTITION_BYTES_MIN, 1, &b->map, &err));
     assert_ok(shard_init(&b->shard, &config, &err));
     assert_ok(shard_init(&b->follower, &config, &err));
@@ -279,7 +279,7 @@ static void check_values(const struct bench *b)
             for (unsigned rank = 0; rank < RANKS; rank++)
                 contributions += values[place(rank, round)] != 0;
             ck_assert_uint_ge(contributions, RANKS - 1);
-            if (!consistency_steps_each(c))
+            if (!consistency_steps_per_push(c))
                 weight = (float)RANKS / (float)contributions;
             for (unsigned rank = 0; rank < RANKS; rank++) {
                 float value = values[place(rank, round)];

@@ -351,8 +351,9 @@ static void run(struct sim *s)
 /* Counts are small, but for shares of 1/3 exact in 16 bits. */
 static struct compression choose_codec(struct sim *s, const struct sim_plan *p)
 {
-    enum codec_kind kind = (enum codec_kind)sim_below(s, CODEC_NAMED); /* nobody names rows */
-    bool exact = p->exact || consistency_steps_each(&p->consistency);
+    enum codec_kind kind =
+        (enum codec_kind)sim_below(s, CODEC_SELECTED_ROWS); /* nobody names rows */
+    bool exact = p->exact || consistency_steps_per_push(&p->consistency);
 
     if ((kind == CODEC_FP16 || kind == CODEC_BF16) && !exact)
         kind = CODEC_NONE;

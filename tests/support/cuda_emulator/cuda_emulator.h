@@ -2,7 +2,7 @@
  * cuda_emulator: our CUDA sources compiled as C++ for the host.  This header is included before
  * each of them (-include) and gives what nvcc would: the indices, shared memory, barriers, warp
  * exchanges, atomics and the launch.  A block's threads are fibers of one system thread that
- * switch where they wait; README.md says what this shows and what it cannot.
+ * switch where they wait; README.md lists which errors this finds and which it cannot.
  */
 #ifndef SPARRING_TESTS_CUDA_EMULATOR_H
 #define SPARRING_TESTS_CUDA_EMULATOR_H
@@ -53,7 +53,7 @@ namespace cuda_emulator
 extern uint3 thread_index, block_index;
 extern dim3 block_size, grid_size;
 
-/* Each names where the caller waits: threads that wait together must wait at one place. */
+/* Each has an id of the waiting call: threads that wait together must wait at the same call. */
 void block_barrier(const char *file, int line);
 void warp_barrier(unsigned mask, const char *file, int line);
 
@@ -81,13 +81,13 @@ void copies_arrive();
  * stderr. */
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread);
 
-/* Put work on a stream: it runs when something waits for it (emulator_runtime.cc). */
+/* Put work on a stream: it runs when a caller waits for it (emulator_streams.cc). */
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
 
 /* Does the calling thread capture a stream? */
 bool is_capturing();
 
-/* cudaErrorInvalidValue and the like for what no GPU takes. */
+/* cudaErrorInvalidValue and the like for launches that no GPU accepts. */
 cudaError_t check_launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes);
 
 /* Of this module, whose own functions stand for those of a library to load. */

@@ -5,7 +5,7 @@
  * the alignment that the heuristics were told, and an epilogue's for 16 bytes, which they assume.
  * The ReLU is the maximum of IEEE 754, which makes zeros of NaNs: the documentation promises no
  * other.  The variable CUDA_EMULATOR_NO_EPILOGUES makes every fused epilogue unsupported, for the
- * way around it: "invalid" calls it a wrong value, "late" says so at the product only.
+ * fallback: "invalid" reports a wrong value, "late" reports it at the product only.
  */
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 
@@ -185,7 +185,7 @@ static bool fits(cublasLtMatmulDesc_t op, const struct matrix *s)
            attribute<int64_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) % 8 == 0;
 }
 
-/* An epilogue that the variable says is refused in this way; NULL: in whichever. */
+/* Does the variable refuse epilogues in this way?  NULL: in any way. */
 static bool refused(cublasLtMatmulDesc_t op, const char *way)
 {
     const char *text = getenv("CUDA_EMULATOR_NO_EPILOGUES");

@@ -221,7 +221,7 @@ template <typename P>
 static cudnnStatus_t one_algorithm(bool possible, const cudnnConvolutionStruct &conv, int *count,
                                    P *list)
 {
-    if (cuda_emulator::is_capturing()) /* nobody promises that it may be asked then */
+    if (cuda_emulator::is_capturing()) /* the documentation does not allow the query then */
         return CUDNN_STATUS_EXECUTION_FAILED;
     if (!possible)
         return CUDNN_STATUS_NOT_SUPPORTED;

@@ -34,7 +34,7 @@ template <typename T> static inline float element(const uint32_t *registers, uns
     return to_float(value);
 }
 
-/* TF32 has 10 bits of fraction: the other 13 are not looked at. */
+/* TF32 has 10 bits of fraction: the other 13 are ignored. */
 template <> inline float element<float>(const uint32_t *registers, unsigned i)
 {
     uint32_t bits = registers[i] & 0xffffe000u;

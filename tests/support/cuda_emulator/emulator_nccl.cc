@@ -2,13 +2,13 @@
  * libnccl.so.2 for the emulated GPU: the functions that nccl_library.h lists.
  *
  * A communicator is memory that its ranks share; a unique id names a memfd of the process that made
- * it, so nothing is left behind.  Communicators never block, and take their time: connecting,
- * ending and every group stay ncclInProgress for a few questions, and only then is a group's work
- * on its stream, as NCCL may do it.  Between ranks of one host no death is noticed and kernels wait
- * for ever; between hosts (NCCL_HOSTID) the connection to a dead rank breaks.  What NCCL's
- * documentation forbids is refused where NCCL might let it pass: buffers that are not wholly device
- * memory, calls before the last one has succeeded, ending what has not ended.
- * Locking: one lock for all calls; work on streams only knows its communicator's atomics.
+ * it, so nothing is left behind.  Communicators never block: connecting, ending and every group
+ * stay ncclInProgress for a few queries, and only then is a group's work on its stream, as NCCL may
+ * do it.  Between ranks of one host the death of a rank is not noticed and kernels wait for ever;
+ * between hosts (NCCL_HOSTID) the connection to a dead rank breaks.  What NCCL's documentation
+ * forbids is refused, even where NCCL might accept it: buffers that are not wholly device memory,
+ * calls before the last one has succeeded, ending what has not ended.
+ * Locking: one lock for all calls; work on streams uses only its communicator's atomics.
  */
 #include "tests/support/cuda_emulator/emulator_nccl.h"
 

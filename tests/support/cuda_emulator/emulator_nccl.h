@@ -1,9 +1,9 @@
 /*
  * emulator_nccl: a stand-in for NCCL between processes of one host, over memory that they share.
  *
- * emulator_nccl.cc has the communicators, which never block, emulator_nccl_calls.cc what they are
- * asked for, in groups, and what NCCL refuses.  emulator_nccl_work.cc moves the bytes: operations
- * that a stream tries again and again until the other ranks have done their part.
+ * emulator_nccl.cc has the communicators, which never block; emulator_nccl_calls.cc the calls,
+ * their groups, and the checks for what NCCL refuses.  emulator_nccl_work.cc moves the bytes:
+ * operations that a stream retries until the other ranks have done their part.
  */
 #ifndef SPARRING_TESTS_CUDA_EMULATOR_NCCL_H
 #define SPARRING_TESTS_CUDA_EMULATOR_NCCL_H
@@ -30,7 +30,7 @@ constexpr int RANKS_MAX = 16;
 constexpr size_t AREA_BYTES = 256 * 1024; /* a rank's piece of a collective */
 constexpr size_t PAIR_BYTES = 64 * 1024;  /* a piece of what one rank sends another */
 
-/* What a rank tells all others; in shared memory, zero at first. */
+/* What a rank publishes to all others; in shared memory, zero at first. */
 struct rank_part {
     std::atomic<int> pid; /* 0: not here yet */
     int version;
@@ -94,8 +94,8 @@ struct comm {
 
 size_t type_size(ncclDataType_t type);
 
-/* What a group of calls on one communicator becomes on its stream: collectives in their order, then
- * sends and receives side by side.  Never blocks; true: has ended. */
+/* The work of a group of calls on its stream: collectives in their order, then sends and receives
+ * concurrently.  Never blocks; true: has ended. */
 std::function<bool()> launch(const std::shared_ptr<comm> &c, std::vector<operation> operations);
 
 enum stage { CONNECTING, READY, LAUNCHING, ENDING, ENDED, BROKEN };

@@ -1,5 +1,5 @@
 /*
- * The stand-in's calls: memory, operators, groups, and what is refused of each operation.
+ * The calls of the NCCL emulator: memory, operators, groups, and the checks of each operation.
  */
 #include "tests/support/cuda_emulator/emulator_nccl.h"
 
@@ -131,7 +131,7 @@ extern "C" ncclResult_t ncclGroupEnd()
     for (const auto &call : grouped)
         comms.insert(call.first);
     for (ncclComm_t n : comms) {
-        if (group_error != ncclSuccess) { /* an error is everybody's */
+        if (group_error != ncclSuccess) { /* an error holds for all communicators of the group */
             n->state = group_error;
             n->stage = BROKEN;
         } else {

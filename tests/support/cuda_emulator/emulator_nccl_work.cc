@@ -4,8 +4,8 @@
  * A collective goes in pieces.  Of each, every rank publishes its part in its own area once all
  * have consumed the one before, and takes what it needs of the others' once all have published.
  * Sums go round a ring that begins elsewhere in each piece and are rounded to the type at each hop,
- * so that nobody comes to rely on the order of ranks.  Ranks that disagree about an operation wait
- * for ever, as NCCL's would.
+ * so that no code can rely on the order of ranks.  Ranks that disagree about an operation wait for
+ * ever, as NCCL's would.
  */
 #include "tests/support/cuda_emulator/emulator_nccl.h"
 
@@ -149,7 +149,7 @@ static double wrap_multiply(double a, double b)
     return a * b;
 }
 
-/* As fminf and fmaxf: a NaN gives way. */
+/* As fminf and fmaxf: the other operand of a NaN is the result. */
 template <typename V> static V pick(V a, V b, bool smaller)
 {
     if (a != a)
@@ -327,7 +327,7 @@ static void take(comm &c, const collective &s)
     }
 }
 
-/* Go on with a collective; true: it has ended. */
+/* Continue a collective; true: it has ended. */
 static bool step(comm &c, collective &s)
 {
     int blocks = s.o.kind == kind::reduce_scatter ? c.ranks : 1;

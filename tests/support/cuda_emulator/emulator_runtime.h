@@ -1,7 +1,7 @@
 /*
- * emulator_runtime: what the parts of the emulated runtime have of each other.  emulator_streams.cc
+ * emulator_runtime: functions that the parts of the emulated runtime share.  emulator_streams.cc
  * has streams, events and graphs, emulator_memory.cc memory and copies, emulator_runtime.cc
- * devices, errors and the rest.  Everything is under one lock, which nobody holds while waiting.
+ * devices, errors and the rest.  Everything is under one lock, which is never held while waiting.
  */
 #ifndef SPARRING_TESTS_CUDA_EMULATOR_RUNTIME_H
 #define SPARRING_TESTS_CUDA_EMULATOR_RUNTIME_H
@@ -37,7 +37,7 @@ bool is_owned(const void *memory, size_t size);
 void run_stream(cudaStream_t s);
 void run_everything();
 
-/* Work that says whether it has ended; it is tried again until it has. */
+/* Work that returns whether it has ended; it is retried until it has. */
 cudaError_t enqueue_polled(cudaStream_t stream, std::function<bool()> work);
 
 /* Of calls that CUDA forbids to a thread that captures a stream: those that take or free memory and

@@ -1,6 +1,6 @@
 /*
- * emulator_services: what a library beside the module (emulator_nccl.cc) needs of the emulated
- * runtime.  The module is loaded RTLD_LOCAL, so the library asks it for this table.
+ * emulator_services: functions of the emulated runtime for a library beside the module
+ * (emulator_nccl.cc).  The module is loaded RTLD_LOCAL, so the library gets them as a table.
  */
 #ifndef SPARRING_TESTS_CUDA_EMULATOR_SERVICES_H
 #define SPARRING_TESTS_CUDA_EMULATOR_SERVICES_H

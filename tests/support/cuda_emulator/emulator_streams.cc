@@ -1,12 +1,12 @@
 /*
  * Streams, events and graphs of one stream's work.
  *
- * Work on a stream is kept and runs when somebody waits for it, so that code which forgets to wait,
- * or overwrites what a copy has yet to read, fails here always and not sometimes.  A wait for an
- * event runs the stream it was recorded on up to there; asking for one runs what can run.  Work of
- * a library (cuda_emulator_services) may wait for other processes: it is tried again.  While a
- * stream is captured its work goes into the graph instead, and what CUDA forbids to a thread that
- * captures spoils it.
+ * Work on a stream is deferred until a caller waits for it, so that code which does not wait, or
+ * overwrites what a copy has yet to read, fails always and not sometimes.  A wait for an event runs
+ * the stream it was recorded on up to there; a query of one runs what can run.  Work of a library
+ * (cuda_emulator_services) may wait for other processes: it is retried.  While a stream is captured
+ * its work goes into the graph instead, and a call that CUDA forbids to a capturing thread
+ * invalidates the capture.
  */
 extern "C" {
 #include "common/base/clock.h"
@@ -73,7 +73,8 @@ void wait_for(const std::function<bool()> &is_done)
             if (is_done())
                 return;
         }
-        (void)usleep(50); /* other processes' part (NCCL) is memory that tells nobody */
+        /* progress of other processes (NCCL) is shared memory without a notification */
+        (void)usleep(50);
     }
 }
 
@@ -261,7 +262,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return cudaSuccess;
 }
 
-/* Like CUDA's, it leaves the answer behind as this thread's last error. */
+/* As in CUDA, the result stays this thread's last error. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     guard g(lock);

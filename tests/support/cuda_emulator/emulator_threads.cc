@@ -3,8 +3,8 @@
  *
  * One fiber runs threads of a block one after the other as long as none of them waits; a thread
  * that waits keeps its fiber and the next one starts on another.  After each pass over the block
- * the barriers that are complete open.  Passes go up or down in the block by chance, and so do
- * blocks in the grid: what only works in one order shows as a result that moves.  The first entry
+ * the barriers that are complete open.  Passes go up or down in the block at random, and so do
+ * blocks in the grid: code that works in one order only gives varying results.  The first entry
  * into a fiber is swapcontext, later ones are _setjmp and _longjmp, which need no system call (with
  * AddressSanitizer, which follows only the former, all of them are).
  */

@@ -1,6 +1,6 @@
 /*
- * A warp's products and fragments on the emulated GPU against plain ones: lanes hold what the PTX
- * ISA's formulas say, element by element, so that kernels which pass there read right on a GPU.
+ * A warp's products and fragments on the emulated GPU against plain ones: lanes hold the elements
+ * of the PTX ISA's formulas, so that kernels which pass on the emulator read correctly on a GPU.
  */
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 

@@ -138,7 +138,7 @@ static uint64_t all_bytes(const struct codec *c)
 
 static uint64_t expected(const struct codec *c)
 {
-    return codec_varies(c) ? UINT64_MAX : all_bytes(c);
+    return codec_has_variable_size(c) ? UINT64_MAX : all_bytes(c);
 }
 
 static void check_counters(struct rank *r)
@@ -149,11 +149,11 @@ static void check_counters(struct rank *r)
     sync_expected_bytes(r->sync, &tx, &rx);
     ck_assert_uint_eq(tx, expected(&r->team->compression.up));
     ck_assert_uint_eq(rx, expected(&r->team->compression.down));
-    if (codec_varies(&r->team->compression.up)) /* what is counted depends on the data */
+    if (codec_has_variable_size(&r->team->compression.up)) /* what is counted depends on the data */
         ck_assert_uint_le(c.tx_payload_bytes, initial + ROUNDS * COUNT * sizeof(float));
     else
         ck_assert_uint_eq(c.tx_payload_bytes, initial + ROUNDS * tx);
-    if (codec_varies(&r->team->compression.down))
+    if (codec_has_variable_size(&r->team->compression.down))
         ck_assert_uint_le(c.rx_payload_bytes, (1 + ROUNDS) * COUNT * sizeof(float));
     else
         ck_assert_uint_eq(c.rx_payload_bytes, COUNT * sizeof(float) + ROUNDS * rx);
@@ -203,7 +203,7 @@ static void say(const struct codec *c, const float *slab, float *residual, float
     for (size_t at = 0; at < COUNT; at += FULL) {
         size_t count = COUNT - at < FULL ? COUNT - at : FULL;
 
-        if (codec_varies(c)) { /* exact */
+        if (codec_has_variable_size(c)) { /* exact */
             memcpy(said + at, slab + at, count * sizeof(float));
             continue;
         }
@@ -313,9 +313,10 @@ START_TEST(test_equals_the_model)
 {
     enum codec_kind up = (enum codec_kind)(_i / CODEC_KINDS);
     enum codec_kind down = (enum codec_kind)(_i % CODEC_KINDS);
-    unsigned first = down == CODEC_NAMED; /* of values only; and who names none is told all */
+    unsigned first =
+        down == CODEC_SELECTED_ROWS; /* of values only; and who names none is told all */
 
-    for (unsigned update = first; update < 2 && up != CODEC_NAMED; update++) {
+    for (unsigned update = first; update < 2 && up != CODEC_SELECTED_ROWS; update++) {
         struct team t;
         struct rank ranks[RANKS_MAX] = {0};
 
@@ -380,7 +381,7 @@ START_TEST(test_top_k_of_all_is_none)
 }
 END_TEST
 
-/* A gradient that onebit cannot say ends the job, by name. */
+/* A gradient that onebit cannot encode ends the job with an error that names it. */
 START_TEST(test_not_a_number)
 {
     struct team t;
@@ -390,8 +391,9 @@ START_TEST(test_not_a_number)
     t.poison = NAN;
     run_all(&t, ranks);
     ck_assert_int_eq(ranks[0].status, STATUS_DATA);
-    ck_assert_msg(strstr(ranks[0].err.text, "rank 0, partition 1, round 3: onebit cannot say NaN"),
-                  "%s", ranks[0].err.text);
+    ck_assert_msg(
+        strstr(ranks[0].err.text, "rank 0, partition 1, round 3: onebit cannot encode NaN"), "%s",
+        ranks[0].err.text);
     ck_assert_int_ne(ranks[1].status, STATUS_OK);
     ck_assert_msg(strstr(ranks[1].err.text, "rank 0"), "%s", ranks[1].err.text);
     release_all(&t, ranks);
@@ -399,7 +401,7 @@ START_TEST(test_not_a_number)
 }
 END_TEST
 
-/* So does a mean that the server cannot say. */
+/* So does a mean that the server cannot encode. */
 START_TEST(test_not_a_number_down)
 {
     struct team t;
@@ -410,7 +412,7 @@ START_TEST(test_not_a_number_down)
     run_all(&t, ranks);
     for (unsigned i = 0; i < 2; i++) {
         ck_assert_int_ne(ranks[i].status, STATUS_OK); /* DATA, or that of who heard it first */
-        ck_assert_msg(strstr(ranks[i].err.text, "onebit cannot say NaN or infinity"), "%s",
+        ck_assert_msg(strstr(ranks[i].err.text, "onebit cannot encode NaN or infinity"), "%s",
                       ranks[i].err.text);
     }
     release_all(&t, ranks);
@@ -434,20 +436,22 @@ END_TEST
 /* Rows are named of values, by who knows what it is about to read. */
 START_TEST(test_names_refused)
 {
-    struct compression c = compression_make(CODEC_NAMED, CODEC_NONE, 0);
+    struct compression c = compression_make(CODEC_SELECTED_ROWS, CODEC_NONE, 0);
     struct consistency k = {.mode = CONSISTENCY_BSP};
 
-    assert_fails(compression_check(&c, &err), STATUS_INVALID, "who has few says rows");
-    c = compression_make(CODEC_ROWS, CODEC_NAMED, 0);
+    assert_fails(compression_check(&c, &err), STATUS_INVALID, "'named' is for replies only");
+    c = compression_make(CODEC_ROWS, CODEC_SELECTED_ROWS, 0);
     assert_ok(compression_check(&c, &err));
-    assert_ok(compression_check_names(&c, &k, true, &err));
-    assert_fails(compression_check_names(&c, &k, false, &err), STATUS_INVALID, "on the workers");
+    assert_ok(compression_check_row_selection(&c, &k, true, &err));
+    assert_fails(compression_check_row_selection(&c, &k, false, &err), STATUS_INVALID,
+                 "on the workers");
     k.backup = 1;
-    assert_fails(compression_check_names(&c, &k, true, &err), STATUS_INVALID, "no backup workers");
+    assert_fails(compression_check_row_selection(&c, &k, true, &err), STATUS_INVALID,
+                 "no backup workers");
     k = (struct consistency){.mode = CONSISTENCY_ASP, .delay_compensation = 0.1};
-    assert_fails(compression_check_names(&c, &k, true, &err), STATUS_INVALID, "has read");
+    assert_fails(compression_check_row_selection(&c, &k, true, &err), STATUS_INVALID, "has read");
     c.down.kind = CODEC_NONE;
-    assert_ok(compression_check_names(&c, &k, true, &err));
+    assert_ok(compression_check_row_selection(&c, &k, true, &err));
 }
 END_TEST
 

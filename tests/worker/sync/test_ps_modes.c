@@ -88,7 +88,8 @@ static struct sync_config rank_config(const struct rank *r)
                                  .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
 
     /* One push moves by its gradient where each is a step, one round by the mean elsewhere. */
-    config.optimizer.learning_rate = consistency_steps_each(&w->consistency) ? w->world_size : 1;
+    config.optimizer.learning_rate =
+        consistency_steps_per_push(&w->consistency) ? w->world_size : 1;
     return config;
 }
 

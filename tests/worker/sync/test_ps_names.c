@@ -137,7 +137,7 @@ static void check_bytes(const struct team *t, bool breaks)
 static void prepare(struct team *t, unsigned ranks)
 {
     team_init(t, ranks, 2, ROUNDS);
-    t->compression = compression_make(CODEC_NONE, CODEC_NAMED, 0);
+    t->compression = compression_make(CODEC_NONE, CODEC_SELECTED_ROWS, 0);
     t->at_step = at_step;
     for (uint64_t round = 0; round <= ROUNDS; round++)
         references[round] = team_reference(t, round);

@@ -7,7 +7,7 @@
  * of its members, made by them alone.  Counts beyond INT_MAX go as one element of a large datatype,
  * or in pieces where elements are reduced.
  *
- * Limits are MPI's: nothing can be cancelled, and what is sent is not told (mpi_bytes).
+ * Limits are MPI's: nothing can be cancelled, and the bytes sent are not reported (mpi_bytes).
  */
 #include "common/collective/library/mpi/mpi_types.h"
 
@@ -17,9 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REDUCE_COUNT_MAX ((size_t)1 << 28) /* elements per call */
-#define TAG_MASK         0xffffffu /* the standard promises 15 bits, all libraries have 24 */
-#define TAG_DATA         0x1000000
+#define TAG_MASK 0xffffffu /* the standard promises 15 bits, all libraries have 24 */
+#define TAG_DATA 0x1000000
 
 struct library {
     MPI_Comm comm;
@@ -310,14 +309,14 @@ static enum status mpi_barrier(struct library *l, struct error *err)
 
 /* NOLINTBEGIN(clang-analyzer-optin.mpi.MPI-Checker) */
 
-static int header_tag(const struct library_place *place)
+static int header_tag(const struct library_transfer_id *id)
 {
-    return (int)(place->number & TAG_MASK);
+    return (int)(id->number & TAG_MASK);
 }
 
-static int data_tag(const struct library_place *place)
+static int data_tag(const struct library_transfer_id *id)
 {
-    return TAG_DATA | (int)(place->key & TAG_MASK);
+    return TAG_DATA | (int)(id->key & TAG_MASK);
 }
 
 static struct library_transfer *new_transfer(struct error *err)
@@ -331,7 +330,7 @@ static struct library_transfer *new_transfer(struct error *err)
     return t;
 }
 
-static enum status mpi_send(struct library *l, const struct library_place *place,
+static enum status mpi_send(struct library *l, const struct library_transfer_id *id,
                             const void *header, const void *data, size_t bytes,
                             struct library_transfer **ret, struct error *err)
 {
@@ -343,21 +342,21 @@ static enum status mpi_send(struct library *l, const struct library_place *place
         return STATUS_NO_MEMORY;
     *ret = t;
     memcpy(t->header, header, sizeof(t->header));
-    status = mpi_status(MPI_Isend(t->header, LIBRARY_HEADER_BYTES, MPI_BYTE, (int)place->peer,
-                                  header_tag(place), l->comm, &t->requests[0]),
+    status = mpi_status(MPI_Isend(t->header, LIBRARY_HEADER_BYTES, MPI_BYTE, (int)id->peer,
+                                  header_tag(id), l->comm, &t->requests[0]),
                         "send", err);
     if (status != STATUS_OK || bytes == 0)
         return status;
     status = mpi_block_open(bytes, &b, err);
     if (status == STATUS_OK)
-        status = mpi_status(MPI_Isend(data, b.count, b.type, (int)place->peer, data_tag(place),
-                                      l->comm, &t->requests[1]),
-                            "send", err);
+        status = mpi_status(
+            MPI_Isend(data, b.count, b.type, (int)id->peer, data_tag(id), l->comm, &t->requests[1]),
+            "send", err);
     mpi_block_close(&b); /* which MPI keeps until the transfer has ended */
     return status;
 }
 
-static enum status mpi_recv(struct library *l, const struct library_place *place, void *data,
+static enum status mpi_recv(struct library *l, const struct library_transfer_id *id, void *data,
                             size_t bytes, struct library_transfer **ret, struct error *err)
 {
     struct library_transfer *t = new_transfer(err);
@@ -367,16 +366,16 @@ static enum status mpi_recv(struct library *l, const struct library_place *place
     if (!t)
         return STATUS_NO_MEMORY;
     *ret = t;
-    status = mpi_status(MPI_Irecv(t->header, LIBRARY_HEADER_BYTES, MPI_BYTE, (int)place->peer,
-                                  header_tag(place), l->comm, &t->requests[0]),
+    status = mpi_status(MPI_Irecv(t->header, LIBRARY_HEADER_BYTES, MPI_BYTE, (int)id->peer,
+                                  header_tag(id), l->comm, &t->requests[0]),
                         "recv", err);
     if (status != STATUS_OK || bytes == 0)
         return status;
     status = mpi_block_open(bytes, &b, err);
     if (status == STATUS_OK)
-        status = mpi_status(MPI_Irecv(data, b.count, b.type, (int)place->peer, data_tag(place),
-                                      l->comm, &t->requests[1]),
-                            "recv", err);
+        status = mpi_status(
+            MPI_Irecv(data, b.count, b.type, (int)id->peer, data_tag(id), l->comm, &t->requests[1]),
+            "recv", err);
     mpi_block_close(&b);
     return status;
 }
@@ -399,7 +398,7 @@ static enum status mpi_await(struct library *l, struct library_transfer *t, stru
 }
 
 /* What is not done is cut off: the group is dead, and MPI may still write to it, so it leaks. */
-static void mpi_forget(struct library *l, struct library_transfer *t)
+static void mpi_release_transfer(struct library *l, struct library_transfer *t)
 {
     (void)l;
     if (t->requests[0] == MPI_REQUEST_NULL && t->requests[1] == MPI_REQUEST_NULL)
@@ -409,8 +408,8 @@ static void mpi_forget(struct library *l, struct library_transfer *t)
 
 /* ---- counting ---- */
 
-/* MPI chooses among algorithms and tells neither which nor how much: counted is what a rank must
- * send and receive at least, for rooted calls as if directly. */
+/* MPI reports neither its algorithm nor its bytes.  Counted is the minimum that a rank must send
+ * and receive; for rooted calls, that of a direct exchange. */
 static void mpi_bytes(enum collective_call call, unsigned rank, unsigned n, uint64_t bytes,
                       size_t element_bytes, unsigned root, uint64_t *ret_tx, uint64_t *ret_rx)
 {
@@ -460,7 +459,7 @@ __attribute__((visibility("default"))) const struct library_ops *sparring_collec
         .recv = mpi_recv,
         .await_header = mpi_await_header,
         .await = mpi_await,
-        .forget = mpi_forget,
+        .release_transfer = mpi_release_transfer,
         .bytes = mpi_bytes,
         .close = mpi_close,
     };

@@ -1,3 +1,8 @@
+/*
+ * MPI datatypes, reductions and errors.  MPI operations of our own call one reduction function,
+ * which is kept in a static because MPI passes no user pointer; it is set before the first
+ * operation runs.
+ */
 #include "common/collective/library/mpi/mpi_types.h"
 
 #define TYPE_PIECE ((size_t)1 << 20) /* bytes of which large types are made */
@@ -26,7 +31,7 @@ enum status mpi_block_open(size_t bytes, struct mpi_block *ret, struct error *er
     size_t pieces = bytes / TYPE_PIECE;
     MPI_Datatype piece = MPI_DATATYPE_NULL;
     int lengths[2] = {(int)pieces, (int)(bytes % TYPE_PIECE)};
-    MPI_Aint places[2] = {0, (MPI_Aint)(pieces * TYPE_PIECE)};
+    MPI_Aint offsets[2] = {0, (MPI_Aint)(pieces * TYPE_PIECE)};
     MPI_Datatype types[2];
     enum status status;
 
@@ -37,8 +42,8 @@ enum status mpi_block_open(size_t bytes, struct mpi_block *ret, struct error *er
     types[0] = piece;
     types[1] = MPI_BYTE;
     if (status == STATUS_OK)
-        status =
-            mpi_status(MPI_Type_create_struct(2, lengths, places, types, &ret->type), "types", err);
+        status = mpi_status(MPI_Type_create_struct(2, lengths, offsets, types, &ret->type), "types",
+                            err);
     if (status == STATUS_OK)
         status = mpi_status(MPI_Type_commit(&ret->type), "types", err);
     if (piece != MPI_DATATYPE_NULL)

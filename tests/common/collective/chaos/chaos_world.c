@@ -408,7 +408,7 @@ static pid_t start_body(const char *backend, unsigned size,
     exit(EXIT_SUCCESS);
 }
 
-/* A body that failed has told Check why, over the pipe that it has from this process. */
+/* A body that failed has reported to Check, over the pipe that it has from this process. */
 static bool await_body(pid_t *pids, size_t *count)
 {
     int status = 0;

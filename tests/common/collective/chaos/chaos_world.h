@@ -1,6 +1,6 @@
 /*
  * chaos_world: processes as ranks of one group that work until something goes wrong, and report
- * what they were told.  The parent kills, stops, holds back and cuts off; it waits on events of the
+ * the errors they got.  The parent kills, stops, holds back and cuts off; it waits on events of the
  * ranks, never on time.
  */
 #ifndef SPARRING_TESTS_COMMON_COLLECTIVE_CHAOS_WORLD_H
@@ -19,7 +19,7 @@
 /* What one rank does at its operation number `at` (from 1). */
 enum chaos_role {
     CHAOS_WORK,            /* nothing special */
-    CHAOS_HOLD,            /* says so, and waits for a signal that ends it */
+    CHAOS_HOLD,            /* reports this, and waits for a signal that ends it */
     CHAOS_LEAVE,           /* closes the group in order */
     CHAOS_OTHER_COUNT,     /* one element more than the others */
     CHAOS_OTHER_TYPE,      /* float64 instead of float32 */
@@ -41,7 +41,7 @@ struct chaos_config {
     enum chaos_role role; /* of the victim */
     unsigned at;
     unsigned close_after; /* others close in order after so many operations; 0: never */
-    int64_t late_ms;      /* rank `late_rank` comes to that operation so much later; 0: nobody */
+    int64_t late_ms;      /* rank `late_rank` comes to that operation so much later; 0: none */
     unsigned late_rank;
     unsigned second_victim; /* holds, too, if it is below size and not the victim */
     bool stays;             /* each rank, after its report, until the world ends: /proc shows it */
@@ -80,7 +80,7 @@ struct chaos_world {
 /* Stores of this test are gRPC from now on, with rank 0 as the host. */
 void chaos_use_grpc(void);
 
-/* Run `body` for every backend that can serve such a world here (says which cannot, and why; mpi
+/* Run `body` for every backend that can serve such a world here (prints which cannot, and why; mpi
  * has test_chaos_mpi.c), each in a process of its own and `at_once` of them at a time, because most
  * of a loss is waiting for its detection.  SPARRING_TEST_BACKENDS names the backends wanted. */
 void chaos_each_backend(unsigned size, unsigned at_once,

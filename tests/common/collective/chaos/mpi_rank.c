@@ -82,7 +82,7 @@ static enum status work(struct rank *r, struct error *err)
     return status;
 }
 
-static int run(struct rank *r)
+static int run_role(struct rank *r)
 {
     struct error err = {0};
     enum status status = open_group(r, &err);
@@ -106,7 +106,7 @@ static int watch(struct rank *r)
 
     if (pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        exit(run(r)); /* MPI ends at exit */
+        exit(run_role(r)); /* MPI ends at exit */
     }
     if (pid < 0 || waitpid(pid, &status, 0) != pid)
         return EXIT_FAILURE;
@@ -131,5 +131,5 @@ int mpi_rank_main(int argc, char **argv)
     r.init_method = argv[0];
     r.timeout_ms = strtoll(argv[1], NULL, 10);
     r.role = r.launch.rank == strtoul(argv[2], NULL, 10) ? argv[3] : "work";
-    return strcmp(argv[4], "1") == 0 ? watch(&r) : run(&r);
+    return strcmp(argv[4], "1") == 0 ? watch(&r) : run_role(&r);
 }

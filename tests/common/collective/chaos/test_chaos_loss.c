@@ -121,8 +121,8 @@ START_TEST(a_lost_rank_is_named_by_all)
 }
 END_TEST
 
-/* Nobody's heartbeats are missed so soon: the operation's time-out is what finds a rank that is
- * stopped, and says so. */
+/* No heartbeat time-out passes so soon: the operation's time-out finds and reports the stopped
+ * rank. */
 static void stop(const char *backend, const void *argument)
 {
     const struct loss_case *c = argument;
@@ -149,8 +149,8 @@ START_TEST(the_time_out_finds_a_stopped_rank)
 }
 END_TEST
 
-/* The others close the group in order while the victim is gone: nobody hangs.  Its part of the last
- * operation may leave it later than it ends there, so all have to have ended theirs. */
+/* The others close the group in order while the victim is gone: no rank hangs.  Its part of the
+ * last operation may leave it later than it ends there, so all have to have ended theirs. */
 static void lose_at_close(const char *backend, const void *number)
 {
     struct chaos_config config = make_config(backend, 3, 1, SMALL);

@@ -1,7 +1,7 @@
 /*
  * Losses and disorders under mpirun.  MPI cannot cancel a call, so each survivor ends its process
  * with a text and an exit code (collective_blocking.h).  Each case runs twice: once with an mpirun
- * that ends nobody, where every survivor has to end by itself, and once through 'sparring launch',
+ * that ends no rank, where every survivor has to end by itself, and once through 'sparring launch',
  * where mpirun ends what is left as soon as the first process fails.  (That mpirun itself hangs or
  * crashes then, as 4.1.4 did in 13 of 300 jobs, is the launcher's to mend.)
  *
@@ -25,7 +25,7 @@
 #define VICTIM       1u
 #define EXIT_SKIPPED 77
 #define EVENT_MS     60000 /* for what must come; a test that waits so long fails */
-#define LONG_MS      60000 /* a time-out that nobody comes to */
+#define LONG_MS      60000 /* a time-out that is not reached */
 #define SHORT_MS     5000  /* of opening the group, too */
 #define HEARTBEAT_MS 1500  /* mpi_rank's */
 #define BLOCKING_MS  2000  /* a library's own second, and what a verdict takes */
@@ -111,7 +111,7 @@ static void strike(const struct process *p, const struct loss *c)
         ck_assert_int_eq(kill((pid_t)pid, c->signal), 0);
 }
 
-/* The line in which this rank says why it ends. */
+/* The line in which this rank reports why it ends. */
 static void check_error(const char *output, const struct loss *c, unsigned rank)
 {
     char prefix[64];

@@ -16,7 +16,7 @@
 #define LATE_MS    3000  /* more than any patience of the verdicts */
 #define EVENT_MS   50000 /* for what must come before LONG_MS is over */
 
-/* With a time-out that nobody comes to: what is wrong shows long before. */
+/* The time-out is not reached: the error is found long before. */
 static struct chaos_config make_config(const char *backend, enum chaos_role role, size_t count)
 {
     return (struct chaos_config){.backend = backend,

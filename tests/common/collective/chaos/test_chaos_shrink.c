@@ -99,7 +99,7 @@ START_TEST(a_rank_is_lost_while_the_others_regroup)
 }
 END_TEST
 
-/* Its operation is under way when it is stopped; when it runs again it is told, at once. */
+/* Its operation is under way when it is stopped; when it runs again it gets the error at once. */
 static void come_back(const char *backend, const void *unused)
 {
     struct chaos_config config = make_config(backend, 3, 1);

@@ -4,7 +4,7 @@
  * nccl), this process is one rank of a launched world: SPARRING_TEST_STORE names a file that all
  * ranks reach ("file:///..."), and the launcher's variables say rank and size.
  *
- * Inputs are a function of (seed, rank, index), so every rank knows what all others put in.
+ * Inputs are a function of (seed, rank, index), so every rank can compute the inputs of all others.
  */
 #ifndef SPARRING_TESTS_COMMON_COLLECTIVE_CONFORMANCE_H
 #define SPARRING_TESTS_COMMON_COLLECTIVE_CONFORMANCE_H
@@ -159,7 +159,7 @@ conformance_body conformance_short;    /* every call, float32 */
 conformance_body conformance_large;    /* every call and type at 1 MiB and a bit */
 conformance_body conformance_special;  /* infinities and NaN */
 conformance_body conformance_refusals; /* wrong arguments; the group lives on */
-conformance_body conformance_barriers; /* nobody leaves before all have come */
+conformance_body conformance_barriers; /* no rank leaves before all have arrived */
 conformance_body conformance_everyday; /* the short forms */
 conformance_body conformance_wait_order;
 conformance_body conformance_poll;

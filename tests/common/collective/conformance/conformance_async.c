@@ -71,7 +71,7 @@ void conformance_wait_order(struct conformance *c)
     }
 }
 
-/* Nothing but poll moves the operations; wait then only tells. */
+/* Nothing but poll moves the operations; wait then only returns the status. */
 void conformance_poll(struct conformance *c)
 {
     struct conformance_case cases[CASES];
@@ -98,7 +98,7 @@ void conformance_poll(struct conformance *c)
             wait_for(c, &pending[k]);
 }
 
-/* Rank 0 comes alone, waits too briefly, twice, and then tells the others to come. */
+/* Rank 0 comes alone, waits too briefly, twice, and then lets the others start. */
 void conformance_deadline(struct conformance *c)
 {
     struct conformance_case what = {

@@ -172,7 +172,7 @@ static uint64_t case_seed(const struct conformance *c, const struct conformance_
            (uint64_t)what->count * 7919 + (uint64_t)what->op * 101;
 }
 
-static void fill(struct conformance *c, struct conformance_pending *p)
+static void fill_buffers(struct conformance *c, struct conformance_pending *p)
 {
     const struct conformance_case *what = &p->what;
 
@@ -227,7 +227,7 @@ bool case_start(struct conformance *c, const struct conformance_case *what,
     *ret = (struct conformance_pending){.what = *what,
                                         .input_count = input_elements(c, what),
                                         .output_count = output_elements(c, what)};
-    fill(c, ret);
+    fill_buffers(c, ret);
     status = collective_start(c->group, &ret->args, &ret->work, &err);
     if (collective_supports(c->group, &ret->args)) {
         if (status != STATUS_OK)

@@ -213,7 +213,7 @@ static void *run_rank(void *argument)
 /* In memory that the forked tests share with the main program. */
 struct shared_state {
     atomic_uint ran;
-    atomic_uint told[32]; /* by place in collective_backends() */
+    atomic_uint reported[32]; /* by place in collective_backends() */
 };
 static struct shared_state *shared;
 
@@ -237,7 +237,7 @@ static void tell_skipped(const char *backend, const char *reason)
     while (index < 31 && collective_backends()[index] &&
            strcmp(collective_backends()[index], backend) != 0)
         index++;
-    if (atomic_exchange(&shared->told[index], 1) == 0) {
+    if (atomic_exchange(&shared->reported[index], 1) == 0) {
         printf("%s: skipped: %s\n", backend, reason);
         (void)fflush(stdout);
     }

@@ -1,6 +1,6 @@
 /*
  * The flight recorder: what is written is read back, the ring keeps the newest, a killed writer's
- * file tells where it was, a living writer's entries are whole, and damage is an error or a gap.
+ * file shows where it was, a living writer's entries are whole, and damage is an error or a gap.
  */
 #include "tests/common/collective/ring_world.h"
 
@@ -71,18 +71,18 @@ START_TEST(test_states_and_header)
     struct flight *f = open_flight(path, 0);
     struct flight_log log;
     struct stat info;
-    size_t slots[4];
+    size_t entry_indices[4];
 
     for (uint64_t n = 1; n <= 4; n++) {
         struct flight_entry e = make_entry(n);
 
-        slots[n - 1] = flight_queue(f, &e);
+        entry_indices[n - 1] = flight_queue(f, &e);
     }
     for (unsigned i = 1; i < 4; i++)
-        flight_start(f, slots[i], clock_now_ns());
-    flight_progress(f, slots[1], 100, 1000);
-    flight_end(f, slots[2], true, 1000, 1000, clock_now_ns());
-    flight_end(f, slots[3], false, 7, 1000, clock_now_ns());
+        flight_start(f, entry_indices[i], clock_now_ns());
+    flight_progress(f, entry_indices[1], 100, 1000);
+    flight_end(f, entry_indices[2], true, 1000, 1000, clock_now_ns());
+    flight_end(f, entry_indices[3], false, 7, 1000, clock_now_ns());
     flight_fail(f, FAULT_DEAD, 3, "rank 3 is dead\x1b[31m");
     flight_fail(f, FAULT_STALLED, 1, "a later reason");
     assert_ok(flight_read(path, &log, &err)); /* while it is open */
@@ -127,11 +127,11 @@ START_TEST(test_ring_keeps_the_newest)
 
     for (uint64_t n = 1; n <= 37; n++) {
         struct flight_entry e = make_entry(n);
-        size_t slot = flight_queue(f, &e);
+        size_t entry_index = flight_queue(f, &e);
 
-        first = n == 1 ? slot : first;
-        flight_start(f, slot, clock_now_ns());
-        flight_end(f, slot, true, n, n, clock_now_ns());
+        first = n == 1 ? entry_index : first;
+        flight_start(f, entry_index, clock_now_ns());
+        flight_end(f, entry_index, true, n, n, clock_now_ns());
     }
     flight_start(f, first, clock_now_ns()); /* its cell is another's by now */
     flight_progress(f, first, 99, 99);
@@ -167,11 +167,11 @@ static pid_t start_recording(const char *path, size_t entries)
         f = open_flight(path, entries);
         for (uint64_t n = 1;; n++) {
             struct flight_entry e = make_entry(n);
-            size_t slot = flight_queue(f, &e);
+            size_t entry_index = flight_queue(f, &e);
 
-            flight_start(f, slot, clock_now_ns());
-            flight_progress(f, slot, n / 2, n);
-            flight_end(f, slot, true, n, n, clock_now_ns());
+            flight_start(f, entry_index, clock_now_ns());
+            flight_progress(f, entry_index, n / 2, n);
+            flight_end(f, entry_index, true, n, n, clock_now_ns());
             if (n == 100)
                 (void)!write(ready[1], "x", 1);
         }
@@ -247,11 +247,11 @@ static void *record(void *argument)
 
     for (uint64_t n = 0; n < OPERATIONS; n++) {
         struct flight_entry e = make_entry(7);
-        size_t slot = flight_queue(f, &e);
+        size_t entry_index = flight_queue(f, &e);
 
-        flight_start(f, slot, clock_now_ns());
-        flight_progress(f, slot, slot, slot);
-        flight_end(f, slot, true, slot, slot, clock_now_ns());
+        flight_start(f, entry_index, clock_now_ns());
+        flight_progress(f, entry_index, entry_index, entry_index);
+        flight_end(f, entry_index, true, entry_index, entry_index, clock_now_ns());
     }
     return NULL;
 }

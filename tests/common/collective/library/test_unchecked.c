@@ -1,8 +1,8 @@
 /*
  * Backends that do not compare every operation: all ranks run two kinds of the same size until both
  * are known to be the same everywhere; then one rank runs the one while the others run the other.
- * Nobody may go on as if nothing had been.  Gloo's ranks are threads; MPI's are processes of this
- * program (`test_unchecked rank WHEN`) under mpirun, which print what they were told.
+ * No rank may go on as if nothing had happened.  Gloo's ranks are threads; MPI's are processes of
+ * this program (`test_unchecked rank WHEN`) under mpirun, which print the error they got.
  */
 #include "tests/common/collective/ring_world.h"
 
@@ -65,7 +65,7 @@ static enum status work(struct collective *group, unsigned rank, enum when when,
     return status;
 }
 
-static void check(const char *backend, enum when when, enum status status, const char *text)
+static void check_text(const char *backend, enum when when, enum status status, const char *text)
 {
     ck_assert_msg(status == STATUS_MISMATCH, "%s, %s: status %d: %s", backend, when_names[when],
                   (int)status, text);
@@ -90,7 +90,7 @@ static void thread_body(struct collective *group, unsigned rank, unsigned size, 
     enum status status = work(group, rank, c->when, c->of_type, &err);
 
     (void)size;
-    check("gloo", c->when, status, err.text);
+    check_text("gloo", c->when, status, err.text);
     ck_assert(collective_fault(group, &culprit) == FAULT_DESYNC && culprit == VICTIM);
 }
 

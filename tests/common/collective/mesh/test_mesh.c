@@ -150,24 +150,24 @@ static void ask_body(struct mesh *m, unsigned rank)
     struct mesh_view views[RANKS];
     struct error err = {0};
     unsigned char all[RANKS];
-    size_t slot;
+    size_t group_index;
 
-    assert_ok(mesh_add_group(m, 77, &slot, &err));
-    mesh_publish(m, slot, &status);
-    mesh_progress(m, slot, 20 + rank);
-    ck_assert(mesh_watch(m, slot, 1, everyone, RANKS) != NULL);
+    assert_ok(mesh_add_group(m, 77, &group_index, &err));
+    mesh_publish(m, group_index, &status);
+    mesh_progress(m, group_index, 20 + rank);
+    ck_assert(mesh_watch(m, group_index, 1, everyone, RANKS) != NULL);
     assert_ok(mesh_exchange(m, everyone, RANKS, "published", "x", 1, all,
                             clock_deadline_ns(TIMEOUT_MS), &err));
     mesh_ask_all(m, everyone, RANKS, 77, clock_deadline_ns(TIMEOUT_MS), views);
     for (unsigned r = 0; r < RANKS; r++) {
-        ck_assert(views[r].answered && views[r].fault == FAULT_NONE);
+        ck_assert(views[r].replied && views[r].fault == FAULT_NONE);
         ck_assert(views[r].status.phase == (r % 2 == 0 ? MESH_RUNNING : MESH_IDLE));
         ck_assert_uint_eq(views[r].status.signature.sequence, 10 + r);
         ck_assert_uint_eq(views[r].status.done_bytes, 20 + r);
         ck_assert_uint_eq(views[r].status.total_bytes, 100);
     }
     mesh_ask(m, (rank + 1) % RANKS, 78, clock_deadline_ns(TIMEOUT_MS), &views[0]);
-    ck_assert(views[0].answered && views[0].status.signature.call == 0);
+    ck_assert(views[0].replied && views[0].status.signature.call == 0);
     assert_ok(mesh_exchange(m, everyone, RANKS, "asked", "x", 1, all, clock_deadline_ns(TIMEOUT_MS),
                             &err));
 }
@@ -195,7 +195,7 @@ static void *ask_often(void *argument)
         struct mesh_view view;
 
         mesh_ask(a->mesh, a->rank, a->group, clock_deadline_ns(TIMEOUT_MS), &view);
-        ck_assert(view.answered && view.status.group == a->group);
+        ck_assert(view.replied && view.status.group == a->group);
         ck_assert_uint_eq(view.status.total_bytes, a->group);
     }
     return NULL;
@@ -207,13 +207,13 @@ static void askers_body(struct mesh *m, unsigned rank)
     pthread_t threads[ASKERS];
     struct error err = {0};
     unsigned char all[RANKS];
-    size_t slot;
+    size_t group_index;
 
     for (unsigned i = 0; i < ASKERS; i++) {
         struct mesh_status status = {.group = 100 + i, .total_bytes = 100 + i};
 
-        assert_ok(mesh_add_group(m, 100 + i, &slot, &err));
-        mesh_publish(m, slot, &status);
+        assert_ok(mesh_add_group(m, 100 + i, &group_index, &err));
+        mesh_publish(m, group_index, &status);
         askers[i] = (struct asker){.mesh = m, .group = 100 + i, .rank = (rank + 1) % RANKS};
     }
     assert_ok(mesh_exchange(m, everyone, RANKS, "published", "x", 1, all,
@@ -240,18 +240,18 @@ static void early_body(struct mesh *m, unsigned rank)
     struct mesh_verdict verdict;
     struct error err = {0};
     unsigned char all[RANKS];
-    size_t slot;
+    size_t group_index;
 
     if (rank == 0)
-        mesh_tell(m, &mine);
+        mesh_send_verdict(m, &mine);
     assert_ok(mesh_exchange(m, everyone, RANKS, "told", "x", 1, all, clock_deadline_ns(TIMEOUT_MS),
                             &err));
     ck_assert(mesh_await_verdict(m, 6, 1, &verdict));
-    assert_ok(mesh_add_group(m, 6, &slot, &err));
-    alarm = mesh_watch(m, slot, 1, everyone, RANKS);
+    assert_ok(mesh_add_group(m, 6, &group_index, &err));
+    alarm = mesh_watch(m, group_index, 1, everyone, RANKS);
     ck_assert(alarm && atomic_load(&alarm->raised));
-    assert_ok(mesh_add_group(m, 7, &slot, &err));
-    alarm = mesh_watch(m, slot, 1, everyone, RANKS);
+    assert_ok(mesh_add_group(m, 7, &group_index, &err));
+    alarm = mesh_watch(m, group_index, 1, everyone, RANKS);
     ck_assert(alarm && !atomic_load(&alarm->raised));
     assert_ok(mesh_exchange(m, everyone, RANKS, "seen", "x", 1, all, clock_deadline_ns(TIMEOUT_MS),
                             &err));
@@ -263,7 +263,7 @@ START_TEST(verdicts_older_than_the_group_raise_its_alarm)
 }
 END_TEST
 
-/* All ranks judge at once, each somebody else: all end with one verdict. */
+/* All ranks judge at once, each another culprit: all end with one verdict. */
 static void verdict_body(struct mesh *m, unsigned rank)
 {
     for (uint32_t generation = 1; generation <= 50; generation++) {
@@ -277,7 +277,7 @@ static void verdict_body(struct mesh *m, unsigned rank)
         char tag[32];
 
         (void)snprintf(mine.text, sizeof(mine.text), "said by %u", rank);
-        mesh_tell(m, &mine);
+        mesh_send_verdict(m, &mine);
         ck_assert(mesh_await_verdict(m, 5, generation, &verdict));
         (void)snprintf(tag, sizeof(tag), "verdict %u", generation);
         assert_ok(mesh_exchange(m, everyone, RANKS, tag, &verdict.culprit, sizeof(unsigned), all,
@@ -346,13 +346,13 @@ static bool is_silent(struct mesh *m, unsigned rank, int64_t ms)
     return clock_now_ns() - heard_ns > ms * 1000000;
 }
 
-/* Silence of a process of this host that is neither stopped nor gone is nobody's loss. */
+/* Silence of a process of this host that is neither stopped nor gone is not a loss. */
 START_TEST(a_rank_without_a_core_is_not_lost)
 {
     unsigned rank = 1;
     pthread_t thread;
     struct error err = {0};
-    struct store *store = world_store(0, 2, &err); /* so that the thread knows where it is */
+    struct store *store = world_store(0, 2, &err); /* so that the thread is at a known point */
     struct mesh *m;
     char text[256] = "";
 
@@ -462,7 +462,7 @@ START_TEST(survivors_agree_whoever_dies)
 }
 END_TEST
 
-/* ---- strangers ---- */
+/* ---- other clients ---- */
 
 static void *open_late(void *argument)
 {
@@ -474,7 +474,8 @@ static void *open_late(void *argument)
     return NULL;
 }
 
-/* Strangers connect to rank 0 before rank 1 does: silent ones, HTTP, a hello without the token. */
+/* Other clients connect to rank 0 before rank 1 does: silent ones, HTTP, a hello without the token.
+ */
 START_TEST(strangers_are_turned_away)
 {
     struct mesh_message hello = {.kind = MESH_HELLO, .hello = {.rank = 1, .world_size = 2}};

@@ -111,7 +111,7 @@ static ssize_t memory_receive(struct transport *head, unsigned peer, const struc
     return (ssize_t)done;
 }
 
-static bool memory_wait(struct transport *head, struct transport_want *wants, size_t count,
+static bool memory_wait(struct transport *head, struct transport_interest *interests, size_t count,
                         int alarm_fd, int64_t until_ns)
 {
     struct rank_transport *t = (struct rank_transport *)head;
@@ -119,11 +119,12 @@ static bool memory_wait(struct transport *head, struct transport_want *wants, si
     (void)alarm_fd;
     (void)until_ns;
     for (size_t i = 0; i < count; i++) {
-        const struct pipe *in = pipe_of(t->world, wants[i].peer, t->rank);
-        const struct pipe *out = pipe_of(t->world, t->rank, wants[i].peer);
+        const struct pipe *in = pipe_of(t->world, interests[i].peer, t->rank);
+        const struct pipe *out = pipe_of(t->world, t->rank, interests[i].peer);
 
-        wants[i].can_send = wants[i].send && (out->length < t->world->capacity || in->ended);
-        wants[i].can_receive = wants[i].receive && (in->length > 0 || in->ended);
+        interests[i].can_send =
+            interests[i].send && (out->length < t->world->capacity || in->ended);
+        interests[i].can_receive = interests[i].receive && (in->length > 0 || in->ended);
     }
     return true;
 }

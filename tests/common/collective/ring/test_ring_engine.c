@@ -129,7 +129,7 @@ static void open_world(unsigned size, size_t count, enum dtype dtype, enum reduc
             .transport = memory_world_transport(w.memory, r), .alarm_fd = -1, .segment_bytes = 64};
         assert_ok(ring_scratch_init(&rank->scratch, 64, &err));
         assert_ok(pairs_scratch_init(&rank->pairs, size, SLOT_BYTES, &err));
-        rank->pairs.slot_bytes = 64; /* so that slots go round */
+        rank->pairs.buffer_bytes = 64; /* so that buffers wrap around */
         rank->done = false;
         for (size_t i = 0; i < (size_t)RANKS_MAX * BLOCK_MAX; i++)
             put_value(rank->input, i, value(r, i));
@@ -249,13 +249,13 @@ static void start_pairs(enum pairs_kind kind, unsigned r, size_t in_offset, size
     pairs_run_init(&w.ranks[r].pairs_run, &plan, &o, &w.ranks[r].pairs);
 }
 
-/* Its messages must fit in a slot; nothing goes round. */
+/* Its messages must fit in a buffer; nothing goes round. */
 static void start_doubling(unsigned r)
 {
     struct ring_operation o = operation_of(r, 0, 0);
 
     w.by = DOUBLING;
-    w.ranks[r].pairs.slot_bytes = SLOT_BYTES;
+    w.ranks[r].pairs.buffer_bytes = SLOT_BYTES;
     doubling_run_init(&w.ranks[r].doubling_run, r, w.size, w.count, dtype_size(w.dtype), &o,
                       &w.ranks[r].pairs);
 }

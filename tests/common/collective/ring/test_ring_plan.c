@@ -53,9 +53,9 @@ static uint64_t *place_of(struct rank_model *rank, const struct ring_range *rang
 {
     size_t at = range->offset / UNIT + offset;
 
-    if (range->place == RING_STAGE)
+    if (range->buffer == RING_STAGE)
         return &rank->stage[at % STAGE];
-    return range->place == RING_INPUT ? &rank->input[at] : &rank->output[at];
+    return range->buffer == RING_INPUT ? &rank->input[at] : &rank->output[at];
 }
 
 /* One element into the right pipe; false when the rule or the pipe forbids it. */
@@ -117,7 +117,7 @@ static bool receive_one(struct world *w, unsigned r)
             continue;
         }
         if (pipe->length == 0 ||
-            (range.place == RING_STAGE &&
+            (range.buffer == RING_STAGE &&
              rank->received.done + rank->plan.stage_lag_bytes >= STAGE * UNIT + rank->sent.done))
             return false;
         *place_of(rank, &range, rank->received.offset) =
@@ -149,7 +149,7 @@ static bool is_stuck(struct world *w)
     return true;
 }
 
-static void run(struct world *w)
+static void run_plan(struct world *w)
 {
     for (unsigned r = 0; r < w->size; r++)
         w->to_right[r].capacity = 1 + below(PIPE_MAX);
@@ -220,7 +220,7 @@ static struct world *simulate(enum ring_kind kind, unsigned n, size_t count, uns
         for (size_t i = 0; i < count && kind == RING_BROADCAST; i++)
             w.ranks[r].input[i] = 100 * (r + 1) + i;
     }
-    run(&w);
+    run_plan(&w);
     return &w;
 }
 

@@ -1,6 +1,6 @@
 /*
  * One rank's streams, with the test in the place of all other ranks: bytes arrive in odd pieces,
- * peers differ, fall silent, leave or die.  Also the wire layouts, and strangers at the door.
+ * peers differ, fall silent, leave or die.  Also the wire layouts, and unknown clients on the port.
  */
 #include "tests/support/support.h"
 
@@ -78,12 +78,12 @@ static enum ring_outcome run_pairs_a_little(void)
     return pairs_run(&f.io, &f.pairs, 0);
 }
 
-static void put(const void *bytes, size_t size)
+static void feed_bytes(const void *bytes, size_t size)
 {
     ck_assert_uint_eq(memory_put(f.world, 0, 1, bytes, size), size);
 }
 
-static void take(void *bytes, size_t size)
+static void drain_bytes(void *bytes, size_t size)
 {
     ck_assert_uint_eq(memory_take(f.world, 1, 0, bytes, size), size);
 }
@@ -111,7 +111,7 @@ START_TEST(odd_pieces_are_put_together)
     for (size_t i = 0; done < size; i++) {
         size_t piece = pieces[i % 10] < size - done ? pieces[i % 10] : size - done;
 
-        put(bytes + done, piece);
+        feed_bytes(bytes + done, piece);
         done += piece;
         ck_assert_int_eq(run_a_little(), done < size ? RING_PAUSED : RING_DONE);
     }
@@ -119,9 +119,9 @@ START_TEST(odd_pieces_are_put_together)
         ck_assert_int_eq((int)f.data[i], 2 * i + 1000);
         ck_assert_int_eq((int)f.data[i + HALF], -(i + HALF));
     }
-    take(bytes, RING_HEADER_BYTES);
+    drain_bytes(bytes, RING_HEADER_BYTES);
     ck_assert_mem_eq(bytes, f.operation.header, RING_HEADER_BYTES);
-    take(sent, sizeof(sent));
+    drain_bytes(sent, sizeof(sent));
     for (int i = 0; i < HALF; i++) {
         ck_assert_int_eq((int)sent[i], i + HALF);            /* its own second half */
         ck_assert_int_eq((int)sent[i + HALF], 2 * i + 1000); /* the sum of the first */
@@ -135,7 +135,7 @@ START_TEST(pauses_and_goes_on)
     size_t size = make_stream(bytes);
 
     ck_assert_int_eq(run_a_little(), RING_PAUSED);
-    put(bytes, size);
+    feed_bytes(bytes, size);
     ck_assert_int_eq(ring_stream_run(&f.io, &f.run, clock_deadline_ns(30000)), RING_DONE);
     ck_assert_uint_eq(f.run.right.done, sizeof(f.data));
     ck_assert_uint_eq(f.run.left.done, sizeof(f.data));
@@ -145,20 +145,20 @@ END_TEST
 /* A neighbour whose next bytes come when the wait for them is over. */
 static struct trickle {
     struct transport_ops ops; /* those of the memory transport, but for the wait */
-    bool (*wait)(struct transport *head, struct transport_want *wants, size_t count, int alarm_fd,
-                 int64_t until_ns);
+    bool (*wait)(struct transport *head, struct transport_interest *interests, size_t count,
+                 int alarm_fd, int64_t until_ns);
     unsigned waits;
 } trickle;
 
-static bool wait_to_the_end(struct transport *head, struct transport_want *wants, size_t count,
-                            int alarm_fd, int64_t until_ns)
+static bool wait_to_the_end(struct transport *head, struct transport_interest *interests,
+                            size_t count, int alarm_fd, int64_t until_ns)
 {
     if (clock_now_ns() < until_ns)
-        put(f.operation.header, 8);
+        feed_bytes(f.operation.header, 8);
     while (clock_now_ns() < until_ns)
         (void)sched_yield();
     trickle.waits++;
-    return trickle.wait(head, wants, count, alarm_fd, until_ns);
+    return trickle.wait(head, interests, count, alarm_fd, until_ns);
 }
 
 START_TEST(a_trickle_does_not_outlast_the_time)
@@ -185,7 +185,7 @@ START_TEST(a_dead_peer_is_lost)
 {
     unsigned char bytes[RING_HEADER_BYTES + sizeof(f.data)];
 
-    put(bytes, make_stream(bytes) > 0 ? RING_HEADER_BYTES + 10 : 0);
+    feed_bytes(bytes, make_stream(bytes) > 0 ? RING_HEADER_BYTES + 10 : 0);
     if (_i == 0)
         ck_assert_int_eq(run_a_little(), RING_PAUSED);
     memory_end(f.world, 0, 1);
@@ -217,9 +217,9 @@ START_TEST(a_peer_in_another_operation_differs)
     others[4].op = REDUCE_MAX;
     others[5].generation++;
     ring_header_encode(&others[_i], 1.0, bytes);
-    put(bytes, 7);
+    feed_bytes(bytes, 7);
     ck_assert_int_eq(_i % 2 ? run_a_little() : run_pairs_a_little(), RING_PAUSED);
-    put(bytes + 7, sizeof(bytes) - 7);
+    feed_bytes(bytes + 7, sizeof(bytes) - 7);
     ck_assert_int_eq(_i % 2 ? run_a_little() : run_pairs_a_little(), RING_DIFFERS);
     ck_assert(signature_decode(f.io.trouble.header, &seen));
     ck_assert(signature_equal(&seen, &others[_i]));
@@ -252,23 +252,23 @@ START_TEST(layouts_come_back)
 }
 END_TEST
 
-/* ---- strangers ---- */
+/* ---- unknown clients ---- */
 
 #define COOKIE  99
 #define STREAMS 2
 
 /* Rank 1 of 3 that waits for rank 2. */
-static struct door {
-    struct endpoint place;
+static struct acceptor_fixture {
+    struct endpoint endpoint;
     int listen_fd;
     int fds[3 * STREAMS];
     int64_t timeout_ms;
     enum status status;
     struct error err;
     pthread_t thread;
-} door;
+} acceptor_fixture;
 
-static const struct ring_hello at_door = {
+static const struct ring_hello acceptor_hello = {
     .group = 5, .cookie = COOKIE, .generation = 2, .rank = 1, .world_size = 3};
 
 static void *accept_thread(void *unused)
@@ -276,10 +276,12 @@ static void *accept_thread(void *unused)
     static const uint64_t cookies[] = {0, COOKIE, 1234};
 
     unsigned counts[] = {1, 0, STREAMS};
-    struct ring_connections connections = {.stride = STREAMS, .counts = counts, .fds = door.fds};
+    struct ring_connections connections = {
+        .stride = STREAMS, .counts = counts, .fds = acceptor_fixture.fds};
 
-    door.status = ring_accept(door.listen_fd, &at_door, cookies, clock_deadline_ns(door.timeout_ms),
-                              &connections, &door.err);
+    acceptor_fixture.status = ring_accept(acceptor_fixture.listen_fd, &acceptor_hello, cookies,
+                                          clock_deadline_ns(acceptor_fixture.timeout_ms),
+                                          &connections, &acceptor_fixture.err);
     return unused;
 }
 
@@ -287,20 +289,22 @@ static void open_door(int64_t timeout_ms)
 {
     struct error err = {0};
 
-    door = (struct door){.place = {.host = "127.0.0.1"}, .timeout_ms = timeout_ms};
-    for (size_t i = 0; i < sizeof(door.fds) / sizeof(door.fds[0]); i++)
-        door.fds[i] = -1;
-    assert_ok(net_listen(&door.place, "test", &door.listen_fd, &door.place.port, &err));
-    ck_assert_int_eq(pthread_create(&door.thread, NULL, accept_thread, NULL), 0);
+    acceptor_fixture =
+        (struct acceptor_fixture){.endpoint = {.host = "127.0.0.1"}, .timeout_ms = timeout_ms};
+    for (size_t i = 0; i < sizeof(acceptor_fixture.fds) / sizeof(acceptor_fixture.fds[0]); i++)
+        acceptor_fixture.fds[i] = -1;
+    assert_ok(net_listen(&acceptor_fixture.endpoint, "test", &acceptor_fixture.listen_fd,
+                         &acceptor_fixture.endpoint.port, &err));
+    ck_assert_int_eq(pthread_create(&acceptor_fixture.thread, NULL, accept_thread, NULL), 0);
 }
 
-static int knock(const struct ring_hello *hello)
+static int connect_with_hello(const struct ring_hello *hello)
 {
     unsigned char bytes[RING_HELLO_BYTES];
     struct error err = {0};
     int fd;
 
-    assert_ok(net_connect(&door.place, clock_deadline_ns(10000), &fd, &err));
+    assert_ok(net_connect(&acceptor_fixture.endpoint, clock_deadline_ns(10000), &fd, &err));
     if (hello) {
         ring_hello_encode(hello, bytes);
         assert_ok(net_send_all(fd, bytes, sizeof(bytes), clock_deadline_ns(10000), &err));
@@ -310,7 +314,7 @@ static int knock(const struct ring_hello *hello)
 
 static struct ring_hello right_hello(unsigned stream)
 {
-    struct ring_hello hello = at_door;
+    struct ring_hello hello = acceptor_hello;
 
     hello.rank = 2;
     hello.stream = stream;
@@ -340,23 +344,23 @@ START_TEST(strangers_do_no_harm)
     wrong[7].rank = UINT32_MAX;
     open_door(30000);
     for (size_t i = 0; i < 22; i++)
-        fds[i] = knock(NULL);
+        fds[i] = connect_with_hello(NULL);
     assert_ok(net_send_all(fds[20], http, sizeof(http), clock_deadline_ns(10000), &err));
     (void)close(fds[21]);
     for (size_t i = 0; i < 8; i++)
-        fds[22 + i] = knock(&wrong[i]);
+        fds[22 + i] = connect_with_hello(&wrong[i]);
     for (unsigned s = STREAMS; s > 0; s--) {
         struct ring_hello hello = right_hello(s - 1);
 
-        fds[29 + s] = knock(&hello);
+        fds[29 + s] = connect_with_hello(&hello);
     }
-    (void)pthread_join(door.thread, NULL);
-    ck_assert_msg(door.status == STATUS_OK, "%s", door.err.text);
+    (void)pthread_join(acceptor_fixture.thread, NULL);
+    ck_assert_msg(acceptor_fixture.status == STATUS_OK, "%s", acceptor_fixture.err.text);
     assert_ok(net_recv_all(fds[30], answer, sizeof(answer), clock_deadline_ns(10000), &err));
     ck_assert(ring_hello_decode(answer, &got));
     ck_assert(got.rank == 1 && got.cookie == 1234 && got.stream == 0);
-    ck_assert(door.fds[2 * STREAMS] >= 0 && door.fds[2 * STREAMS + 1] >= 0);
-    ck_assert(door.fds[0] < 0 && door.fds[STREAMS] < 0);
+    ck_assert(acceptor_fixture.fds[2 * STREAMS] >= 0 && acceptor_fixture.fds[2 * STREAMS + 1] >= 0);
+    ck_assert(acceptor_fixture.fds[0] < 0 && acceptor_fixture.fds[STREAMS] < 0);
 }
 END_TEST
 
@@ -367,12 +371,13 @@ START_TEST(the_missing_rank_is_named)
 
     stranger.cookie++;
     open_door(3000); /* for the two to be heard */
-    (void)knock(&hello);
-    (void)knock(&stranger);
-    (void)pthread_join(door.thread, NULL);
-    ck_assert_int_eq(door.status, STATUS_TIMEOUT);
-    ck_assert_str_eq(door.err.text, "rank 2 did not connect (1 others were turned away; the last: "
-                                    "it did not know the cookie)");
+    (void)connect_with_hello(&hello);
+    (void)connect_with_hello(&stranger);
+    (void)pthread_join(acceptor_fixture.thread, NULL);
+    ck_assert_int_eq(acceptor_fixture.status, STATUS_TIMEOUT);
+    ck_assert_str_eq(acceptor_fixture.err.text,
+                     "rank 2 did not connect (1 others were turned away; the last: "
+                     "it did not know the cookie)");
 }
 END_TEST
 

@@ -101,7 +101,8 @@ static void close_rank(struct store *store, struct collective *group)
 }
 
 /* Sums that are whole numbers, large and small, and a pass to the right. */
-static enum status use(struct collective *group, unsigned rank, unsigned size, struct error *err)
+static enum status use_group(struct collective *group, unsigned rank, unsigned size,
+                             struct error *err)
 {
     static const size_t counts[] = {1, 1000, COUNT};
     float *data = malloc(COUNT * sizeof(float));
@@ -152,7 +153,7 @@ static void *thread_main(void *argument)
     t->chosen = streams_of(group);
     (void)pthread_barrier_wait(&all_open);
     (void)pthread_barrier_wait(&all_counted);
-    assert_ok(use(group, t->place.rank, t->place.size, &err));
+    assert_ok(use_group(group, t->place.rank, t->place.size, &err));
     close_rank(store, group);
     return NULL;
 }
@@ -266,7 +267,7 @@ END_TEST
 
 /* ---- namespaces ---- */
 
-/* What a process says, in memory that it shares with the test. */
+/* The result of a process, in memory that it shares with the test. */
 struct report {
     enum status status;
     unsigned chosen;
@@ -303,7 +304,7 @@ static void process_body(const struct place *p, bool cuts, struct report *report
     report->opened_ms = (clock_now_ns() - start_ns) / 1000000;
     if (report->status == STATUS_OK) {
         report->chosen = streams_of(group);
-        report->status = use(group, p->rank, p->size, &err);
+        report->status = use_group(group, p->rank, p->size, &err);
     }
     (void)snprintf(report->text, sizeof(report->text), "%.1000s", err.text);
     close_rank(store, group);

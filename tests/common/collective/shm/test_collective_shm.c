@@ -238,7 +238,7 @@ END_TEST
 
 /* ---- messages ---- */
 
-/* Everybody sends to everybody, in one go: pieces, references and nothing at all. */
+/* Every rank sends to every other, in one go: pieces, references and nothing at all. */
 static void messages_body(struct collective *group, unsigned rank, unsigned size, void *argument)
 {
     static const size_t counts[] = {0, 1, 16384, 16385, 100003, 300007};

@@ -1,5 +1,5 @@
 /*
- * Which way an operation goes: ring_stream for large messages, ring_pairs or ring_doubling for
+ * The algorithm of an operation: ring_stream for large messages, ring_pairs or ring_doubling for
  * small ones, ring_pairs for those in rank order and for those that are pairwise by nature; and how
  * many bytes that is.
  */
@@ -15,29 +15,30 @@ size_t ring_block_bytes(const struct collective_args *a)
     return ring_count(a) * dtype_size(a->dtype);
 }
 
-static struct ring_way by_pairs(enum pairs_kind kind)
+static struct ring_algorithm by_pairs(enum pairs_kind kind)
 {
-    return (struct ring_way){.by = BY_PAIRS, .pairs = kind};
+    return (struct ring_algorithm){.by = BY_PAIRS, .pairs = kind};
 }
 
-static struct ring_way by_ring(enum ring_kind kind)
+static struct ring_algorithm by_ring(enum ring_kind kind)
 {
-    return (struct ring_way){.by = BY_RING, .ring = kind};
+    return (struct ring_algorithm){.by = BY_RING, .ring = kind};
 }
 
-static struct ring_way all_reduce_way(const struct ring *r, const struct collective_args *a)
+static struct ring_algorithm choose_all_reduce(const struct ring *r,
+                                               const struct collective_args *a)
 {
     size_t bytes = ring_block_bytes(a);
 
-    if (a->order == REDUCE_REPRODUCIBLE) /* all terms meet in the pairs alone */
+    if (a->order == REDUCE_REPRODUCIBLE) /* only ring_pairs brings all terms together */
         return by_pairs(bytes <= r->whole_bytes ? PAIRS_ALL_REDUCE_WHOLE : PAIRS_ALL_REDUCE_CHUNKS);
     for (size_t i = 0; i < r->tuned_sizes; i++)
         if (bytes <= ring_tuned_sizes[i])
-            return r->all_reduce_ways[i];
+            return r->all_reduce_algorithms[i];
     return by_ring(RING_ALL_REDUCE);
 }
 
-struct ring_way ring_choose_way(const struct ring *r, const struct collective_args *a)
+struct ring_algorithm ring_choose_algorithm(const struct ring *r, const struct collective_args *a)
 {
     bool whole = ring_block_bytes(a) <= r->whole_bytes;
     bool chunks = ring_block_bytes(a) <= r->chunks_bytes / r->base.world_size;
@@ -45,7 +46,7 @@ struct ring_way ring_choose_way(const struct ring *r, const struct collective_ar
 
     switch (a->call) {
     case COLLECTIVE_ALL_REDUCE:
-        return all_reduce_way(r, a);
+        return choose_all_reduce(r, a);
     case COLLECTIVE_BROADCAST:
         return whole ? by_pairs(PAIRS_BROADCAST) : by_ring(RING_BROADCAST);
     case COLLECTIVE_REDUCE:
@@ -61,13 +62,13 @@ struct ring_way ring_choose_way(const struct ring *r, const struct collective_ar
     case COLLECTIVE_ALL_TO_ALL:
         return by_pairs(PAIRS_ALL_TO_ALL);
     default: /* as an all_reduce of nothing */
-        return r->all_reduce_ways[0].by == BY_DOUBLING ? r->all_reduce_ways[0]
-                                                       : by_pairs(PAIRS_BARRIER);
+        return r->all_reduce_algorithms[0].by == BY_DOUBLING ? r->all_reduce_algorithms[0]
+                                                             : by_pairs(PAIRS_BARRIER);
     }
 }
 
-struct pairs_plan ring_way_pairs(const struct collective *g, const struct collective_args *a,
-                                 enum pairs_kind kind)
+struct pairs_plan ring_make_pairs_plan(const struct collective *g, const struct collective_args *a,
+                                       enum pairs_kind kind)
 {
     return (struct pairs_plan){.kind = kind,
                                .rank = g->rank,
@@ -77,8 +78,8 @@ struct pairs_plan ring_way_pairs(const struct collective *g, const struct collec
                                .size = dtype_size(a->dtype)};
 }
 
-struct ring_plan ring_way_ring(const struct ring *r, const struct collective_args *a,
-                               enum ring_kind kind)
+struct ring_plan ring_make_ring_plan(const struct ring *r, const struct collective_args *a,
+                                     enum ring_kind kind)
 {
     return ring_plan(kind, r->base.rank, r->base.world_size, a->count, dtype_size(a->dtype),
                      a->root, r->io.segment_bytes);
@@ -87,21 +88,21 @@ struct ring_plan ring_way_ring(const struct ring *r, const struct collective_arg
 void ring_expected_bytes(const struct collective *group, const struct collective_args *a,
                          uint64_t *ret_tx, uint64_t *ret_rx)
 {
-    struct ring_way way = ring_choose_way((const struct ring *)group, a);
+    struct ring_algorithm algorithm = ring_choose_algorithm((const struct ring *)group, a);
 
     *ret_tx = *ret_rx = 0;
     if (a->call == COLLECTIVE_SEND) {
         *ret_tx = ring_block_bytes(a);
     } else if (a->call == COLLECTIVE_RECV) {
         *ret_rx = ring_block_bytes(a);
-    } else if (way.by == BY_DOUBLING) {
+    } else if (algorithm.by == BY_DOUBLING) {
         doubling_bytes(group->rank, group->world_size, ring_block_bytes(a), ret_tx, ret_rx);
-    } else if (way.by == BY_PAIRS) {
-        struct pairs_plan plan = ring_way_pairs(group, a, way.pairs);
+    } else if (algorithm.by == BY_PAIRS) {
+        struct pairs_plan plan = ring_make_pairs_plan(group, a, algorithm.pairs);
 
         pairs_plan_bytes(&plan, ret_tx, ret_rx);
     } else {
-        struct ring_plan plan = ring_way_ring((const struct ring *)group, a, way.ring);
+        struct ring_plan plan = ring_make_ring_plan((const struct ring *)group, a, algorithm.ring);
 
         *ret_tx = plan.send_bytes;
         *ret_rx = plan.receive_bytes;

@@ -1,6 +1,6 @@
 /*
- * nccl-tests' names: its options in ours, its types and operations, and what is known about each
- * call.
+ * sweep_nccl_names: translates nccl-tests' names of options, types and operations into ours, and
+ * holds the properties of each call.
  */
 #include "common/base/memory.h"
 #include "experiments/bench/sweep.h"
@@ -13,7 +13,7 @@ struct translation {
     char letter;
     const char *name; /* nccl-tests' long name; NULL: none but the letter */
     const char *ours; /* NULL: refused */
-    const char *why;  /* then */
+    const char *why;  /* the reason of the refusal */
 };
 
 static const struct translation translations[] = {
@@ -63,8 +63,8 @@ static const struct translation *find_name(const char *word, size_t length)
     return NULL;
 }
 
-/* What stands behind the option in its own word; NULL when it is a long name of nobody's. */
-static const struct translation *find(const char *word, const char **ret_value)
+/* The translation of an option of nccl-tests, and its value in the same word; NULL: not one. */
+static const struct translation *find_option(const char *word, const char **ret_value)
 {
     *ret_value = NULL;
     if (word[0] != '-' || word[1] == '\0')
@@ -84,7 +84,7 @@ static bool is_flag_value(const char *text)
     return text && (strcmp(text, "0") == 0 || strcmp(text, "1") == 0);
 }
 
-/* "--ours=value" into *text, of which *left bytes are free. */
+/* Write "--ours=value" to *text, of which *left bytes are free. */
 static char *write_word(const struct translation *t, const char *value, char **text, size_t *left)
 {
     char *word = *text;
@@ -102,14 +102,14 @@ static char *write_word(const struct translation *t, const char *value, char **t
     return word;
 }
 
-static enum status translate(int argc, char *const *argv, char **words, int *ret_argc, char *text,
-                             size_t left, struct error *err)
+static enum status translate_words(int argc, char *const *argv, char **words, int *ret_argc,
+                                   char *text, size_t left, struct error *err)
 {
     int count = 0;
 
     for (int i = 0; i < argc; i++) {
         const char *value = NULL;
-        const struct translation *t = i == 0 ? NULL : find(argv[i], &value);
+        const struct translation *t = i == 0 ? NULL : find_option(argv[i], &value);
         bool flag;
 
         if (!t) {
@@ -131,8 +131,8 @@ static enum status translate(int argc, char *const *argv, char **words, int *ret
     return STATUS_OK;
 }
 
-enum status sweep_words(int argc, char *const *argv, int *ret_argc, char ***ret_argv,
-                        struct error *err)
+enum status sweep_translate_options(int argc, char *const *argv, int *ret_argc, char ***ret_argv,
+                                    struct error *err)
 {
     size_t text_bytes = 0;
     size_t list_bytes = ((size_t)argc + 1) * sizeof(char *);
@@ -144,8 +144,8 @@ enum status sweep_words(int argc, char *const *argv, int *ret_argc, char ***ret_
     status = mem_calloc(list_bytes + text_bytes, 1, "command line", &memory, err);
     if (status != STATUS_OK)
         return status;
-    status = translate(argc, argv, (char **)(void *)memory, ret_argc, memory + list_bytes,
-                       text_bytes, err);
+    status = translate_words(argc, argv, (char **)(void *)memory, ret_argc, memory + list_bytes,
+                             text_bytes, err);
     if (status == STATUS_OK)
         *ret_argv = (char **)(void *)memory;
     else

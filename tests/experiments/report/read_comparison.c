@@ -1,7 +1,8 @@
 /*
- * One report at a time: tests run in a process of their own.
+ * read_comparison: fills the global report; one at a time is enough, since each test runs in its
+ * own process.
  */
-#include "tests/experiments/report/read_match.h"
+#include "tests/experiments/report/read_comparison.h"
 
 #include "tests/support/support.h"
 
@@ -11,7 +12,7 @@
 
 struct report report;
 
-struct comparison *read_match(const char *path)
+struct comparison *read_comparison(const char *path)
 {
     struct error err = {0};
 
@@ -34,7 +35,7 @@ void assert_mentions(const struct text_list *list, const char *text)
     ck_assert_msg(mentions(list, text), "no text with '%s'", text);
 }
 
-void assert_said(const char *said, const char *text)
+void assert_contains(const char *whole, const char *text)
 {
-    ck_assert_msg(strstr(said, text) != NULL, "'%s' lacks '%s'", said, text);
+    ck_assert_msg(strstr(whole, text) != NULL, "'%s' lacks '%s'", whole, text);
 }

@@ -1,17 +1,19 @@
 /*
- * crew: supervision of the children.
+ * child_set: supervision of the children.
  *
- * The model: child ends come through pidfds in an epoll, because its ready list keeps the order of
- * events, and "who failed first" is what a user wants to know; waitpid and poll would tell in the
- * order of their own tables.  This process is a subreaper: orphans of a dead rank become its
- * children, and SIGCHLD tells when to look again whether a group is empty.
- * First failure wins: it is logged, kept, and the ranks are told to stop; what they end with after
- * that is their answer to our signal and not a failure of its own.  The kernel closes the sockets
- * of a dying process some time before it reports its end, so a peer that notices may be reported
- * first: for VERDICT_MS after the first failure a crash still takes the blame from an exit code.
- * One thread.  Nothing sleeps; every wait has the nearest deadline.
+ * The model: ends of children arrive through pidfds in an epoll, because its ready list keeps the
+ * order of events, from which the launcher reports which child failed first; waitpid and poll
+ * report in the order of their own tables.  This process is a subreaper: orphans of a dead rank
+ * become its children, and on SIGCHLD it checks again which groups are empty.
+ *
+ * The first failure is logged and kept, and the ranks are stopped; how they end after that is the
+ * effect of our signal and not a failure.  The kernel closes the sockets of a dying process some
+ * time before it reports its end, so a peer that fails in consequence may be reported first: within
+ * BLAME_WINDOW_MS after the first failure a crash replaces an exit code as the first failure.
+ *
+ * One thread.  No sleeps; every wait ends at the nearest deadline.
  */
-#include "experiments/launch/crew_internal.h"
+#include "experiments/launch/child_set_internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -30,22 +32,22 @@
 
 enum event_kind { EVENT_STOP, EVENT_ORPHANS, EVENT_WAKE, EVENT_END, EVENT_STDOUT, EVENT_STDERR };
 
-static enum status watch(struct crew *c, int fd, enum event_kind kind, size_t place,
-                         struct error *err)
+static enum status watch_fd(struct child_set *c, int fd, enum event_kind kind, size_t index,
+                            struct error *err)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)kind << 32 | place};
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)kind << 32 | index};
 
     if (epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
         return error_set_errno(err, errno, "cannot watch a descriptor");
     return STATUS_OK;
 }
 
-static int64_t grace_deadline_ns(const struct crew *c)
+static int64_t grace_deadline_ns(const struct child_set *c)
 {
     return clock_deadline_ns(c->grace_ms);
 }
 
-void crew_stop(struct crew *c, size_t first, size_t end, int number)
+void child_set_stop(struct child_set *c, size_t first, size_t end, int number)
 {
     for (size_t i = first; i < end; i++) {
         struct child *child = &c->children[i];
@@ -56,24 +58,26 @@ void crew_stop(struct crew *c, size_t first, size_t end, int number)
     }
 }
 
-void crew_stop_ranks(struct crew *c, int number)
+void child_set_stop_ranks(struct child_set *c, int number)
 {
     c->stopping = true;
-    c->patience_ns = grace_deadline_ns(c);
-    crew_stop(c, c->servers, c->count, number);
+    c->output_deadline_ns = grace_deadline_ns(c);
+    child_set_stop(c, c->servers, c->count, number);
 }
 
-/* Once the job is to end, nobody who does not read our output may hold it up for long. */
-static struct output_patience patience_now(const struct crew *c)
+/* Once the job must end, a reader that does not read our output may delay it only to the deadline.
+ */
+static struct output_wait_limit output_limit_now(const struct child_set *c)
 {
-    int64_t nearest = c->patience_ns < c->deadline_ns ? c->patience_ns : c->deadline_ns;
+    int64_t nearest =
+        c->output_deadline_ns < c->deadline_ns ? c->output_deadline_ns : c->deadline_ns;
 
-    return (struct output_patience){.stop_fd = c->stop_fd, .deadline_ns = nearest};
+    return (struct output_wait_limit){.stop_fd = c->stop_fd, .deadline_ns = nearest};
 }
 
 /* ---- ends */
 
-bool crew_any_active(const struct crew *c, size_t first, size_t end)
+bool child_set_any_active(const struct child_set *c, size_t first, size_t end)
 {
     for (size_t i = first; i < end; i++)
         if (child_is_active(&c->children[i]))
@@ -81,10 +85,10 @@ bool crew_any_active(const struct crew *c, size_t first, size_t end)
     return false;
 }
 
-/* The others have ended without it: a stopped rank would never end. */
-static void kill_stopped(struct crew *c)
+/* After other ranks ended well, kill ranks that are stopped (SIGSTOP): they would never end. */
+static void kill_stopped(struct child_set *c)
 {
-    for (size_t i = c->servers; c->ended_well > 0 && c->tolerant && i < c->count; i++) {
+    for (size_t i = c->servers; c->ended_well > 0 && c->tolerates_rank_loss && i < c->count; i++) {
         struct child *child = &c->children[i];
         siginfo_t info = {.si_pid = 0};
 
@@ -98,44 +102,43 @@ static void kill_stopped(struct crew *c)
     }
 }
 
-static void settle(struct crew *c, struct child *child)
+static void mark_gone(struct child_set *c, struct child *child)
 {
-    const struct output_patience patience = patience_now(c);
+    const struct output_wait_limit limit = output_limit_now(c);
 
     child->state = CHILD_GONE;
     child->kill_at_ns = INT64_MAX;
-    keeper_forget(&c->keeper, child->pid);
+    orphan_reaper_forget(&c->orphan_reaper, child->pid);
     for (int i = 0; i < 2; i++)
-        output_close(&child->outputs[i], &patience);
+        output_close(&child->outputs[i], &limit);
 }
 
-static void take_end(struct crew *c, size_t place)
+static void handle_child_end(struct child_set *c, size_t index)
 {
-    struct child *child = &c->children[place];
+    struct child *child = &c->children[index];
 
     if (child->state != CHILD_RUNNING)
         return;
     (void)epoll_ctl(c->epoll_fd, EPOLL_CTL_DEL, child->pidfd, NULL);
     child_reap(child);
-    crew_note_end(c, child);
-    /* What it left behind ends with it, but is told only once: to many programs a second SIGTERM
-     * means "at once". */
+    child_set_handle_end(c, child);
+    /* Processes that it left behind get SIGTERM once: many programs abort at the second SIGTERM. */
     if (child_group_is_empty(child))
-        settle(c, child);
+        mark_gone(c, child);
     else if (child->kill_at_ns == INT64_MAX)
-        crew_stop(c, place, place + 1, SIGTERM);
+        child_set_stop(c, index, index + 1, SIGTERM);
 }
 
-static void settle_empty_groups(struct crew *c)
+static void mark_empty_groups_gone(struct child_set *c)
 {
     for (size_t i = 0; i < c->count; i++)
-        if (c->children[i].state == CHILD_LINGERING && child_group_is_empty(&c->children[i]))
-            settle(c, &c->children[i]);
+        if (c->children[i].state == CHILD_LEADER_ENDED && child_group_is_empty(&c->children[i]))
+            mark_gone(c, &c->children[i]);
 }
 
-/* SIGKILL when the grace time is over; what even that does not end (a process stuck in the kernel)
- * is given up after as long again. */
-static void kill_overdue(struct crew *c)
+/* SIGKILL after the grace time; a process that outlives SIGKILL (stuck in the kernel) by another
+ * grace time and 10 s is given up. */
+static void kill_overdue(struct child_set *c)
 {
     int64_t now = clock_now_ns();
 
@@ -150,7 +153,7 @@ static void kill_overdue(struct crew *c)
             log_error("%s is still there after SIGKILL: given up", name);
             child->signaled = true;
             child->code = SIGKILL;
-            settle(c, child);
+            mark_gone(c, child);
             continue;
         }
         log_warning("%s does not stop: killed%s", name,
@@ -161,15 +164,15 @@ static void kill_overdue(struct crew *c)
     }
 }
 
-/* Its ranks have ended, and nothing else would tell it. */
-static void kill_stuck_mpirun(struct crew *c)
+/* Kill an mpirun whose ranks have all ended and that still waits for them (see mpirun.h). */
+static void kill_stuck_mpirun(struct child_set *c)
 {
     struct child *child = &c->children[c->servers];
 
     if (c->mpirun.pid == 0)
         return;
     if (child->state != CHILD_RUNNING || child->killed) {
-        c->mpirun.pid = 0; /* it has ended, or is to: no more looks */
+        c->mpirun.pid = 0; /* ended or killed: no more checks */
         return;
     }
     if (!mpirun_is_stuck(&c->mpirun))
@@ -180,7 +183,7 @@ static void kill_stuck_mpirun(struct crew *c)
     child_signal(child, SIGKILL);
 }
 
-static enum status restart_lost(struct crew *c, struct error *err)
+static enum status restart_lost_children(struct child_set *c, struct error *err)
 {
     enum status status = STATUS_OK;
 
@@ -197,8 +200,8 @@ static enum status restart_lost(struct crew *c, struct error *err)
 
 /* ---- events */
 
-/* A signal for us goes on to the ranks; the second one kills. */
-static void take_signals(struct crew *c)
+/* Forward our first stop signal to the ranks; at the second one kill them. */
+static void forward_stop_signals(struct child_set *c)
 {
     struct signalfd_siginfo info;
 
@@ -213,20 +216,20 @@ static void take_signals(struct crew *c)
         }
         c->stop_signal = number;
         log_info("got SIG%s: passed on to the ranks", sigabbrev_np(number));
-        crew_stop_ranks(c, number);
+        child_set_stop_ranks(c, number);
     }
 }
 
-static void take_orphan_signals(struct crew *c)
+static void reap_empty_groups(struct child_set *c)
 {
     struct signalfd_siginfo info;
 
     while (read(c->orphans_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
         ;
-    settle_empty_groups(c);
+    mark_empty_groups_gone(c);
 }
 
-static void take_wake(struct crew *c)
+static void drain_wake_fd(struct child_set *c)
 {
     char events[4096];
 
@@ -234,44 +237,45 @@ static void take_wake(struct crew *c)
         ;
 }
 
-static void take_output(struct crew *c, size_t place, size_t stream)
+static void copy_child_output(struct child_set *c, size_t index, size_t stream)
 {
-    struct output *o = &c->children[place].outputs[stream];
-    const struct output_patience patience = patience_now(c);
+    struct output *o = &c->children[index].outputs[stream];
+    const struct output_wait_limit limit = output_limit_now(c);
 
-    if (o->fd < 0 || output_copy(o, &patience))
+    if (o->fd < 0 || output_copy(o, &limit))
         return;
-    (void)close(o->fd); /* which takes it out of the epoll: nobody else has this descriptor */
+    (void)close(
+        o->fd); /* also removes it from the epoll: the description has no other descriptor */
     o->fd = -1;
 }
 
-static void take_event(struct crew *c, uint64_t data)
+static void dispatch_event(struct child_set *c, uint64_t data)
 {
-    size_t place = (size_t)(data & UINT32_MAX);
+    size_t index = (size_t)(data & UINT32_MAX);
 
     switch ((enum event_kind)(data >> 32)) {
     case EVENT_STOP:
-        take_signals(c);
+        forward_stop_signals(c);
         break;
     case EVENT_ORPHANS:
-        take_orphan_signals(c);
+        reap_empty_groups(c);
         break;
     case EVENT_WAKE:
-        take_wake(c);
+        drain_wake_fd(c);
         break;
     case EVENT_END:
-        take_end(c, place);
+        handle_child_end(c, index);
         break;
     case EVENT_STDOUT:
-        take_output(c, place, 0);
+        copy_child_output(c, index, 0);
         break;
     case EVENT_STDERR:
-        take_output(c, place, 1);
+        copy_child_output(c, index, 1);
         break;
     }
 }
 
-static void check_deadline(struct crew *c)
+static void check_deadline(struct child_set *c)
 {
     if (c->timed_out || c->servers_may_end || clock_now_ns() < c->deadline_ns)
         return;
@@ -279,10 +283,10 @@ static void check_deadline(struct crew *c)
     c->deadline_ns = INT64_MAX;
     log_error("the job has not ended within its time limit: stopped");
     if (!c->stopping)
-        crew_stop_ranks(c, SIGTERM);
+        child_set_stop_ranks(c, SIGTERM);
 }
 
-enum status crew_step(struct crew *c, int64_t deadline_ns, struct error *err)
+enum status child_set_step(struct child_set *c, int64_t deadline_ns, struct error *err)
 {
     struct epoll_event events[EVENTS_MAX];
     int64_t nearest = deadline_ns < c->deadline_ns ? deadline_ns : c->deadline_ns;
@@ -291,36 +295,36 @@ enum status crew_step(struct crew *c, int64_t deadline_ns, struct error *err)
     for (size_t i = 0; i < c->count; i++)
         if (child_is_active(&c->children[i]) && c->children[i].kill_at_ns < nearest)
             nearest = c->children[i].kill_at_ns;
-    if (c->verdict_at_ns < nearest)
-        nearest = c->verdict_at_ns;
-    if (c->mpirun.pid != 0 && c->mpirun.look_ns < nearest)
-        nearest = c->mpirun.look_ns;
+    if (c->blame_deadline_ns < nearest)
+        nearest = c->blame_deadline_ns;
+    if (c->mpirun.pid != 0 && c->mpirun.next_check_ns < nearest)
+        nearest = c->mpirun.next_check_ns;
     count = epoll_wait(c->epoll_fd, events, EVENTS_MAX,
                        nearest == INT64_MAX ? -1 : clock_left_ms(nearest));
     if (count < 0 && errno != EINTR)
         return error_set_errno(err, errno, "cannot wait for the ranks");
     for (int i = 0; i < count; i++)
-        take_event(c, events[i].data.u64);
+        dispatch_event(c, events[i].data.u64);
     check_deadline(c);
-    crew_pass_verdict(c);
+    child_set_declare_first_failure(c);
     kill_stopped(c);
     kill_stuck_mpirun(c);
     kill_overdue(c);
-    return restart_lost(c, err);
+    return restart_lost_children(c, err);
 }
 
-enum status crew_wait(struct crew *c, size_t first, size_t end, struct error *err)
+enum status child_set_wait(struct child_set *c, size_t first, size_t end, struct error *err)
 {
     enum status status = STATUS_OK;
 
-    while (status == STATUS_OK && crew_any_active(c, first, end))
-        status = crew_step(c, INT64_MAX, err);
+    while (status == STATUS_OK && child_set_any_active(c, first, end))
+        status = child_set_step(c, INT64_MAX, err);
     return status;
 }
 
 /* ---- lifetime */
 
-/* Signals that the parent of this process has switched off (nohup, a shell's '&') stay off. */
+/* Signals that the parent process has set to SIG_IGN (nohup, a shell's '&') stay ignored. */
 static void choose_stop_signals(sigset_t *ret)
 {
     static const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
@@ -334,7 +338,7 @@ static void choose_stop_signals(sigset_t *ret)
     }
 }
 
-static enum status take_over_signals(struct crew *c, struct error *err)
+static enum status take_over_signals(struct child_set *c, struct error *err)
 {
     struct sigaction normal = {.sa_handler = SIG_DFL};
     sigset_t stop;
@@ -346,9 +350,10 @@ static enum status take_over_signals(struct crew *c, struct error *err)
     (void)sigaddset(&child, SIGCHLD);
     blocked = stop;
     (void)sigaddset(&blocked, SIGCHLD);
-    (void)sigaddset(&blocked, SIGPIPE); /* a reader of our output that left is an error of write */
+    (void)sigaddset(&blocked,
+                    SIGPIPE); /* a closed reader of our output becomes an error of write */
     (void)sigemptyset(&normal.sa_mask);
-    (void)sigaction(SIGCHLD, &normal, NULL); /* ignored, it would take the exit codes away */
+    (void)sigaction(SIGCHLD, &normal, NULL); /* with SIG_IGN the exit codes would be lost */
     if (sigprocmask(SIG_BLOCK, &blocked, &c->mask) != 0)
         return error_set_errno(err, errno, "cannot block signals");
     c->stop_fd = signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -358,21 +363,22 @@ static enum status take_over_signals(struct crew *c, struct error *err)
     return STATUS_OK;
 }
 
-enum status crew_open(struct crew *c, size_t servers, size_t ranks, int64_t grace_ms,
-                      int64_t timeout_ms, struct error *err)
+enum status child_set_open(struct child_set *c, size_t servers, size_t ranks, int64_t grace_ms,
+                           int64_t timeout_ms, struct error *err)
 {
     enum status status;
 
-    *c = (struct crew){.servers = servers,
-                       .keeper.fd = -1,
-                       .epoll_fd = -1,
-                       .stop_fd = -1,
-                       .orphans_fd = -1,
-                       .wake_fd = -1,
-                       .grace_ms = grace_ms,
-                       .patience_ns = INT64_MAX,
-                       .verdict_at_ns = INT64_MAX,
-                       .deadline_ns = timeout_ms > 0 ? clock_deadline_ns(timeout_ms) : INT64_MAX};
+    *c = (struct child_set){.servers = servers,
+                            .orphan_reaper.fd = -1,
+                            .epoll_fd = -1,
+                            .stop_fd = -1,
+                            .orphans_fd = -1,
+                            .wake_fd = -1,
+                            .grace_ms = grace_ms,
+                            .output_deadline_ns = INT64_MAX,
+                            .blame_deadline_ns = INT64_MAX,
+                            .deadline_ns =
+                                timeout_ms > 0 ? clock_deadline_ns(timeout_ms) : INT64_MAX};
     status = mem_calloc(servers + ranks, sizeof(*c->children), "children", &c->children, err);
     if (status != STATUS_OK)
         return status;
@@ -385,7 +391,7 @@ enum status crew_open(struct crew *c, size_t servers, size_t ranks, int64_t grac
     }
     status = take_over_signals(c, err);
     if (status == STATUS_OK)
-        status = keeper_open(&c->keeper, c->count, err);
+        status = orphan_reaper_open(&c->orphan_reaper, c->count, err);
     if (status != STATUS_OK)
         return status;
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
@@ -393,9 +399,9 @@ enum status crew_open(struct crew *c, size_t servers, size_t ranks, int64_t grac
     c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (c->epoll_fd < 0)
         return error_set_errno(err, errno, "cannot make an epoll");
-    status = watch(c, c->stop_fd, EVENT_STOP, 0, err);
+    status = watch_fd(c, c->stop_fd, EVENT_STOP, 0, err);
     if (status == STATUS_OK)
-        status = watch(c, c->orphans_fd, EVENT_ORPHANS, 0, err);
+        status = watch_fd(c, c->orphans_fd, EVENT_ORPHANS, 0, err);
     return status;
 }
 
@@ -406,18 +412,18 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-void crew_close(struct crew *c)
+void child_set_close(struct child_set *c)
 {
     struct error ignored;
 
     if (!c->children)
         return;
     c->closing = true;
-    crew_stop(c, 0, c->count, SIGTERM);
-    if (crew_wait(c, 0, c->count, &ignored) != STATUS_OK)
+    child_set_stop(c, 0, c->count, SIGTERM);
+    if (child_set_wait(c, 0, c->count, &ignored) != STATUS_OK)
         for (size_t i = 0; i < c->count; i++)
             child_signal(&c->children[i], SIGKILL);
-    keeper_close(&c->keeper);
+    orphan_reaper_close(&c->orphan_reaper);
     close_fd(&c->epoll_fd);
     close_fd(&c->stop_fd);
     close_fd(&c->orphans_fd);
@@ -426,29 +432,29 @@ void crew_close(struct crew *c)
     (void)sigprocmask(SIG_SETMASK, &c->mask, NULL);
 }
 
-enum status crew_start(struct crew *c, size_t place, struct child_request *request,
-                       struct error *err)
+enum status child_set_start(struct child_set *c, size_t index, struct child_request *request,
+                            struct error *err)
 {
-    struct child *child = &c->children[place];
+    struct child *child = &c->children[index];
     enum status status;
 
     child->signaled = child->killed = false;
     child->code = 0;
     child->kill_at_ns = INT64_MAX;
     request->mask = &c->mask;
-    request->keeper = &c->keeper;
+    request->orphan_reaper = &c->orphan_reaper;
     status = child_start(child, request, err);
     if (status == STATUS_OK)
-        status = watch(c, child->pidfd, EVENT_END, place, err);
+        status = watch_fd(c, child->pidfd, EVENT_END, index, err);
     for (unsigned i = 0; i < 2 && status == STATUS_OK; i++)
         if (child->outputs[i].fd >= 0)
             status =
-                watch(c, child->outputs[i].fd, i == 0 ? EVENT_STDOUT : EVENT_STDERR, place, err);
+                watch_fd(c, child->outputs[i].fd, i == 0 ? EVENT_STDOUT : EVENT_STDERR, index, err);
     return status;
 }
 
-enum status crew_watch(struct crew *c, int fd, struct error *err)
+enum status child_set_watch_fd(struct child_set *c, int fd, struct error *err)
 {
     c->wake_fd = fd;
-    return watch(c, fd, EVENT_WAKE, 0, err);
+    return watch_fd(c, fd, EVENT_WAKE, 0, err);
 }

@@ -1,4 +1,8 @@
-#include "experiments/compare/find.h"
+/*
+ * find_experiment: resolves the name of an experiment: a path as it is, a bare name in the list of
+ * folders relative to the programs' folder.
+ */
+#include "experiments/compare/find_experiment.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,8 +22,8 @@ static bool is_path(const char *name)
 enum status find_experiment(const char *name, const char *folder, char *ret_path, size_t size,
                             struct error *err)
 {
-    static const char *const places[] = {"", "/../share/sparring/experiments",
-                                         "/../../../experiments"};
+    static const char *const folders[] = {"", "/../share/sparring/experiments",
+                                          "/../../../experiments"};
 
     if (is_path(name)) {
         if (strlen(name) >= size)
@@ -27,8 +31,8 @@ enum status find_experiment(const char *name, const char *folder, char *ret_path
         (void)snprintf(ret_path, size, "%s", name);
         return STATUS_OK;
     }
-    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-        int written = snprintf(ret_path, size, "%s%s/%s.yaml", folder, places[i], name);
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
+        int written = snprintf(ret_path, size, "%s%s/%s.yaml", folder, folders[i], name);
 
         if (written > 0 && (size_t)written < size && access(ret_path, R_OK) == 0)
             return STATUS_OK;

@@ -1,7 +1,7 @@
 /*
- * The jobs: command lines, and how they take turns.
+ * train_jobs: the command lines of the jobs of bench train, and the order in which they run.
  */
-#include "experiments/bench/train_contest.h"
+#include "experiments/bench/train_jobs.h"
 
 #include "common/base/memory.h"
 #include "common/base/stop.h"
@@ -52,7 +52,7 @@ static void add_number(struct words *w, const char *name, int64_t value)
     add_word(w, "%jd", (intmax_t)value);
 }
 
-static void add_launch(const struct train_contest *c, struct words *w, const struct contender *who,
+static void add_launch(const struct train_jobs *c, struct words *w, const struct contender *who,
                        const char *run_dir)
 {
     add_word(w, "%s/sparring", c->bin);
@@ -68,7 +68,7 @@ static void add_launch(const struct train_contest *c, struct words *w, const str
     add_word(w, "--");
 }
 
-static void add_our_job(const struct train_contest *c, const struct train_model *m,
+static void add_our_job(const struct train_jobs *c, const struct train_model *m,
                         const struct contender *who, struct words *w, const char *run_dir)
 {
     const struct train_options *o = c->options;
@@ -92,7 +92,7 @@ static void add_our_job(const struct train_contest *c, const struct train_model 
     add_option(w, "log-level", "warning");
 }
 
-static void add_torch_job(const struct train_contest *c, const struct train_model *m,
+static void add_torch_job(const struct train_jobs *c, const struct train_model *m,
                           const struct contender *who, struct words *w, const char *out)
 {
     const struct train_options *o = c->options;
@@ -116,7 +116,7 @@ static void add_torch_job(const struct train_contest *c, const struct train_mode
 
 /* ---- jobs ---- */
 
-/* The last line of a log that is not empty: why a job failed, as a rule. */
+/* The last line of a log that is not empty: usually the reason of a failure. */
 static void read_last_line(const char *log, char *text, size_t size)
 {
     char line[256];
@@ -132,9 +132,9 @@ static void read_last_line(const char *log, char *text, size_t size)
         (void)fclose(file);
 }
 
-/* `what`, for the error. */
-static enum status run_words(const struct train_contest *c, const struct words *w, const char *what,
-                             const char *log, struct error *err)
+/* `what` names the job in the error text. */
+static enum status run_command(const struct train_jobs *c, const struct words *w, const char *what,
+                               const char *log, struct error *err)
 {
     struct subprocess_request request = {
         .argv = w->argv, .timeout_ms = c->options->timeout_ms, .log_path = log};
@@ -162,7 +162,7 @@ static bool is_torch(const struct contender *who)
     return strncmp(who->sync, "torch", 5) == 0;
 }
 
-static enum status run_job(struct train_contest *c, size_t model, size_t index, size_t repeat,
+static enum status run_job(struct train_jobs *c, size_t model, size_t index, size_t repeat,
                            struct error *err)
 {
     const struct train_model *m = &c->models[model];
@@ -170,39 +170,39 @@ static enum status run_job(struct train_contest *c, size_t model, size_t index, 
     struct train_figures *figures = &who->jobs[repeat];
     struct words w = {.length = 0};
     struct error why = {0};
-    char place[1200];
+    char base_path[1200];
     char log[1280];
     char what[128];
     enum status status;
 
     *figures = train_figures_none();
-    if (who->absent[0])
+    if (who->not_measured[0])
         return STATUS_OK;
-    (void)snprintf(place, sizeof(place), "%s/%zu-%s-%s-%zu", c->folder, model, who->sync,
+    (void)snprintf(base_path, sizeof(base_path), "%s/%zu-%s-%s-%zu", c->folder, model, who->sync,
                    who->backend, repeat);
-    (void)snprintf(log, sizeof(log), "%s.log", place);
+    (void)snprintf(log, sizeof(log), "%s.log", base_path);
     (void)snprintf(what, sizeof(what), "the %s job over %s", who->sync, who->backend);
     if (is_torch(who))
-        add_torch_job(c, m, who, &w, place);
+        add_torch_job(c, m, who, &w, base_path);
     else
-        add_our_job(c, m, who, &w, place);
-    status = run_words(c, &w, what, log, err);
+        add_our_job(c, m, who, &w, base_path);
+    status = run_command(c, &w, what, log, err);
     if (status != STATUS_OK)
         return status;
     if (!is_torch(who))
-        return train_figures_read_run(place, (size_t)m->steps, figures, err);
-    status = train_figures_read_torch(place, figures, &why);
+        return train_figures_read_run(base_path, (size_t)m->steps, figures, err);
+    status = train_figures_read_torch(base_path, figures, &why);
     if (status == STATUS_UNSUPPORTED) {
-        (void)snprintf(who->absent, sizeof(who->absent), "%.255s", why.text);
+        (void)snprintf(who->not_measured, sizeof(who->not_measured), "%.255s", why.text);
         return STATUS_OK;
     }
     return status == STATUS_OK ? status : error_set(err, status, "%s", why.text);
 }
 
-enum status train_contest_run(struct train_contest *c, size_t model, struct error *err)
+enum status train_jobs_run(struct train_jobs *c, size_t model, struct error *err)
 {
     for (size_t i = 0; i < c->length; i++)
-        c->contenders[i].absent[0] = '\0';
+        c->contenders[i].not_measured[0] = '\0';
     for (size_t repeat = 0; repeat < (size_t)c->options->repeats; repeat++) {
         for (size_t i = 0; i < c->length; i++) {
             enum status status = run_job(c, model, (i + repeat) % c->length, repeat, err);
@@ -214,7 +214,7 @@ enum status train_contest_run(struct train_contest *c, size_t model, struct erro
     return STATUS_OK;
 }
 
-enum status train_contest_ceiling(struct train_contest *c, struct error *err)
+enum status train_jobs_ceiling(struct train_jobs *c, struct error *err)
 {
     struct words w = {.length = 0};
     char file[1200];
@@ -236,7 +236,7 @@ enum status train_contest_ceiling(struct train_contest *c, struct error *err)
     add_option(&w, "precision", c->options->precision);
     add_number(&w, "threads", c->options->threads);
     add_option(&w, "json", file);
-    status = run_words(c, &w, "bench matmul", log, err);
+    status = run_command(c, &w, "bench matmul", log, err);
     if (status != STATUS_OK)
         return status;
     report = json_load_file(file, 0, NULL);
@@ -245,17 +245,17 @@ enum status train_contest_ceiling(struct train_contest *c, struct error *err)
     return c->ceiling > 0 ? STATUS_OK : error_set(err, STATUS_DATA, "no ceiling in '%s'", file);
 }
 
-const struct contender *train_contest_find(const struct train_contest *c, const char *sync)
+const struct contender *train_jobs_find(const struct train_jobs *c, const char *sync)
 {
     for (size_t i = 0; i < c->length; i++)
         if (strcmp(c->contenders[i].sync, sync) == 0)
-            return c->contenders[i].absent[0] ? NULL : &c->contenders[i];
+            return c->contenders[i].not_measured[0] ? NULL : &c->contenders[i];
     return NULL;
 }
 
-/* ---- what takes part ---- */
+/* ---- contenders ---- */
 
-static enum status add_contender(struct train_contest *c, const char *sync, const char *backend,
+static enum status add_contender(struct train_jobs *c, const char *sync, const char *backend,
                                  size_t control, struct error *err)
 {
     struct contender *who = &c->contenders[c->length];
@@ -270,7 +270,7 @@ static enum status add_contender(struct train_contest *c, const char *sync, cons
                       err);
 }
 
-static enum status add_transports(struct train_contest *c, struct error *err)
+static enum status add_transports(struct train_jobs *c, struct error *err)
 {
     char names[OPTION_TEXT_MAX];
     char *rest = NULL;
@@ -283,7 +283,7 @@ static enum status add_transports(struct train_contest *c, struct error *err)
     return status;
 }
 
-static enum status add_backends(struct train_contest *c, struct error *err)
+static enum status add_backends(struct train_jobs *c, struct error *err)
 {
     char names[OPTION_TEXT_MAX];
     char *rest = NULL;
@@ -293,7 +293,7 @@ static enum status add_backends(struct train_contest *c, struct error *err)
     for (const char *name = strtok_r(names, ",", &rest); name && status == STATUS_OK;
          name = strtok_r(NULL, ",", &rest)) {
         status = add_contender(c, "allreduce", name, 0, err);
-        if (strcmp(name, "mpi") == 0) { /* Open MPI refuses root, whom containers use, unless ... */
+        if (strcmp(name, "mpi") == 0) { /* Open MPI refuses to run as root without these */
             (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
             (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
         }
@@ -301,7 +301,7 @@ static enum status add_backends(struct train_contest *c, struct error *err)
     return status;
 }
 
-static enum status list_contenders(struct train_contest *c, struct error *err)
+static enum status list_contenders(struct train_jobs *c, struct error *err)
 {
     const struct train_options *o = c->options;
     char names[OPTION_TEXT_MAX];
@@ -329,32 +329,32 @@ static enum status list_contenders(struct train_contest *c, struct error *err)
     return status;
 }
 
-/* As find_experiment: beside the programs of an installation, else in the source tree. */
-static enum status find_peer_script(struct train_contest *c, struct error *err)
+/* Like find_experiment: in the installation's share folder, else in the source tree. */
+static enum status find_peer_script(struct train_jobs *c, struct error *err)
 {
-    static const char *const places[] = {"/../share/sparring/experiments/peers",
-                                         "/../../../experiments/peers"};
+    static const char *const folders[] = {"/../share/sparring/experiments/peers",
+                                          "/../../../experiments/peers"};
 
     if (c->options->peer_script[0]) {
         (void)snprintf(c->peer_script, sizeof(c->peer_script), "%s", c->options->peer_script);
         return STATUS_OK;
     }
-    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
         (void)snprintf(c->peer_script, sizeof(c->peer_script), "%s%s/torch_train.py", c->bin,
-                       places[i]);
+                       folders[i]);
         if (access(c->peer_script, R_OK) == 0)
             return STATUS_OK;
     }
     return error_set(err, STATUS_NOT_FOUND, "no torch_train.py: neither '%s%s' nor '%s%s' has it",
-                     c->bin, places[0], c->bin, places[1]);
+                     c->bin, folders[0], c->bin, folders[1]);
 }
 
-enum status train_contest_open(struct train_contest *c, const struct train_options *options,
-                               struct error *err)
+enum status train_jobs_open(struct train_jobs *c, const struct train_options *options,
+                            struct error *err)
 {
     enum status status;
 
-    *c = (struct train_contest){.options = options, .ceiling = (double)NAN};
+    *c = (struct train_jobs){.options = options, .ceiling = (double)NAN};
     status = subprocess_program_folder(c->bin, sizeof(c->bin), err);
     if (status == STATUS_OK)
         status = train_models_parse(options->model, options->batch_size, options->steps,
@@ -368,7 +368,7 @@ enum status train_contest_open(struct train_contest *c, const struct train_optio
     return status;
 }
 
-void train_contest_close(struct train_contest *c, enum status how)
+void train_jobs_close(struct train_jobs *c, enum status how)
 {
     for (size_t i = 0; i < c->length; i++)
         free(c->contenders[i].jobs);

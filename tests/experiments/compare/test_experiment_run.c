@@ -1,8 +1,7 @@
 /*
- * The whole of `sparring compare` over programs that behave as a job can: well, failing, hanging.
- * They are shell scripts in a folder of their own, because a real job does not hang on demand; real
- * jobs run in tests/integration.  `sparring` notes its command line and copies a run that was
- * prepared for its mode into --run-dir.
+ * `sparring compare` as a whole over scripts in the place of sparring and sparring-worker, which
+ * succeed, fail or hang on demand; real jobs run in tests/integration.  The script `sparring`
+ * appends its command line to a file and copies the prepared run of its mode into --run-dir.
  */
 #include "common/base/file.h"
 #include "experiments/compare/compare.h"
@@ -27,8 +26,8 @@ static void write_program(const char *name, const char *text)
     ck_assert_int_eq(chmod(path, 0755), 0);
 }
 
-/* Runs ready to be copied, one per mode, in FOLDER/ready/MODE. */
-static void prepare(void)
+/* Write the scripts, the experiment, and the runs to copy, one per mode, in FOLDER/ready/MODE. */
+static void prepare_runs(void)
 {
     static const char launcher[] = "#!/bin/sh\n"
                                    "root=${0%/*}\n"
@@ -104,7 +103,7 @@ static int run_compare(const char *first, const char *second, const char *third)
     return code;
 }
 
-static void release(void)
+static void release_output(void)
 {
     free(output);
     free(errors);
@@ -129,17 +128,17 @@ static const char *out_word(void)
     return word;
 }
 
-START_TEST(test_whole_match)
+START_TEST(test_whole_experiment)
 {
     char *commands;
     const char *line;
     const struct experiment e = {.seed = 40, .mode_count = 2};
 
-    prepare();
+    prepare_runs();
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 0);
     commands = read_text("commands");
     line = commands;
-    for (size_t i = 0; i < 12; i++) { /* block by block, in the order drawn, a seed per block */
+    for (size_t i = 0; i < 12; i++) { /* block by block, in random order, a seed per block */
         size_t modes[EXPERIMENT_MODES_MAX];
         char wanted[128];
 
@@ -165,25 +164,25 @@ START_TEST(test_whole_match)
     commands = read_text("out/runs/ps-1/log.txt");
     ck_assert_str_eq(commands, "this is ps-1\n");
     free(commands);
-    release();
+    release_output();
 }
 END_TEST
 
 START_TEST(test_failures_are_shown_and_counted)
 {
-    prepare();
+    prepare_runs();
     (void)support_write("fail-ps-1", "", 0);
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 0);
     assert_has(errors, "ps-1: exit code 7");
     assert_has(errors, "  this is ps-1\n  rank 1: something broke\n");
     assert_has(output, "failed runs:\n  ps-1: exit code 7");
-    release();
+    release_output();
 }
 END_TEST
 
 START_TEST(test_all_failed)
 {
-    prepare();
+    prepare_runs();
     for (unsigned i = 0; i < 12; i++) {
         char name[32];
 
@@ -193,20 +192,20 @@ START_TEST(test_all_failed)
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 1);
     assert_has(errors, "all 12 runs failed");
     ck_assert_int_eq(access(support_path("out/report.html"), R_OK), 0);
-    release();
+    release_output();
 }
 END_TEST
 
 START_TEST(test_deadline)
 {
-    prepare();
+    prepare_runs();
     (void)support_write("hang-ring-0", "", 0);
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(),
                                  "--deadline=8" /* of the good ones, too */),
                      0);
     assert_has(errors, "ring-0: timed out after 8 s");
     assert_has(output, "failed runs:\n  ring-0: timed out after 8 s");
-    release();
+    release_output();
 }
 END_TEST
 
@@ -215,7 +214,7 @@ START_TEST(test_interrupt)
 {
     char *attempt;
 
-    prepare();
+    prepare_runs();
     (void)support_write("interrupt-ps-0", "", 0);
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 6);
     assert_has(errors, "Interrupt: stopped ps-0 and what it had started");
@@ -223,26 +222,26 @@ START_TEST(test_interrupt)
     assert_has(attempt, "\"outcome\":\"stopped after ");
     ck_assert_int_ne(access(support_path("out/runs/ps-1"), F_OK), 0);
     free(attempt);
-    release();
+    release_output();
 }
 END_TEST
 
 START_TEST(test_old_runs_are_not_mixed_in)
 {
-    prepare();
+    prepare_runs();
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 0);
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 1);
     assert_has(errors, "holds runs already: choose another --out");
-    release();
+    release_output();
 }
 END_TEST
 
-/* What was asked is written down before the first run, and what cannot be answered is refused. */
+/* The design is written before the first run; one with too few blocks for its pairs is refused. */
 START_TEST(test_design)
 {
     char *design;
 
-    prepare();
+    prepare_runs();
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--repeats=5"), 3);
     assert_has(errors, "5 repeats cannot decide 1 pair of modes at a level of 0.05: it takes 6 (or "
                        "verdict none, for figures alone)");
@@ -255,17 +254,17 @@ START_TEST(test_design)
     design = read_text("out/design.json");
     assert_has(design, "\"blocks\":6,\"pairs\":[[\"ps\",\"ring\"]]");
     free(design);
-    release();
+    release_output();
 }
 END_TEST
 
-/* Blocks are added until they decide, each once, and the level is that of one look of two. */
+/* Blocks are added until the verdict is decided, and the level is divided among the looks. */
 START_TEST(test_until_decided)
 {
     char *text;
     size_t runs = 0;
 
-    prepare();
+    prepare_runs();
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--until-decided=6"), 3);
     assert_has(errors, "until 6 blocks is no more than the 6 repeats there are");
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--until-decided=12"), 0);
@@ -288,24 +287,24 @@ START_TEST(test_until_decided)
     assert_has(text, "looked at up to 3 times");
     assert_has(text, "(98.3 % interval)");
     free(text);
-    release();
+    release_output();
 }
 END_TEST
 
 START_TEST(test_gate_sets_the_exit_code)
 {
-    prepare();
+    prepare_runs();
     ck_assert_int_eq(
         run_compare(support_path("match.yaml"), out_word(), "--fail-if=throughput:+5%"), 5);
     assert_has(output, "throughput:+5%: ring has 1.");
     assert_has(output, "FAILED");
-    release();
+    release_output();
 }
 END_TEST
 
-START_TEST(test_wrong_words)
+START_TEST(test_wrong_arguments)
 {
-    prepare();
+    prepare_runs();
     ck_assert_int_eq(run_compare("no-such-experiment", NULL, NULL), 1);
     assert_has(errors, "no experiment 'no-such-experiment'");
     ck_assert_int_eq(run_compare(support_path("match.yaml"), support_path("match.yaml"), NULL), 2);
@@ -319,13 +318,13 @@ START_TEST(test_wrong_words)
     assert_has(errors, "bad.yaml:2: unknown key 'modes.0.nam', did you mean 'name'?");
     ck_assert_int_eq(run_compare("--help", NULL, NULL), 0);
     assert_has(output, "--fail-if");
-    release();
+    release_output();
 }
 END_TEST
 
 START_TEST(test_programs_and_out_that_are_not_there)
 {
-    prepare();
+    prepare_runs();
     (void)support_write("file", "x", 1);
     ck_assert_int_eq(unlink(support_path("sparring-worker")), 0);
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 1);
@@ -334,17 +333,17 @@ START_TEST(test_programs_and_out_that_are_not_there)
     write_program("sparring-worker", "#!/bin/sh\n");
     ck_assert_int_eq(run_compare(support_path("match.yaml"), "--out=/proc/sparring", NULL), 1);
     assert_has(errors, "cannot make folder '/proc/sparring'");
-    release();
+    release_output();
 }
 END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("compare match");
+    Suite *suite = suite_create("compare experiment run");
     TCase *cases = tcase_create("all");
 
     tcase_set_timeout(cases, 100);
-    tcase_add_test(cases, test_whole_match);
+    tcase_add_test(cases, test_whole_experiment);
     tcase_add_test(cases, test_failures_are_shown_and_counted);
     tcase_add_test(cases, test_all_failed);
     tcase_add_test(cases, test_deadline);
@@ -353,7 +352,7 @@ int main(void)
     tcase_add_test(cases, test_design);
     tcase_add_test(cases, test_until_decided);
     tcase_add_test(cases, test_gate_sets_the_exit_code);
-    tcase_add_test(cases, test_wrong_words);
+    tcase_add_test(cases, test_wrong_arguments);
     tcase_add_test(cases, test_programs_and_out_that_are_not_there);
     suite_add_tcase(suite, cases);
     return support_run(suite);

@@ -1,8 +1,8 @@
 /*
- * Rows by name against a list of them: sets, their numbers on the wire in pieces of any size, and
- * the rows themselves; and numbers that lie.
+ * Row selections against a model, a list of rows: selections, their numbers on the wire in pieces
+ * of any size, the encoded rows, and malformed numbers.
  */
-#include "common/codec/codec_names.h"
+#include "common/codec/codec_row_selection.h"
 #include "tests/support/support.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 static struct error err;
 
-/* What is named, told by a list; sorted. */
+/* The model: a sorted list of the selected rows. */
 static bool listed[ROWS_MAX];
 
 static size_t width_of(size_t row, size_t count)
@@ -28,29 +28,29 @@ static size_t width_of(size_t row, size_t count)
 static enum status read_names(const uint8_t *numbers, size_t size, size_t stride, uint64_t *set,
                               size_t count)
 {
-    struct codec_names names;
+    struct codec_selection_decoder names;
     enum status status = STATUS_OK;
 
-    codec_names_start(&names, set, count);
+    codec_selection_decode_start(&names, set, count);
     for (size_t at = 0; at < size && status == STATUS_OK; at += stride) {
         size_t step = stride < size - at ? stride : size - at;
         uint8_t *piece = malloc(step);
 
         ck_assert_ptr_nonnull(piece);
         memcpy(piece, numbers + at, step);
-        status = codec_names_feed(&names, piece, step, &err);
+        status = codec_selection_decode_feed(&names, piece, step, &err);
         free(piece);
     }
-    return status == STATUS_OK ? codec_names_end(&names, &err) : status;
+    return status == STATUS_OK ? codec_selection_decode_end(&names, &err) : status;
 }
 
-/* The rows of src that are named, put together by the list. */
+/* The selected rows of src, encoded from the list. */
 static size_t expected_rows(const float *src, size_t count, uint8_t *dst)
 {
     uint32_t head[2] = {CODEC_ROW_WIDTH, 0};
     size_t size = sizeof(head);
 
-    for (size_t row = 0; row < codec_rows(count); row++) {
+    for (size_t row = 0; row < codec_row_count(count); row++) {
         uint32_t number = (uint32_t)row;
         size_t bytes = width_of(row, count) * sizeof(float);
 
@@ -65,22 +65,22 @@ static size_t expected_rows(const float *src, size_t count, uint8_t *dst)
     return size < count * sizeof(float) ? size : 0;
 }
 
-static void check(const float *src, const uint64_t *set, size_t count)
+static void check_selection(const float *src, const uint64_t *set, size_t count)
 {
-    static uint8_t numbers[ROWS_MAX * CODEC_NAME_BYTES], coded[2 * 4 * COUNT_MAX];
+    static uint8_t numbers[ROWS_MAX * CODEC_ROW_NUMBER_BYTES], coded[2 * 4 * COUNT_MAX];
     static uint8_t wanted[2 * 4 * COUNT_MAX];
     static float got[COUNT_MAX], old[COUNT_MAX];
-    static const struct codec named = {.kind = CODEC_NAMED};
+    static const struct codec named = {.kind = CODEC_SELECTED_ROWS};
     uint64_t read[WORDS_MAX];
-    size_t size = codec_encode_names(set, count, numbers), bytes;
+    size_t size = codec_encode_selection(set, count, numbers), bytes;
 
     for (size_t stride = 1; stride <= 9; stride++) {
         assert_ok(read_names(numbers, size, stride, read, count));
-        ck_assert_mem_eq(read, set, codec_row_words(count) * sizeof(*set));
+        ck_assert_mem_eq(read, set, codec_selection_words(count) * sizeof(*set));
     }
     bytes = expected_rows(src, count, wanted);
-    ck_assert_uint_eq(codec_named_bytes(set, count), bytes);
-    ck_assert_uint_eq(codec_encode_named(src, set, count, coded), bytes);
+    ck_assert_uint_eq(codec_selected_rows_bytes(set, count), bytes);
+    ck_assert_uint_eq(codec_encode_selected_rows(src, set, count, coded), bytes);
     if (bytes == 0)
         return;
     ck_assert_mem_eq(coded, wanted, bytes);
@@ -91,8 +91,8 @@ static void check(const float *src, const uint64_t *set, size_t count)
         ck_assert_mem_eq(&got[i], listed[i / CODEC_ROW_WIDTH] ? &src[i] : &old[i], sizeof(float));
 }
 
-/* Every count up to some rows, every set of them while there are few; then some of many. */
-START_TEST(test_named)
+/* Every count up to some rows, with every selection while there are few rows; then random ones. */
+START_TEST(test_selected)
 {
     static float src[COUNT_MAX];
     uint64_t set[WORDS_MAX];
@@ -100,11 +100,11 @@ START_TEST(test_named)
     for (size_t i = 0; i < COUNT_MAX; i++)
         src[i] = (float)(support_random() - 0.5);
     for (size_t count = 0; count <= 100; count += count < 34 ? 1 : 11) {
-        for (uint64_t bits = 0; bits < UINT64_C(1) << codec_rows(count); bits++) {
+        for (uint64_t bits = 0; bits < UINT64_C(1) << codec_row_count(count); bits++) {
             for (size_t row = 0; row < ROWS_MAX; row++)
                 listed[row] = row < 64 && bits >> row & 1;
             set[0] = bits;
-            check(src, set, count);
+            check_selection(src, set, count);
         }
     }
     for (int round = 0; round < 200; round++) {
@@ -113,16 +113,16 @@ START_TEST(test_named)
 
         memset(set, 0, sizeof(set));
         for (size_t row = 0; row < ROWS_MAX; row++)
-            listed[row] = row < codec_rows(count) && support_random() < density;
-        for (size_t row = 0; row < codec_rows(count); row++)
+            listed[row] = row < codec_row_count(count) && support_random() < density;
+        for (size_t row = 0; row < codec_row_count(count); row++)
             if (listed[row])
-                codec_name_rows(set, row * CODEC_ROW_WIDTH, 1);
-        check(src, set, count);
+                codec_select_rows(set, row * CODEC_ROW_WIDTH, 1);
+        check_selection(src, set, count);
     }
 }
 END_TEST
 
-/* A range of elements names all rows that it touches. */
+/* A range of elements selects all rows that it overlaps. */
 START_TEST(test_ranges)
 {
     for (size_t offset = 0; offset < 200; offset++) {
@@ -131,7 +131,7 @@ START_TEST(test_ranges)
 
             for (size_t i = offset; i < offset + length; i++)
                 wanted |= UINT64_C(1) << i / CODEC_ROW_WIDTH;
-            codec_name_rows(set, offset, length);
+            codec_select_rows(set, offset, length);
             ck_assert_uint_eq(set[0], wanted);
         }
     }
@@ -154,7 +154,7 @@ static const struct {
     {{0, 1, 2}, 1, "end with 1 bytes of 4"},
 };
 
-START_TEST(test_lies)
+START_TEST(test_malformed_numbers)
 {
     uint64_t set[3] = {0, UINT64_MAX, UINT64_MAX};
 
@@ -173,13 +173,13 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("codec_names");
-    TCase *tests = tcase_create("codec_names");
+    Suite *suite = suite_create("codec_row_selection");
+    TCase *tests = tcase_create("codec_row_selection");
 
     tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_named);
+    tcase_add_test(tests, test_selected);
     tcase_add_test(tests, test_ranges);
-    tcase_add_loop_test(tests, test_lies, 0, (int)(sizeof(cases) / sizeof(cases[0])));
+    tcase_add_loop_test(tests, test_malformed_numbers, 0, (int)(sizeof(cases) / sizeof(cases[0])));
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

@@ -1,17 +1,18 @@
 /*
- * crew_ends: what the end of a child means: a failure, of which the first one ends the job; a loss
- * that the others bear; one that another process makes good.
+ * child_set_ends: classifies the end of a child: a failure, of which the first one ends the job; a
+ * rank loss that the job tolerates; a loss after which the child is restarted; a loss of a server
+ * whose replica goes on, or of a replica.
  */
-#include "experiments/launch/crew_internal.h"
+#include "experiments/launch/child_set_internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
 #include <string.h>
 
-#define VERDICT_MS 20
+#define BLAME_WINDOW_MS 20
 
-/* Ended by a signal that nobody sends in order to stop a program, nor a library to give up. */
+/* Killed by a signal that is not sent to stop a program, nor raised by a library that aborts. */
 static bool crashed(const struct child *child)
 {
     static const int signals[] = {SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
@@ -22,23 +23,23 @@ static bool crashed(const struct child *child)
     return false;
 }
 
-static void note_failure(struct crew *c, const struct child *child)
+static void record_failure(struct child_set *c, const struct child *child)
 {
     if (!c->suspect) {
         c->suspect = child;
-        c->verdict_at_ns = clock_deadline_ns(c->stopping ? 0 : VERDICT_MS);
+        c->blame_deadline_ns = clock_deadline_ns(c->stopping ? 0 : BLAME_WINDOW_MS);
     } else if (crashed(child) && !crashed(c->suspect)) {
         c->suspect = child;
     }
 }
 
-void crew_pass_verdict(struct crew *c)
+void child_set_declare_first_failure(struct child_set *c)
 {
     char name[64];
     char end[64];
 
     if (!c->suspect || c->first_failed ||
-        (clock_now_ns() < c->verdict_at_ns && crew_any_active(c, c->servers, c->count)))
+        (clock_now_ns() < c->blame_deadline_ns && child_set_any_active(c, c->servers, c->count)))
         return;
     child_name(c->suspect, name, sizeof(name));
     child_end_text(c->suspect, end, sizeof(end));
@@ -49,34 +50,34 @@ void crew_pass_verdict(struct crew *c)
     else
         log_error("%s failed first: %s", name, end);
     c->first_failed = c->suspect;
-    c->verdict_at_ns = INT64_MAX;
+    c->blame_deadline_ns = INT64_MAX;
     if (!c->stopping)
-        crew_stop_ranks(c, SIGTERM);
+        child_set_stop_ranks(c, SIGTERM);
 }
 
-/* Killed, also where a shell says so of what it ran. */
+/* Killed by a signal, or a shell whose command was (exit code 128 + signal). */
 static bool was_killed(const struct child *child)
 {
     return child->signaled || child->code > 128;
 }
 
-static bool is_usage(const struct child *child)
+static bool is_usage_error(const struct child *child)
 {
     return !child->signaled && (child->code == status_exit_code(STATUS_INVALID) ||
                                 child->code == status_exit_code(STATUS_CONFIG));
 }
 
-/* A lost child whose place another process may take.  A rank that ended by itself had a reason,
- * which it would meet again; a server that was told to stop had none of its own. */
-static bool may_restart(const struct crew *c, const struct child *child, bool is_server)
+/* May the child be restarted?  Only a killed rank: one that exited by itself would fail again for
+ * the same reason.  A durable server however it ended, except after a usage error. */
+static bool may_restart(const struct child_set *c, const struct child *child, bool is_server)
 {
     if (c->restarts_left == 0 || c->stopping || c->servers_may_end || c->first_failed)
         return false;
-    return is_server ? c->durable && !is_usage(child)
-                     : c->tolerant && c->ended_well == 0 && was_killed(child);
+    return is_server ? c->durable && !is_usage_error(child)
+                     : c->tolerates_rank_loss && c->ended_well == 0 && was_killed(child);
 }
 
-static void note_restart(struct crew *c, struct child *child)
+static void schedule_restart(struct child_set *c, struct child *child)
 {
     char name[64];
     char end[64];
@@ -89,14 +90,15 @@ static void note_restart(struct crew *c, struct child *child)
     log_warning("%s is lost: %s; started again (%u restarts left)", name, end, c->restarts_left);
 }
 
-/* A rank that a tolerant job can do without: not one that says that its command line or
- * configuration is wrong, as those of the others will be. */
-static bool is_loss(const struct crew *c, const struct child *child)
+/* A loss that the job tolerates.  A usage error is none: the other ranks have the same command line
+ * and configuration. */
+static bool is_loss(const struct child_set *c, const struct child *child)
 {
-    return c->tolerant && !c->stopping && c->count - c->servers > 1 && !is_usage(child);
+    return c->tolerates_rank_loss && !c->stopping && c->count - c->servers > 1 &&
+           !is_usage_error(child);
 }
 
-static void note_loss(struct crew *c, const struct child *child)
+static void record_rank_loss(struct child_set *c, const struct child *child)
 {
     char name[64];
     char end[64];
@@ -109,19 +111,20 @@ static void note_loss(struct crew *c, const struct child *child)
         c->first_lost = child;
 }
 
-/* One of two servers, of which the other is there. */
-static bool is_spare(const struct crew *c, const struct child *child)
+/* A server or replica whose counterpart is running. */
+static bool has_running_partner(const struct child_set *c, const struct child *child)
 {
-    size_t place = (size_t)(child - c->children);
+    size_t index = (size_t)(child - c->children);
 
-    return place < 2 * c->pairs && !c->stopping && !c->servers_may_end &&
-           c->children[place < c->pairs ? place + c->pairs : place - c->pairs].state ==
-               CHILD_RUNNING;
+    return index < 2 * c->replica_pairs && !c->stopping && !c->servers_may_end &&
+           c->children[index < c->replica_pairs ? index + c->replica_pairs
+                                                : index - c->replica_pairs]
+                   .state == CHILD_RUNNING;
 }
 
-static void note_spare(const struct crew *c, const struct child *child)
+static void log_lost_partner(const struct child_set *c, const struct child *child)
 {
-    bool was_first = (size_t)(child - c->children) < c->pairs;
+    bool was_first = (size_t)(child - c->children) < c->replica_pairs;
     char name[64];
     char end[64];
 
@@ -131,7 +134,7 @@ static void note_spare(const struct crew *c, const struct child *child)
                 was_first ? "its replica" : "the server whose replica it was");
 }
 
-void crew_note_end(struct crew *c, struct child *child)
+void child_set_handle_end(struct child_set *c, struct child *child)
 {
     bool is_server = child < c->children + c->servers;
     char name[64];
@@ -140,17 +143,17 @@ void crew_note_end(struct crew *c, struct child *child)
     if (c->closing)
         return;
     if ((is_server || child_failed(child)) && may_restart(c, child, is_server)) {
-        note_restart(c, child);
+        schedule_restart(c, child);
         return;
     }
-    if (is_server && is_spare(c, child)) {
-        note_spare(c, child);
+    if (is_server && has_running_partner(c, child)) {
+        log_lost_partner(c, child);
         return;
     }
     if (!is_server && !child_failed(child))
         c->ended_well++;
     if (!is_server && child_failed(child) && is_loss(c, child)) {
-        note_loss(c, child);
+        record_rank_loss(c, child);
         return;
     }
     if (is_server && c->servers_may_end && child_failed(child)) {
@@ -161,6 +164,6 @@ void crew_note_end(struct crew *c, struct child *child)
             c->first_failed = child;
     } else if (!c->first_failed &&
                (child_failed(child) || (is_server && !c->servers_may_end && !c->stopping))) {
-        note_failure(c, child);
+        record_failure(c, child);
     }
 }

@@ -1,13 +1,13 @@
 /*
- * keeper: PR_SET_PDEATHSIG kills the ranks when the launcher dies, but not what the ranks have
- * started (a rank is often a shell script around the real program).  So a process of its own keeps
- * the list of process groups, and waits for the end of a pipe whose other side only the launcher
- * holds: the kernel closes it whatever the launcher dies of, and the keeper kills the groups.
+ * orphan_reaper: PR_SET_PDEATHSIG kills the ranks when the launcher dies, but not the processes
+ * that the ranks have started (a rank is often a shell script around the real program).  So a
+ * separate process holds the list of process groups and reads a pipe whose write side only the
+ * launcher holds: the kernel closes it however the launcher dies, and the reaper kills the groups.
  * Messages are int32: a group to add, or its negative to forget; writes that small are atomic, so
  * the children add themselves.
  * Limit: a process that moves to a session of its own leaves its group and is not followed.
  */
-#include "experiments/launch/keeper.h"
+#include "experiments/launch/orphan_reaper.h"
 
 #include "common/base/memory.h"
 
@@ -19,9 +19,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void note(int32_t *groups, size_t capacity, int32_t message)
+static void update_groups(int32_t *groups, size_t capacity, int32_t message)
 {
-    int32_t wanted = message > 0 ? 0 : -message; /* an empty place, or the one to clear */
+    int32_t wanted = message > 0 ? 0 : -message; /* an empty entry, or the entry to clear */
 
     for (size_t i = 0; i < capacity; i++) {
         if (groups[i] == wanted) {
@@ -41,17 +41,17 @@ static void quiet_stdio(void)
         (void)close(fd);
 }
 
-static _Noreturn void keep(int fd, int32_t *groups, size_t capacity)
+static _Noreturn void reap_orphans(int fd, int32_t *groups, size_t capacity)
 {
     int32_t message;
     ssize_t got;
 
     (void)setsid();
-    quiet_stdio(); /* nobody waits for the end of our output on the keeper's account */
+    quiet_stdio(); /* a reader of the launcher's output sees its end although the reaper lives on */
     do {
         got = read(fd, &message, sizeof(message));
         if (got == (ssize_t)sizeof(message))
-            note(groups, capacity, message);
+            update_groups(groups, capacity, message);
     } while (got > 0 || (got < 0 && errno == EINTR));
     for (size_t i = 0; i < capacity; i++)
         if (groups[i] > 0)
@@ -59,13 +59,13 @@ static _Noreturn void keep(int fd, int32_t *groups, size_t capacity)
     _exit(0);
 }
 
-enum status keeper_open(struct keeper *k, size_t groups, struct error *err)
+enum status orphan_reaper_open(struct orphan_reaper *k, size_t groups, struct error *err)
 {
     int32_t *list = NULL;
     int ends[2];
     enum status status = mem_calloc(groups, sizeof(*list), "process groups", &list, err);
 
-    *k = (struct keeper){.fd = -1};
+    *k = (struct orphan_reaper){.fd = -1};
     if (status != STATUS_OK)
         return status;
     if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -75,40 +75,40 @@ enum status keeper_open(struct keeper *k, size_t groups, struct error *err)
     k->pid = fork();
     if (k->pid == 0) {
         (void)close(ends[1]);
-        keep(ends[0], list, groups);
+        reap_orphans(ends[0], list, groups);
     }
     (void)close(ends[0]);
     k->fd = ends[1];
     if (k->pid < 0) {
         status = error_set_errno(err, errno, "cannot fork");
         k->pid = 0;
-        keeper_close(k);
+        orphan_reaper_close(k);
     }
 out:
     free(list);
     return status;
 }
 
-static void send_message(const struct keeper *k, int32_t message)
+static void send_message(const struct orphan_reaper *k, int32_t message)
 {
     ssize_t put;
 
-    do { /* fails only when the keeper is gone: PR_SET_PDEATHSIG still stands */
+    do { /* fails only when the reaper is gone: PR_SET_PDEATHSIG still applies */
         put = write(k->fd, &message, sizeof(message));
     } while (put < 0 && errno == EINTR);
 }
 
-void keeper_add(const struct keeper *k, pid_t group)
+void orphan_reaper_add(const struct orphan_reaper *k, pid_t group)
 {
     send_message(k, (int32_t)group);
 }
 
-void keeper_forget(const struct keeper *k, pid_t group)
+void orphan_reaper_forget(const struct orphan_reaper *k, pid_t group)
 {
     send_message(k, -(int32_t)group);
 }
 
-void keeper_close(struct keeper *k)
+void orphan_reaper_close(struct orphan_reaper *k)
 {
     if (k->fd >= 0)
         (void)close(k->fd);

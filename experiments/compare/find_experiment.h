@@ -1,8 +1,8 @@
 /*
- * find: where things are: this program's folder, and the experiment files that come with it.
+ * find_experiment: finds the experiment files that come with Sparring.
  */
-#ifndef SPARRING_EXPERIMENTS_COMPARE_FIND_H
-#define SPARRING_EXPERIMENTS_COMPARE_FIND_H
+#ifndef SPARRING_EXPERIMENTS_COMPARE_FIND_EXPERIMENT_H
+#define SPARRING_EXPERIMENTS_COMPARE_FIND_EXPERIMENT_H
 
 #include "common/base/error.h"
 

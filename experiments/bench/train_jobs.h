@@ -1,10 +1,10 @@
 /*
- * train_contest: the jobs of `sparring bench train`.  Every contender is a launched job of real
- * worker processes; the contenders of a model take turns within each repeat, so that a drifting
- * machine hits all alike, and ratios are taken within a repeat.
+ * train_jobs: the jobs of `sparring bench train`.  Every contender is a launched job of real worker
+ * processes; the contenders of a model take turns within each repeat, so that drift of the machine
+ * affects all alike, and ratios are taken within a repeat.
  */
-#ifndef SPARRING_EXPERIMENTS_BENCH_TRAIN_CONTEST_H
-#define SPARRING_EXPERIMENTS_BENCH_TRAIN_CONTEST_H
+#ifndef SPARRING_EXPERIMENTS_BENCH_TRAIN_JOBS_H
+#define SPARRING_EXPERIMENTS_BENCH_TRAIN_JOBS_H
 
 #include "common/option/option.h"
 #include "experiments/bench/train_figures.h"
@@ -37,10 +37,10 @@ struct contender {
     char backend[32];
     size_t control;             /* index of the contender without communication */
     struct train_figures *jobs; /* owned; one per repeat */
-    char absent[256];           /* why it was not measured; "": it was */
+    char not_measured[256];     /* why it was not measured; "": it was */
 };
 
-struct train_contest {
+struct train_jobs {
     const struct train_options *options;
     struct train_model models[MODELS_MAX];
     size_t model_count;
@@ -53,20 +53,20 @@ struct train_contest {
 };
 
 /* The contender of that name, NULL when there is none or it was not measured. */
-const struct contender *train_contest_find(const struct train_contest *c, const char *sync);
+const struct contender *train_jobs_find(const struct train_jobs *c, const char *sync);
 
 /* STATUS_INVALID, STATUS_CONFIG for options that name no model, backend or way to synchronise. */
-enum status train_contest_open(struct train_contest *c, const struct train_options *options,
-                               struct error *err);
+enum status train_jobs_open(struct train_jobs *c, const struct train_options *options,
+                            struct error *err);
 
-/* What matrix products reach on this device, in all ranks at once: c->ceiling. */
-enum status train_contest_ceiling(struct train_contest *c, struct error *err);
+/* Measure the rate of matrix products on this device, in all ranks at once: c->ceiling. */
+enum status train_jobs_ceiling(struct train_jobs *c, struct error *err);
 
 /* All contenders, all repeats of one model.  One that cannot be measured here (no torch.compile)
- * says so in `absent`. */
-enum status train_contest_run(struct train_contest *c, size_t model, struct error *err);
+ * says so in `not_measured`. */
+enum status train_jobs_run(struct train_jobs *c, size_t model, struct error *err);
 
-/* After a failure the logs stay for reading; after a stop nothing does. */
-void train_contest_close(struct train_contest *c, enum status how);
+/* After a failure the folder with the logs is kept; after success or a stop it is removed. */
+void train_jobs_close(struct train_jobs *c, enum status how);
 
 #endif

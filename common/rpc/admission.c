@@ -1,9 +1,9 @@
 /*
- * gate: which new calls a server takes, decided before anything of theirs is read.
+ * admission: decides which new calls a server accepts, before any of their messages is read.
  *
- * A refusal is a handler of its own that ends the call in `start` and never asks for a message, so
- * core keeps no more of a refused call than one flow-control window.
- * No locks: the gate's state is constant or atomic.
+ * A refused call gets a handler that ends it in `start` and never requests a message, so core
+ * buffers at most one flow-control window of it.
+ * No locks: the admission state is constant or atomic.
  */
 #include "common/base/log.h"
 #include "common/rpc/rpc_internal.h"
@@ -12,7 +12,7 @@
 
 static void refused_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
-    (void)call; /* never asked for */
+    (void)call; /* never requested */
     (void)message;
     (void)user;
 }
@@ -39,11 +39,11 @@ static void refuse_draining(struct rpc_call *call, void *user)
     rpc_call_finish(call, STATUS_UNAVAILABLE, "the server is draining");
 }
 
-/* One line for the first, the second, the fourth ...: whoever tries often does not fill the log. */
-static void refuse_stranger(struct rpc_call *call, void *user)
+/* Log the first, second, fourth ... refusal, so that repeated attempts cannot fill the log. */
+static void refuse_unauthenticated(struct rpc_call *call, void *user)
 {
-    struct rpc_gate *gate = user;
-    unsigned count = atomic_fetch_add(&gate->strangers, 1) + 1;
+    struct rpc_admission *admission = user;
+    unsigned count = atomic_fetch_add(&admission->unauthenticated_refusals, 1) + 1;
 
     if ((count & (count - 1)) == 0)
         log_warning("a call without the right token was refused (%u so far, this one from %s)",
@@ -55,15 +55,17 @@ static void refuse_stranger(struct rpc_call *call, void *user)
 const struct rpc_handler rpc_unknown_handler = {refuse_unknown, refused_message, refused_closed};
 static const struct rpc_handler draining_handler = {refuse_draining, refused_message,
                                                     refused_closed};
-static const struct rpc_handler stranger_handler = {refuse_stranger, refused_message,
-                                                    refused_closed};
+static const struct rpc_handler unauthenticated_handler = {refuse_unauthenticated, refused_message,
+                                                           refused_closed};
 
-const struct rpc_handler *rpc_gate_refusal(const struct rpc_gate *gate, struct rpc_visit *visit)
+const struct rpc_handler *rpc_admission_refusal(const struct rpc_admission *admission,
+                                                struct rpc_admission_request *request)
 {
-    if (visit->is_public)
+    if (request->is_public)
         return NULL;
-    visit->has_token = gate->token.length == 0 || rpc_token_matches(&gate->token, visit->metadata);
-    if (!visit->has_token)
-        return &stranger_handler;
-    return atomic_load(&gate->draining) && !visit->while_draining ? &draining_handler : NULL;
+    request->has_token =
+        admission->token.length == 0 || rpc_token_matches(&admission->token, request->metadata);
+    if (!request->has_token)
+        return &unauthenticated_handler;
+    return atomic_load(&admission->draining) && !request->while_draining ? &draining_handler : NULL;
 }

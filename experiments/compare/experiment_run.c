@@ -1,10 +1,10 @@
 /*
- * The runs of a match, block by block: a repeat runs every mode once, in an order drawn anew, so
- * that a drift of the machine meets all of them, and no mode always follows the same one; all modes
- * of one repeat share a seed.  Each run is a child process `sparring launch ... -- sparring-worker
- * ...` whose output is kept in the run directory.
+ * experiment_run: runs the blocks of an experiment.  A block (repeat) runs every mode once, in a
+ * random order, so that a drift of the machine affects all modes, and no mode always follows the
+ * same one; all modes of one block share a seed.  Each run is a child process `sparring launch ...
+ * -- sparring-worker ...` whose output is kept in the run directory.
  */
-#include "experiments/compare/match.h"
+#include "experiments/compare/experiment_run.h"
 
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -31,9 +31,9 @@
 #define LOG_LINES     12 /* shown of a run that failed */
 #define LOG_BYTES_MAX ((size_t)256 << 20)
 
-/* One run of the match. */
+/* One run of one mode. */
 struct attempt_run {
-    const struct match_request *request;
+    const struct experiment_run_request *request;
     const struct experiment_mode *mode;
     size_t mode_index, repeat, order;
     char folder[4096];
@@ -48,7 +48,7 @@ static uint64_t seed_of(const struct attempt_run *run)
     return (uint64_t)run->request->experiment->seed + run->repeat;
 }
 
-/* What `launch` acts on, and passes to the workers; all others are theirs alone. */
+/* Options that `launch` reads and passes to the workers; all others go to the workers alone. */
 static const char *const launch_options[] = {"backend",     "server-placement", "server-transport",
                                              "replicas",    "on-rank-loss",     "on-worker-loss",
                                              "max-restarts"};
@@ -61,7 +61,7 @@ static bool is_for_launch(const char *name)
     return false;
 }
 
-/* Those of the whole file, then the mode's own. */
+/* Add the options of the whole file, then those of the mode. */
 static void add_options(struct attempt_run *run, bool for_launch)
 {
     const struct experiment_options *both[] = {&run->request->experiment->options,
@@ -74,10 +74,10 @@ static void add_options(struct attempt_run *run, bool for_launch)
                                both[k]->items[i].value);
 }
 
-static void write_words(struct attempt_run *run)
+static void build_command(struct attempt_run *run)
 {
     struct text_list *words = &run->words;
-    const struct match_request *request = run->request;
+    const struct experiment_run_request *request = run->request;
 
     text_list_addf(words, "%s/sparring", request->programs);
     text_list_addf(words, "launch");
@@ -98,8 +98,8 @@ static void write_words(struct attempt_run *run)
     }
 }
 
-/* attempt.json: before the run with outcome "", so that a crash of ours leaves a trace; after it
- * with the outcome. */
+/* Write attempt.json: before the run with outcome "", so that a crash of `compare` leaves a trace;
+ * after it with the outcome. */
 static enum status write_attempt(const struct attempt_run *run, const char *outcome,
                                  struct error *err)
 {
@@ -127,7 +127,7 @@ static enum status write_attempt(const struct attempt_run *run, const char *outc
     return status;
 }
 
-static void on_tick(void *context)
+static void show_progress(void *context)
 {
     const struct attempt_run *run = context;
     char detail[64];
@@ -136,8 +136,8 @@ static void on_tick(void *context)
     progress_update(run->progress, run->order, detail);
 }
 
-/* The last lines of a failed run's log, each behind two spaces, as they are. */
-static void show_log(const char *path)
+/* Print the last lines of a failed run's log, indented by two spaces. */
+static void print_log_tail(const char *path)
 {
     char *text = NULL;
     size_t size = 0;
@@ -160,7 +160,7 @@ static void show_log(const char *path)
     free(text);
 }
 
-static void report_end(const struct attempt_run *run, const char *log_path, const char *outcome)
+static void print_outcome(const struct attempt_run *run, const char *log_path, const char *outcome)
 {
     const struct experiment *e = run->request->experiment;
     bool good = strcmp(outcome, "ok") == 0;
@@ -175,7 +175,7 @@ static void report_end(const struct attempt_run *run, const char *log_path, cons
                   run->result.seconds);
     if (!good) {
         (void)fprintf(stderr, "  the end of %s:\n", log_path);
-        show_log(log_path);
+        print_log_tail(log_path);
     }
 }
 
@@ -186,7 +186,7 @@ static enum status start_and_wait(struct attempt_run *run, char *outcome, size_t
     struct subprocess_request request = {
         .log_path = log_path,
         .timeout_ms = run->request->experiment->deadline_seconds * 1000,
-        .tick = on_tick,
+        .tick = show_progress,
         .context = run,
     };
     const char **argv = NULL;
@@ -199,7 +199,7 @@ static enum status start_and_wait(struct attempt_run *run, char *outcome, size_t
     for (size_t i = 0; i < run->words.length; i++)
         argv[i] = run->words.texts[i];
     request.argv = argv;
-    on_tick(run);
+    show_progress(run);
     status = subprocess_run(&request, &run->result, err);
     free(argv);
     if (status != STATUS_OK)
@@ -207,12 +207,13 @@ static enum status start_and_wait(struct attempt_run *run, char *outcome, size_t
     subprocess_result_text(&run->result, outcome, size);
     if (run->result.outcome == SUBPROCESS_EXITED && run->result.code == 0)
         (void)snprintf(outcome, size, "ok");
-    report_end(run, log_path, outcome);
+    print_outcome(run, log_path, outcome);
     return STATUS_OK;
 }
 
-/* True when the run ended with exit code 0. */
-static enum status run_one(struct attempt_run *run, struct match_result *result, struct error *err)
+/* Run one mode once; a failed run is counted in *result and is no error. */
+static enum status run_attempt(struct attempt_run *run, struct experiment_run_result *result,
+                               struct error *err)
 {
     char name[64];
     char outcome[96] = "";
@@ -224,7 +225,7 @@ static enum status run_one(struct attempt_run *run, struct match_result *result,
         status = file_make_folder(run->folder, err);
     if (status != STATUS_OK)
         return status;
-    write_words(run);
+    build_command(run);
     if (run->words.failed || !strbuf_ok(&run->command))
         return error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
     status = write_attempt(run, "", err);
@@ -244,7 +245,7 @@ static enum status run_one(struct attempt_run *run, struct match_result *result,
     return STATUS_OK;
 }
 
-/* Records of an earlier match must not be mixed into this one. */
+/* Refuse a folder that holds runs: earlier runs must not be mixed with these. */
 static enum status check_out(const char *out, struct error *err)
 {
     char runs[4096];
@@ -287,9 +288,9 @@ static enum status check_programs(const char *folder, struct error *err)
     return STATUS_OK;
 }
 
-static enum status run_blocks(const struct match_request *request, size_t first, size_t count,
-                              struct progress *progress, struct match_result *result,
-                              struct error *err)
+static enum status run_blocks(const struct experiment_run_request *request, size_t first,
+                              size_t count, struct progress *progress,
+                              struct experiment_run_result *result, struct error *err)
 {
     const struct experiment *e = request->experiment;
     enum status status = STATUS_OK;
@@ -310,15 +311,16 @@ static enum status run_blocks(const struct match_request *request, size_t first,
         status = stop_requested()
                      ? error_set(err, STATUS_CANCELLED, "%s: no further run is started",
                                  strsignal(stop_requested()))
-                     : run_one(&run, result, err);
+                     : run_attempt(&run, result, err);
         text_list_release(&run.words);
         strbuf_release(&run.command);
     }
     return status;
 }
 
-enum status match_run(const struct match_request *request, size_t first, size_t count,
-                      struct match_result *result, struct error *err)
+enum status experiment_run_blocks(const struct experiment_run_request *request, size_t first,
+                                  size_t count, struct experiment_run_result *result,
+                                  struct error *err)
 {
     struct progress progress;
     enum status status = check_programs(request->programs, err);

@@ -1,0 +1,30 @@
+/*
+ * experiment_run: runs every mode of an experiment, block by block, each run as a separate job.
+ */
+#ifndef SPARRING_EXPERIMENTS_COMPARE_EXPERIMENT_RUN_H
+#define SPARRING_EXPERIMENTS_COMPARE_EXPERIMENT_RUN_H
+
+#include "experiments/compare/experiment.h"
+
+#include <stddef.h>
+
+struct experiment_run_request {
+    const struct experiment *experiment;
+    const char *programs; /* folder of sparring and sparring-worker */
+    const char *out;      /* runs go to OUT/runs/MODE-REPEAT */
+};
+
+struct experiment_run_result {
+    size_t started, failed;
+};
+
+/* Run `count` blocks from number `first` on; a failed run is printed with the end of its log and
+ * counted, and the next run starts.  STATUS_CANCELLED after a stop signal (the current run was
+ * stopped), STATUS_EXISTS when OUT/runs holds runs before the first block.  The first call
+ * (`first` 0) also writes the design.  Adds to *result.  Blocks for as long as the runs take, each
+ * at most its deadline. */
+enum status experiment_run_blocks(const struct experiment_run_request *request, size_t first,
+                                  size_t count, struct experiment_run_result *result,
+                                  struct error *err);
+
+#endif

@@ -1,0 +1,330 @@
+/*
+ * ps_fixture, part 2: when a fault is injected, and how long its detection and recovery took.
+ * Points in time are byte counts of a proxy.
+ */
+#include "common/base/clock.h"
+#include "tests/integration/ps_fixture.h"
+#include "tests/support/support.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------------------ points in time */
+
+/* Bytes of `rounds` rounds on a link in one direction. */
+static uint64_t rounds_bytes(const struct ps_fixture *r, unsigned rank, enum fault_way way,
+                             double rounds)
+{
+    uint64_t bytes = PS_FIXTURE_ROUND_BYTES;
+
+    if (rank == PS_FIXTURE_REPLICA_LINK && way == FAULT_DOWN)
+        bytes = PS_FIXTURE_ACKS_BYTES;
+    else if (rank != PS_FIXTURE_REPLICA_LINK && r->by_reference)
+        bytes = PS_FIXTURE_REFERENCES_BYTES;
+    return (uint64_t)(rounds * (double)bytes / r->servers);
+}
+
+/* References are few bytes: the bytes before the first round must be counted. */
+static uint64_t wait_position(const struct ps_fixture *r, unsigned rank, enum fault_way way,
+                              double rounds)
+{
+    uint64_t bytes = rounds_bytes(r, rank, way, rounds);
+
+    if (rank != PS_FIXTURE_REPLICA_LINK && r->by_reference)
+        bytes += way == FAULT_UP ? PS_FIXTURE_JOIN_UP_BYTES : PS_FIXTURE_JOIN_DOWN_BYTES;
+    return bytes;
+}
+
+/* The rank of a worker that has ended with a failure, or of the last one if all have ended;
+ * otherwise PS_FIXTURE_NO_RANK.  *ret_code: exit code as a shell reports it. */
+static unsigned find_ended(const struct ps_fixture *r, int *ret_code)
+{
+    unsigned ended = PS_FIXTURE_NO_RANK;
+    bool all = true;
+
+    for (unsigned rank = 0; rank < r->ranks; rank++) {
+        siginfo_t info = {0};
+
+        if (!r->worker_runs[rank])
+            continue;
+        (void)waitid(P_PID, (id_t)r->worker_process[rank].pid, &info, WEXITED | WNOHANG | WNOWAIT);
+        *ret_code = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
+        if (info.si_pid != 0 && *ret_code != 0)
+            return rank;
+        all = all && info.si_pid != 0;
+        ended = rank;
+    }
+    return all ? ended : PS_FIXTURE_NO_RANK;
+}
+
+static void await_condition(struct ps_fixture *r,
+                            bool (*is_there)(struct ps_fixture *r, const void *user),
+                            const void *user, const char *what)
+{
+    int64_t deadline_ns = clock_deadline_ns(PS_FIXTURE_WAIT_MS);
+
+    for (; !is_there(r, user); (void)poll(NULL, 0, 1)) {
+        int code = 0;
+        unsigned ended = find_ended(r, &code);
+
+        if (is_there(r, user))
+            return;
+        if (ended != PS_FIXTURE_NO_RANK)
+            ck_abort_msg("%s: rank %u has ended with %d:\n%s", what, ended, code,
+                         process_output(&r->worker_process[ended]));
+        ck_assert_msg(clock_now_ns() <= deadline_ns, "%s within %d ms; rank 0:\n%s", what,
+                      PS_FIXTURE_WAIT_MS, process_output(&r->worker_process[0]));
+    }
+}
+
+struct link_position {
+    unsigned rank, server;
+    enum fault_way way;
+    uint64_t bytes;
+};
+
+static bool have_bytes_passed(struct ps_fixture *r, const void *user)
+{
+    const struct link_position *p = user;
+
+    return fault_proxy_bytes(r->links[p->rank][p->server].proxy, p->way) >= p->bytes;
+}
+
+void ps_fixture_await_bytes(struct ps_fixture *r, unsigned rank, unsigned server,
+                            enum fault_way way, double rounds)
+{
+    struct link_position link_position = {rank, server, way, wait_position(r, rank, way, rounds)};
+
+    await_condition(r, have_bytes_passed, &link_position, "the bytes to wait for do not come");
+}
+
+static void freeze(void *user)
+{
+    struct ps_fixture_link *l = user;
+
+    fault_proxy_hold(l->proxy, FAULT_UP, true);
+    fault_proxy_hold(l->proxy, FAULT_DOWN, true);
+    atomic_store(&l->is_frozen, true);
+}
+
+void ps_fixture_freeze_at(struct ps_fixture *r, unsigned rank, unsigned server, enum fault_way way,
+                          double rounds)
+{
+    struct ps_fixture_link *l = &r->links[rank][server];
+
+    atomic_store(&l->is_frozen, false);
+    fault_proxy_at(l->proxy, way, wait_position(r, rank, way, rounds), freeze, l);
+}
+
+static bool is_frozen(struct ps_fixture *r, const void *user)
+{
+    const struct link_position *p = user;
+
+    return atomic_load(&r->links[p->rank][p->server].is_frozen);
+}
+
+void ps_fixture_await_freeze(struct ps_fixture *r, unsigned rank, unsigned server)
+{
+    struct link_position link_position = {.rank = rank, .server = server};
+
+    await_condition(r, is_frozen, &link_position, "the bytes to freeze at do not come");
+}
+
+void ps_fixture_release(struct ps_fixture *r, unsigned rank, unsigned server)
+{
+    fault_proxy_hold(r->links[rank][server].proxy, FAULT_UP, false);
+    fault_proxy_hold(r->links[rank][server].proxy, FAULT_DOWN, false);
+}
+
+/* Wait until a snapshot begins, which is a file with a temporary name; write its path to `name`. */
+static void await_snapshot(int inotify, const char *folder, char *name, size_t size)
+{
+    struct pollfd watch = {.fd = inotify, .events = POLLIN};
+
+    for (name[0] = '\0'; name[0] == '\0';) {
+        char events[4096];
+        ssize_t length;
+
+        ck_assert_msg(poll(&watch, 1, PS_FIXTURE_WAIT_MS) > 0, "no snapshot begins in %s", folder);
+        length = read(inotify, events, sizeof(events));
+        for (ssize_t at = 0; at < length;) {
+            const struct inotify_event *e = (const void *)(events + at);
+
+            if (e->len > 0 && strstr(e->name, "snapshot") && strstr(e->name, ".tmp-"))
+                (void)snprintf(name, size, "%s/%s", folder, e->name);
+            at += (ssize_t)(sizeof(*e) + e->len);
+        }
+    }
+}
+
+void ps_fixture_stop_in_snapshot(struct ps_fixture *r, unsigned server)
+{
+    char folder[800], name[1200];
+    int inotify = inotify_init1(IN_CLOEXEC);
+
+    fault_proxy_throttle(r->links[1][0].proxy,
+                         1 << 20); /* so that the snapshot is not over at once */
+    ps_fixture_start_workers(r);
+    ps_fixture_await_bytes(r, 1, 0, FAULT_DOWN, 2);
+    (void)snprintf(folder, sizeof(folder), "%s/default.%u", ps_fixture_state_dir(r, server),
+                   server % r->servers);
+    ck_assert_int_ge(inotify_add_watch(inotify, folder, IN_CREATE), 0);
+    for (;;) {
+        await_snapshot(inotify, folder, name, sizeof(name));
+        ps_fixture_signal_server(r, server, SIGSTOP);
+        if (access(name, F_OK) == 0)
+            break;
+        ps_fixture_signal_server(r, server, SIGCONT); /* the snapshot had ended: try the next one */
+    }
+    (void)close(inotify);
+    fault_proxy_throttle(r->links[1][0].proxy, 0);
+}
+
+static void note_recovery(void *user)
+{
+    atomic_store((atomic_int_fast64_t *)user, clock_now_ns());
+}
+
+static void reset_first_connections(struct ps_fixture *r)
+{
+    for (unsigned rank = 0; rank < r->ranks; rank++) {
+        r->worker_is_new[rank] = false;
+        for (unsigned k = 0; k < r->servers; k++)
+            fault_proxy_expect(r->links[rank][k].proxy);
+    }
+    for (unsigned k = 0; r->replicas && k < r->servers; k++)
+        fault_proxy_expect(r->links[PS_FIXTURE_REPLICA_LINK][k].proxy);
+}
+
+static FILE *open_records(const struct ps_fixture *r, unsigned server)
+{
+    char path[700];
+
+    (void)snprintf(path, sizeof(path), "%s/server%u.jsonl", r->run_dir, server);
+    return fopen(path, "re");
+}
+
+/* Bytes that a rank receives in two more rounds.  References are so few bytes that a replacement of
+ * a connection would exceed them: its bytes are added. */
+static uint64_t two_rounds(const struct ps_fixture *r)
+{
+    return rounds_bytes(r, 0, FAULT_DOWN, 2) + (r->by_reference ? PS_FIXTURE_REJOIN_BYTES : 0);
+}
+
+void ps_fixture_mark_fault(struct ps_fixture *r, unsigned rank)
+{
+    struct fault_proxy *proxy = r->links[rank][0].proxy;
+
+    atomic_store(&r->recovered_ns, 0);
+    r->detect_ms = r->last_ms = 0;
+    reset_first_connections(r);
+    for (unsigned k = 0; k < r->servers; k++) {
+        FILE *file = open_records(r, k);
+
+        r->records_bytes_before[k] = file && fseek(file, 0, SEEK_END) == 0 ? ftell(file) : 0;
+        if (file)
+            (void)fclose(file);
+    }
+    r->fault_ns = clock_now_ns();
+    fault_proxy_at(proxy, FAULT_DOWN, fault_proxy_bytes(proxy, FAULT_DOWN) + two_rounds(r),
+                   note_recovery, &r->recovered_ns);
+    if (!r->replicas)
+        return;
+    proxy = r->links[PS_FIXTURE_REPLICA_LINK][0]
+                .proxy; /* the replica may serve the ranks from here on */
+    fault_proxy_at(proxy, FAULT_DOWN,
+                   fault_proxy_bytes(proxy, FAULT_DOWN) + r->ranks * two_rounds(r), note_recovery,
+                   &r->recovered_ns);
+}
+
+static bool is_recovered(struct ps_fixture *r, const void *user)
+{
+    (void)user;
+    return atomic_load(&r->recovered_ns) != 0;
+}
+
+void ps_fixture_await_recovery(struct ps_fixture *r)
+{
+    await_condition(r, is_recovered, NULL, "rounds do not go on");
+}
+
+/* ------------------------------------------------------------------ report */
+
+static void format_ms(char *text, size_t size, double ms)
+{
+    (void)snprintf(text, size, ms > 0 ? "%.1f" : "null", ms);
+}
+
+/* When a process that ran before the fault first connected again; 0: none has. */
+static double first_connection_ms(const struct ps_fixture *r)
+{
+    int64_t first_ns = 0;
+
+    for (unsigned rank = 0; rank <= r->ranks; rank++)
+        for (unsigned k = 0; k < r->servers; k++) {
+            struct fault_proxy *proxy =
+                r->links[rank < r->ranks ? rank : PS_FIXTURE_REPLICA_LINK][k].proxy;
+            int64_t called_ns = proxy && !(rank < r->ranks && r->worker_is_new[rank])
+                                    ? fault_proxy_called_ns(proxy)
+                                    : 0;
+
+            if (called_ns > 0 && (first_ns == 0 || called_ns < first_ns))
+                first_ns = called_ns;
+        }
+    return first_ns > 0 ? (double)(first_ns - r->fault_ns) * 1e-6 : 0;
+}
+
+/* Largest detect_ms of the servers' new records; 0: none. */
+static double recorded_detect_ms(const struct ps_fixture *r)
+{
+    static const char name[] = "\"detect_ms\":";
+    double most_ms = 0;
+
+    for (unsigned k = 0; k < r->servers; k++) {
+        FILE *file = open_records(r, k);
+        char line[4096];
+
+        if (!file)
+            continue;
+        (void)fseek(file, r->records_bytes_before[k], SEEK_SET);
+        while (fgets(line, sizeof(line), file)) {
+            const char *at = strstr(line, name);
+            double ms = at ? strtod(at + strlen(name), NULL) : 0;
+
+            most_ms = ms > most_ms ? ms : most_ms;
+        }
+        (void)fclose(file);
+    }
+    return most_ms;
+}
+
+void ps_fixture_report_fault(const struct ps_fixture *r, const char *fault)
+{
+    const char *path = getenv("SPARRING_FAULT_LOG");
+    FILE *log = path ? fopen(path, "ae") : NULL;
+    int64_t recovered_ns = atomic_load(&r->recovered_ns);
+    char detect[32], recover[32], line[400];
+
+    double detect_ms = r->detect_ms > 0 ? r->detect_ms : first_connection_ms(r);
+
+    format_ms(detect, sizeof(detect), detect_ms > 0 ? detect_ms : recorded_detect_ms(r));
+    format_ms(recover, sizeof(recover),
+              recovered_ns > 0 && r->detect_ms == 0 ? (double)(recovered_ns - r->fault_ns) * 1e-6
+                                                    : 0);
+    (void)snprintf(line, sizeof(line),
+                   "{\"seed\":%ju,\"fault\":\"%s\",\"ranks\":%u,\"servers\":%u,"
+                   "\"detect_ms\":%s,\"recover_ms\":%s}\n",
+                   (uintmax_t)r->seed, fault, r->ranks, r->servers, detect, recover);
+    (void)fputs(line, stdout);
+    (void)fflush(stdout);
+    if (log) {
+        (void)fputs(line, log);
+        (void)fclose(log);
+    }
+}
