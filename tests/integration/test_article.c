@@ -1,6 +1,7 @@
 /*
- * The article's example as the README prints it: linear:10-5-2, SGD at 0.001, batch 32, 10 epochs,
- * two ranks; through sparring launch, through two workers started by hand and through mpirun.
+ * The article's example as docs/allreduce.md prints it: linear:10-5-2, SGD at 0.001, batch 32, 10
+ * epochs, two ranks; through sparring launch, through two workers started by hand and through
+ * mpirun.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"

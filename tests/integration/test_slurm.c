@@ -1,5 +1,5 @@
 /*
- * Slurm: jobs through srun on three nodes, as in the README; and jobs in which a rank fails or
+ * Slurm: jobs through srun on three nodes, as in docs/cluster.md; and jobs in which a rank fails or
  * which are cancelled.  Runs inside tests/support/slurm_cluster, so that every visible process is
  * the cluster's.
  */
