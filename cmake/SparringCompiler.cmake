@@ -94,10 +94,10 @@ endfunction()
 
 # sparring_library(NAME SOURCES... [LINK targets...] [PUBLIC headers...]): one folder as a static library with the
 # warnings on.  PUBLIC: the headers that other folders may include (tests/support/structure); none named: all but
-# *_internal.h.  It links only libraries that were defined before it, so no two depend on each other.  The target `rooms` links each
+# *_internal.h.  It links only libraries that were defined before it, so no two depend on each other.  The target `isolated` links each
 # one as a shared library with what it declares and nothing else: static libraries hide a missing declaration.
-add_custom_target(rooms)
-file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/room.c CONTENT "typedef int room;\n")
+add_custom_target(isolated)
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/isolated.c CONTENT "typedef int isolated;\n")
 function(sparring_library name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK;PUBLIC")
     foreach(library ${arg_LINK})
@@ -107,11 +107,11 @@ function(sparring_library name)
     endforeach()
     add_library(${name} STATIC ${arg_SOURCES})
     target_link_libraries(${name} PRIVATE sparring_warnings PUBLIC sparring_base_flags ${arg_LINK})
-    add_library(${name}_room SHARED EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/room.c)
-    target_link_libraries(${name}_room PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,${name}>")
-    target_link_options(${name}_room PRIVATE -Wl,-z,defs)
-    set_target_properties(${name}_room PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/rooms)
-    add_dependencies(rooms ${name}_room)
+    add_library(${name}_isolated SHARED EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/isolated.c)
+    target_link_libraries(${name}_isolated PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,${name}>")
+    target_link_options(${name}_isolated PRIVATE -Wl,-z,defs)
+    set_target_properties(${name}_isolated PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/isolated)
+    add_dependencies(isolated ${name}_isolated)
 endfunction()
 
 # sparring_relocatable(PROGRAM): it finds its libraries in ../lib, wherever that lies, if they are there

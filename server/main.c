@@ -1,9 +1,9 @@
 /*
  * sparring-server: serves until a signal, then drains.  Exit code 0 after an orderly stop.
  *
- * A service manager hears when it is ready, what it does, and that it lives.  The sign of life
- * comes behind a look at the statistics, which takes the service's lock: a service that hangs with
- * its lock held gives none.
+ * Sends readiness, status and watchdog messages to a service manager (systemd).  Each watchdog
+ * message follows a read of the statistics, which takes the service's lock: a server that hangs
+ * with its lock held sends none.
  */
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -19,8 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STATUS_TICK_MS 5000  /* between two looks at what the server does */
-#define STOP_MARGIN_MS 12000 /* to tell the ranks, close their calls and write what is left */
+#define STATUS_TICK_MS 5000  /* between two status messages */
+#define STOP_MARGIN_MS 12000 /* to notify the ranks, close their calls and flush files */
 
 static enum status write_port(const char *path, const struct endpoint *bound, struct error *err)
 {
@@ -42,7 +42,7 @@ static void log_metrics(const struct service_config *config, const struct servic
     log_info("metrics on http://%s/metrics", address);
 }
 
-static void describe(const struct server_stats *s, char *text, size_t size)
+static void format_status(const struct server_stats *s, char *text, size_t size)
 {
     const struct stats_job *j = &s->job;
 
@@ -57,11 +57,11 @@ static void describe(const struct server_stats *s, char *text, size_t size)
                        j->name, j->round, j->joined, j->world_size);
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < ' ')
-            *c = '?'; /* a line end would begin another variable */
+            *c = '?'; /* a newline would start another variable of the message */
 }
 
-/* A sign of life, and what the server does. */
-static void tell_manager(const struct notify *manager, struct service *service)
+/* Send the status, and a watchdog message if the manager requires them. */
+static void notify_status(const struct notify *manager, struct service *service)
 {
     struct server_stats *stats = NULL;
     char text[256] = "out of memory";
@@ -69,13 +69,14 @@ static void tell_manager(const struct notify *manager, struct service *service)
     if (!notify_is_enabled(manager))
         return;
     if (service_stats(service, &stats, NULL) == STATUS_OK)
-        describe(stats, text, sizeof(text));
+        format_status(stats, text, sizeof(text));
     free(stats);
     notify_send(manager, "%sSTATUS=%s", manager->watchdog_ns > 0 ? "WATCHDOG=1\n" : "", text);
 }
 
-/* The rounds of a drain may take as long as a round may; no sign of life comes meanwhile. */
-static void tell_stopping(const struct notify *manager, int64_t timeout_ms)
+/* Extend the manager's deadlines: draining may take as long as a round, without watchdog
+ * messages. */
+static void notify_stopping(const struct notify *manager, int64_t timeout_ms)
 {
     int64_t usec = (timeout_ms + STOP_MARGIN_MS) * 1000;
 
@@ -86,7 +87,7 @@ static void tell_stopping(const struct notify *manager, int64_t timeout_ms)
         notify_send(manager, "WATCHDOG_USEC=%" PRId64, usec);
 }
 
-/* How long to wait for a signal until the manager is told again; -1: for ever. */
+/* Time until the next message to the manager; -1: no limit. */
 static int tick_ms(const struct notify *manager)
 {
     int64_t half_ms = manager->watchdog_ns / 2000000;
@@ -103,13 +104,13 @@ static void wait_for_signal(const struct notify *manager, struct service *servic
     struct pollfd poll_stop = {.fd = stop_fd(), .events = POLLIN};
 
     while (!stop_requested()) {
-        tell_manager(manager, service);
+        notify_status(manager, service);
         if (poll(&poll_stop, 1, tick_ms(manager)) < 0 && errno != EINTR)
             return;
     }
 }
 
-/* The launcher ends servers by a signal when their job is done: only a job under way is news. */
+/* The launcher ends servers by a signal when their job is done: log at info only if a job runs. */
 static void log_stop(struct service *service)
 {
     struct server_stats *stats = NULL;
@@ -122,25 +123,27 @@ static void log_stop(struct service *service)
     free(stats);
 }
 
-/* Until a signal comes, and the service is told to stop. */
-static void serve(const struct service_config *config, struct service *service, const char *address)
+/* Serve until a signal arrives. */
+static void serve_until_signal(const struct service_config *config, struct service *service,
+                               const char *address)
 {
     struct notify manager;
     struct error err = {0};
 
     if (notify_open(&manager, &err) != STATUS_OK)
-        log_warning("the service manager is told nothing: %s", err.text);
+        log_warning("cannot notify the service manager: %s", err.text);
     log_info("serving on %s", address);
     if (config->show_metrics)
         log_metrics(config, service);
     notify_send(&manager, "READY=1\nSTATUS=serving on %s", address);
     wait_for_signal(&manager, service);
     log_stop(service);
-    tell_stopping(&manager, config->timeout_ms);
+    notify_stopping(&manager, config->timeout_ms);
     notify_close(&manager);
 }
 
-static enum status run(const void *parsed, const struct option_result *origins, struct error *err)
+static enum status run_server(const void *parsed, const struct option_result *origins,
+                              struct error *err)
 {
     const struct server_options *options = parsed;
     struct service_config config;
@@ -164,7 +167,7 @@ static enum status run(const void *parsed, const struct option_result *origins, 
     endpoint_format(&bound, address, sizeof(address));
     status = write_port(options->port_file, &bound, err);
     if (status == STATUS_OK)
-        serve(&config, service, address);
+        serve_until_signal(&config, service, address);
     service_close(service);
     return status;
 }
@@ -174,7 +177,7 @@ int main(int argc, char **argv)
     static const struct program program = {
         .set = &server_option_set,
         .options_size = sizeof(struct server_options),
-        .run = run,
+        .run = run_server,
     };
 
     return program_main(&program, argc, argv);

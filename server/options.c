@@ -1,6 +1,8 @@
 /*
- * The server's option table.  What a job wants (model size, optimizer, order of sums) comes with
- * the join of its workers, so nothing of it stands here.
+ * options: the server's option table, and its conversion to struct service_config.
+ *
+ * The settings of a job (model size, optimizer, order of sums) are not options of the server: they
+ * arrive with the joins of its workers.
  */
 #include "server/options.h"
 
@@ -66,7 +68,7 @@ static const struct option_spec service_specs[] = {
      .offset = AT(state_dir),
      .metavar = "DIR",
      .help =
-         "Keep the state of the job here: what a worker was told is in a file before.  A server "
+         "Keep the state of the job here: a reply is in a file before a worker gets it.  A server "
          "that died or was stopped goes on with it when it is started again, and the workers "
          "come back by themselves (--reconnect-ms of theirs).  For one server alone (a replica "
          "keeps its own); without it a job ends with its server."},

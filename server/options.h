@@ -1,5 +1,5 @@
 /*
- * options: what `sparring-server` takes, in one struct.
+ * options: the options of `sparring-server` in one struct, and their table.  Called by main.
  */
 #ifndef SPARRING_SERVER_OPTIONS_H
 #define SPARRING_SERVER_OPTIONS_H
@@ -29,7 +29,8 @@ struct server_options {
 
 extern const struct option_set server_option_set;
 
-/* The service's settings; texts are borrowed from both. */
+/* Convert the options to the service's configuration; its texts are borrowed from o and origins.
+ * STATUS_INVALID as endpoint_parse. */
 enum status server_options_service(const struct server_options *o,
                                    const struct option_result *origins, struct service_config *ret,
                                    struct error *err);

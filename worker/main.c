@@ -1,5 +1,7 @@
 /*
- * sparring-worker: reads who it is and what to do, trains, exits with a code that says how it went.
+ * sparring-worker: one rank of a job.  Reads the options and the launcher's environment, starts the
+ * log, the signal handlers and the monitor of blocking waits, trains, and exits with the code of
+ * the final status.
  */
 #include "common/base/log.h"
 #include "common/base/stop.h"
@@ -15,7 +17,8 @@ static const char *lookup_environment(const char *name)
     return getenv(name);
 }
 
-static enum status run(const void *parsed, const struct option_result *origins, struct error *err)
+static enum status run_worker(const void *parsed, const struct option_result *origins,
+                              struct error *err)
 {
     const struct worker_options *options = parsed;
     struct launch_flags flags = {
@@ -49,7 +52,7 @@ int main(int argc, char **argv)
     static const struct program program = {
         .set = &worker_option_set,
         .options_size = sizeof(struct worker_options),
-        .run = run,
+        .run = run_worker,
     };
 
     return program_main(&program, argc, argv);

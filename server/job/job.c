@@ -1,8 +1,11 @@
 /*
- * The book-keeping of one job.  Rounds need no table: a rank begins round t + 1 only after it has
- * all of round t from every server, so on one server the contributions of two rounds never mix and
- * one set of counters describes the round under way.  Where each push is a step there are no common
- * rounds; there the counters describe what happened since the slowest rank ended its last one.
+ * job: life cycle and counters of one job.
+ *
+ * Rounds need no table: a rank begins round t + 1 only after it has all of round t from every
+ * server, so on one server the contributions of two rounds never mix and one set of counters
+ * describes the round under way.  Where each push is a step there are no common rounds; there the
+ * counters describe what happened since the slowest rank ended its last round.  The caller holds
+ * the table's lock, except for job_open, job_build and job_close.
  */
 #include "server/job/job.h"
 
@@ -126,8 +129,8 @@ void job_run(struct job *j, int64_t now_ns)
     }
 }
 
-/* What the round under way has counted goes into the totals. */
-static void add_round(struct job *j)
+/* Add the counters of the round under way to the totals. */
+static void add_round_to_totals(struct job *j)
 {
     const struct round_record *r = &j->current;
 
@@ -144,8 +147,8 @@ bool job_end(struct job *j, const struct error *failure, int64_t now_ns)
         return false;
     j->state = JOB_OVER;
     j->over_ns = now_ns;
-    if (!job_is_lockstep(j)) /* what came behind the last whole round has been used, too */
-        add_round(j);
+    if (!job_is_lockstep(j)) /* pushes after the last complete round have been applied, too */
+        add_round_to_totals(j);
     if (failure)
         j->failure = *failure;
     return true;
@@ -177,7 +180,7 @@ size_t job_waiting(const struct job *j)
     size_t sum = 0;
 
     if (job_is_lockstep(j))
-        return j->arrived - j->taken;
+        return j->arrived - j->arrived_complete;
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         sum += j->ranks[rank].parked;
     return sum;
@@ -190,7 +193,7 @@ void job_count_initial(struct job *j, size_t bytes)
         j->parked_since_ns = 0;
 }
 
-static void park(struct job_rank *r, int64_t now_ns)
+static void park_reply(struct job_rank *r, int64_t now_ns)
 {
     if (r->parked++ == 0)
         r->parked_since_ns = now_ns;
@@ -210,10 +213,10 @@ void job_count_push(struct job *j, unsigned rank, uint64_t round, size_t bytes, 
     r->round_pushes++;
     j->current.rx_payload_bytes += bytes;
     if (!job_is_lockstep(j))
-        park(r, now_ns);
+        park_reply(r, now_ns);
 }
 
-static void keep_record(struct job *j)
+static void queue_record(struct job *j)
 {
     if (j->records_count == JOB_RECORDS) {
         j->totals.unrecorded++;
@@ -230,40 +233,40 @@ static void end_round(struct job *j, int64_t now_ns)
         j->current.begin_ns = now_ns;
     j->current.end_ns = now_ns;
     j->totals.rounds++;
-    keep_record(j);
-    add_round(j);
+    queue_record(j);
+    add_round_to_totals(j);
     j->arrived = 0;
     j->completed = 0;
-    j->taken = 0;
+    j->arrived_complete = 0;
     j->paused_ns = 0;
 }
 
-void job_count_complete(struct job *j, const struct shard_reply *answer, int64_t now_ns)
+void job_count_complete(struct job *j, const struct shard_reply *reply, int64_t now_ns)
 {
     struct round_record *r = &j->current;
-    unsigned contributions = answer->contributions, joined = j->members.joined;
+    unsigned contributions = reply->contributions, joined = j->members.joined;
     unsigned answered =
-        contributions < joined ? contributions : joined; /* not who was lost since */
+        contributions < joined ? contributions : joined; /* without ranks lost since */
 
     r->tx_payload_bytes +=
-        answer->all_bytes > 0 ? answer->all_bytes : answered * (uint64_t)answer->bytes;
-    r->sum_ns += answer->sum_ns;
-    r->wait_ns += answer->wait_ns;
+        reply->all_bytes > 0 ? reply->all_bytes : answered * (uint64_t)reply->bytes;
+    r->sum_ns += reply->sum_ns;
+    r->wait_ns += reply->wait_ns;
     stats_count_staleness(&j->totals.staleness, 0, contributions); /* all read round - 1 */
-    j->taken += contributions;
+    j->arrived_complete += contributions;
     if (++j->completed < j->shard.length)
         return;
     end_round(j, now_ns);
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
         j->ranks[rank].pushed = 0;
-        j->ranks[rank].fresh = false;
+        j->ranks[rank].is_newcomer = false;
     }
 }
 
 /* ------------------------------------------------------------------ not in lockstep */
 
-/* Rounds that every rank which still pushes has pushed whole. */
-static uint64_t slowest_clock(const struct job *j)
+/* Rounds in which every rank that is not finished has pushed all partitions. */
+static uint64_t find_slowest_clock(const struct job *j)
 {
     uint64_t slowest = UINT64_MAX;
 
@@ -273,50 +276,50 @@ static uint64_t slowest_clock(const struct job *j)
     return slowest;
 }
 
-/* A rank's clock has moved: with it perhaps the slowest one. */
-static void follow_slowest(struct job *j, int64_t now_ns)
+/* A rank's clock has changed: end the rounds that the slowest rank has completed. */
+static void end_rounds_of_slowest(struct job *j, int64_t now_ns)
 {
-    uint64_t slowest = slowest_clock(j);
+    uint64_t slowest = find_slowest_clock(j);
 
     while (slowest != UINT64_MAX && j->totals.rounds < slowest)
         end_round(j, now_ns);
 }
 
-static void count_use(struct job *j, struct job_rank *r, const struct shard_reply *answer)
+static void count_staleness(struct job *j, struct job_rank *r, const struct shard_reply *reply)
 {
-    j->totals.missed += answer->missed;
-    if (!answer->late) {
-        stats_count_staleness(&j->totals.staleness, answer->staleness, 1);
-        stats_count_staleness(&r->staleness, answer->staleness, 1);
+    j->totals.missed += reply->missed;
+    if (!reply->late) {
+        stats_count_staleness(&j->totals.staleness, reply->staleness, 1);
+        stats_count_staleness(&r->staleness, reply->staleness, 1);
         return;
     }
     r->late++;
     j->totals.late++;
-    stats_count_staleness(&j->totals.lateness, answer->staleness, 1);
+    stats_count_staleness(&j->totals.lateness, reply->staleness, 1);
 }
 
-/* The rank has pushed one more round whole. */
+/* The rank has pushed all partitions of a round. */
 static void end_rank_round(struct job *j, struct job_rank *r, int64_t now_ns)
 {
     r->pushed = 0;
     if (!consistency_steps_per_push(&j->terms.consistency))
         return;
     r->clock++;
-    follow_slowest(j, now_ns);
+    end_rounds_of_slowest(j, now_ns);
 }
 
-void job_count_outcome(struct job *j, unsigned rank, const struct shard_reply *answer,
+void job_count_outcome(struct job *j, unsigned rank, const struct shard_reply *reply,
                        int64_t now_ns)
 {
     struct job_rank *r = &j->ranks[rank];
-    bool whole = r->pushed == j->shard.length;
+    bool all_pushed = r->pushed == j->shard.length;
 
-    count_use(j, r, answer);
+    count_staleness(j, r, reply);
     if (consistency_steps_per_push(&j->terms.consistency))
-        j->current.sum_ns += answer->sum_ns;
-    else if (answer->complete)
-        job_count_whole(j, answer, now_ns);
-    if (whole)
+        j->current.sum_ns += reply->sum_ns;
+    else if (reply->complete)
+        job_count_complete_sum(j, reply, now_ns);
+    if (all_pushed)
         end_rank_round(j, r, now_ns);
 }
 
@@ -326,22 +329,22 @@ void job_count_retry(struct job *j, unsigned rank, bool is_push, int64_t now_ns)
 
     j->totals.retries++;
     r->session.retries++;
-    if (!is_push || !r->fresh || r->pushed == j->shard.length)
+    if (!is_push || !r->is_newcomer || r->pushed == j->shard.length)
         return;
-    r->pushed++; /* its part in the rounds that it came into */
+    r->pushed++; /* the rank's earlier session pushed it; the new one counts it as its own */
     if (r->pushed == j->shard.length && !job_is_lockstep(j))
         end_rank_round(j, r, now_ns);
 }
 
-void job_count_whole(struct job *j, const struct shard_reply *answer, int64_t now_ns)
+void job_count_complete_sum(struct job *j, const struct shard_reply *reply, int64_t now_ns)
 {
-    j->current.sum_ns += answer->sum_ns;
-    j->current.wait_ns += answer->wait_ns;
+    j->current.sum_ns += reply->sum_ns;
+    j->current.wait_ns += reply->wait_ns;
     if (++j->completed == j->shard.length)
         end_round(j, now_ns);
 }
 
-void job_count_answer(struct job *j, unsigned rank, size_t bytes, bool is_final)
+void job_count_reply(struct job *j, unsigned rank, size_t bytes, bool is_final)
 {
     if (is_final)
         j->totals.final_tx_payload_bytes += bytes;
@@ -353,7 +356,7 @@ void job_count_answer(struct job *j, unsigned rank, size_t bytes, bool is_final)
 
 void job_count_park(struct job *j, unsigned rank, int64_t now_ns)
 {
-    park(&j->ranks[rank], now_ns);
+    park_reply(&j->ranks[rank], now_ns);
 }
 
 void job_count_unpark(struct job *j, unsigned rank)
@@ -367,14 +370,14 @@ void job_count_finish(struct job *j, unsigned rank, bool wants_final, int64_t no
     struct job_rank *r = &j->ranks[rank];
 
     if (wants_final)
-        park(r, now_ns);
+        park_reply(r, now_ns);
     else
         r->parked = 0;
     if (r->finished)
         return;
     r->finished = true;
     if (consistency_steps_per_push(&j->terms.consistency))
-        follow_slowest(j, now_ns);
+        end_rounds_of_slowest(j, now_ns);
 }
 
 bool job_next_record(struct job *j, struct round_record *ret)

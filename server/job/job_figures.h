@@ -1,6 +1,6 @@
 /*
- * job_figures: what the rooms above have counted for a job, as plain data, so that statistics and
- * records need to know none of them.  Each room fills its part.
+ * job_figures: the counters of persistence and replication for a job, as plain data, so that
+ * statistics and records need not include them.  Each fills its part (job_hooks.count).
  */
 #ifndef SPARRING_SERVER_JOB_JOB_FIGURES_H
 #define SPARRING_SERVER_JOB_JOB_FIGURES_H
@@ -12,12 +12,12 @@
 
 /* What persistence has written in this process; METRICS.md defines the figures. */
 struct job_log_figures {
-    bool is_kept; /* the job outlives its server */
+    bool is_kept; /* the job is persisted: it outlives its server */
     uint64_t journal_records, journal_bytes;
     int64_t journal_ns;
     uint64_t snapshots, snapshot_bytes, snapshots_failed;
     int64_t snapshot_ns; /* of those that did not fail */
-    bool restored;       /* it goes on with what an earlier process has written */
+    bool restored;       /* it continues from files of an earlier process */
 };
 
 /* What a primary has sent to its replica. */
@@ -26,11 +26,11 @@ struct replica_stream_figures {
     enum succession_role role;
     uint64_t records, bytes;
     uint64_t acknowledged_records, acknowledged_bytes;
-    uint64_t held;      /* replies that waited */
+    uint64_t held;      /* replies that waited for an acknowledgement */
     int64_t held_ns;    /* summed over them */
-    int64_t lost_ns;    /* clock_now_ns when the replica was given up; 0: it was not */
-    int64_t detect_ns;  /* from its last sign of life to that */
-    int64_t recover_ns; /* from there to going on alone; 0: not yet */
+    int64_t lost_ns;    /* clock_now_ns when the replica was declared lost; 0: it was not */
+    int64_t detect_ns;  /* from its last sign of life to lost_ns */
+    int64_t recover_ns; /* from lost_ns to continuing alone; 0: not yet */
 };
 
 /* What a replica has applied. */

@@ -1,6 +1,9 @@
 /*
- * A job's book-keeping of slots that change hands: counters, epochs, incidents, and the pause in
- * the watch over the others.  rank_recovery.c decides, this notes.
+ * job_ranks: records changes of ranks in a running job: counters, epochs, incidents, and the pause
+ * of stall detection while a rank is away.
+ *
+ * server/service/rank_recovery.c decides about lost ranks; this file updates the job.  The caller
+ * holds the table's lock.
  */
 #include "server/job/job.h"
 
@@ -15,7 +18,7 @@ static bool is_awaited(const struct job *j, unsigned rank)
            (state == RANK_AWAY || state == RANK_LOST);
 }
 
-void job_resume_watch(struct job *j, int64_t now_ns)
+void job_update_pause(struct job *j, int64_t now_ns)
 {
     bool away = false;
     int64_t pause_ns;
@@ -56,9 +59,9 @@ int64_t job_waiting_ms(const struct job *j, int64_t timeout_ms, int64_t now_ns, 
     return longest_ms;
 }
 
-void job_lose(struct job *j, unsigned rank)
+void job_remove_rank(struct job *j, unsigned rank)
 {
-    membership_lose(&j->members, rank);
+    membership_remove(&j->members, rank);
     j->epoch++;
 }
 
@@ -68,7 +71,7 @@ void job_vacate(struct job *j, unsigned rank, int64_t now_ns)
 
     r->session.state = RANK_VACANT;
     r->parked = 0;
-    job_resume_watch(j, now_ns);
+    job_update_pause(j, now_ns);
     if (!r->finished)
         job_count_finish(j, rank, false, now_ns);
 }
@@ -80,18 +83,18 @@ void job_occupy(struct job *j, unsigned rank, const struct job_newcomer *by, uin
     bool replaces = r->session.state == RANK_LOST;
 
     if (replaces)
-        job_note_incident(j, rank, INCIDENT_REPLACED, now_ns);
+        job_add_incident(j, rank, INCIDENT_REPLACED, now_ns);
     rank_session_hold(&r->session, by->session, by->lanes, now_ns);
-    membership_return(&j->members, rank, by->peer);
+    membership_rejoin(&j->members, rank, by->peer);
     j->epoch++;
     j->totals.taken++;
-    job_resume_watch(j, now_ns);
+    job_update_pause(j, now_ns);
     r->heard_ns = now_ns;
     r->parked = 0;
     r->finished = false;
-    r->fresh = !replaces;
+    r->is_newcomer = !replaces;
     if (replaces)
-        return; /* it goes on where the other one was */
+        return; /* it continues with the counters of the lost session */
     r->pushed = 0;
     r->clock = clock;
     r->round = clock;
@@ -100,7 +103,7 @@ void job_occupy(struct job *j, unsigned rank, const struct job_newcomer *by, uin
 
 /* ------------------------------------------------------------------ incidents */
 
-void job_note_incident(struct job *j, unsigned rank, enum incident_end end, int64_t now_ns)
+void job_add_incident(struct job *j, unsigned rank, enum incident_end end, int64_t now_ns)
 {
     const struct rank_session *session = &j->ranks[rank].session;
     struct incident *i;
@@ -132,11 +135,11 @@ bool job_next_incident(struct job *j, struct incident *ret)
     return true;
 }
 
-size_t job_take_calls(const struct job *j, unsigned rank, struct rpc_call **ret)
+size_t job_ref_calls(const struct job *j, unsigned rank, struct rpc_call **ret)
 {
     const struct job_rank *r = &j->ranks[rank];
     struct rpc_call *joins[] = {r->join, r->pending_join_reply};
-    size_t count = rank_session_take_calls(&r->session, ret);
+    size_t count = rank_session_ref_calls(&r->session, ret);
 
     for (size_t i = 0; i < sizeof(joins) / sizeof(joins[0]); i++)
         if (joins[i]) {

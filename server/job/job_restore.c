@@ -1,6 +1,8 @@
 /*
- * A job that comes to this process while it runs: from another server's records, or from the disk.
- * Its ranks are all away, and may come back; its books follow from the shard.
+ * job_restore: continues a job that runs already, from a primary's mutations or from the disk.
+ *
+ * All its ranks are AWAY and may reconnect; its counters are derived from the shard.  The caller
+ * holds the table's lock and no other thread uses the shard yet.
  */
 #include "server/job/job.h"
 
@@ -21,23 +23,24 @@ enum status job_join_all(struct job *j, const struct join_request *terms, const 
     return status;
 }
 
-/* Where one partition stands. */
-struct standing {
+/* Progress of one partition. */
+struct part_progress {
     uint64_t steps;
     bool initialised;
 };
 
-static struct standing look(struct shard_part *part)
+static struct part_progress read_progress(struct shard_part *part)
 {
-    struct standing s;
+    struct part_progress s;
 
     (void)pthread_mutex_lock(&part->lock);
-    s = (struct standing){.steps = part->policy.steps, .initialised = part->policy.initialised};
+    s = (struct part_progress){.steps = part->policy.steps,
+                               .initialised = part->policy.initialised};
     (void)pthread_mutex_unlock(&part->lock);
     return s;
 }
 
-/* Contributions of the rank to the round behind the job's last one. */
+/* Partitions in which the rank has contributed to the round after the job's last one. */
 static size_t count_pushed(struct job *j, unsigned rank)
 {
     size_t pushed = 0;
@@ -59,7 +62,7 @@ static void restore_rounds(struct job *j)
     j->values_set = 0;
     j->completed = 0;
     for (size_t i = 0; i < j->shard.length; i++) {
-        struct standing s = look(&j->shard.parts[i]);
+        struct part_progress s = read_progress(&j->shard.parts[i]);
 
         j->values_set += s.initialised;
         least = s.steps < least ? s.steps : least;
@@ -74,7 +77,7 @@ static void restore_rounds(struct job *j)
         }
     } else {
         for (size_t i = 0; i < j->shard.length; i++)
-            j->completed += look(&j->shard.parts[i]).steps > least;
+            j->completed += read_progress(&j->shard.parts[i]).steps > least;
     }
     j->totals.rounds = j->shard.length > 0 ? least : 0;
 }
@@ -82,7 +85,7 @@ static void restore_rounds(struct job *j)
 void job_restore(struct job *j, int64_t now_ns)
 {
     restore_rounds(j);
-    j->arrived = j->taken = 0;
+    j->arrived = j->arrived_complete = 0;
     j->current = (struct round_record){0};
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
         struct job_rank *r = &j->ranks[rank];
@@ -93,20 +96,20 @@ void job_restore(struct job *j, int64_t now_ns)
         j->arrived += r->pushed;
     }
     if (job_is_lockstep(j))
-        j->taken = j->arrived; /* whoever has pushed to a partition has the whole step */
+        j->arrived_complete = j->arrived; /* a restored contribution is part of a complete step */
     if (j->arrived > 0)
         j->current.begin_ns = now_ns;
 }
 
-void job_send_away(struct job *j, const char *how, int64_t until_ns, int64_t now_ns)
+void job_mark_away(struct job *j, const char *how, int64_t until_ns, int64_t now_ns)
 {
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
         struct rank_session *session = &j->ranks[rank].session;
 
         if (session->state == RANK_HELD)
-            rank_session_send_away(session, how, until_ns, now_ns);
+            rank_session_mark_away(session, how, until_ns, now_ns);
         else
             session->until_ns = until_ns;
     }
-    job_resume_watch(j, now_ns);
+    job_update_pause(j, now_ns);
 }

@@ -1,9 +1,9 @@
 /*
- * Who waits for whom, and since when: the verdicts on ranks that keep the others waiting.  Pure
- * looks at a job; the supervisor asks, with the lock held.
+ * job_stall: detects ranks that make the others wait for too long.
  *
- * While a rank is away or a replacement is awaited, that has a deadline of its own, and nobody else
- * is called silent: the others may well be waiting themselves, here or on another server.
+ * Reads the job only; the supervisor calls it with the table's lock held.  While a rank is away or
+ * its replacement is awaited no stall is reported: that wait has its own deadline, and the other
+ * ranks may be silent because they wait for it, here or on another server.
  */
 #include "server/job/job.h"
 
@@ -11,15 +11,15 @@
 
 #include <inttypes.h>
 
-/* What job_has_stalled asks of each rank. */
+/* The condition that job_has_stalled checks for each rank. */
 struct silence {
     const struct job *job;
-    int64_t before_ns; /* heard last at or before this moment: silent */
-    bool waiting;      /* somebody waits since then */
+    int64_t before_ns; /* a rank last heard at or before this time is silent */
+    bool waiting;      /* a reply has been pending since then */
 };
 
-/* Is it this rank that those who wait are waiting for? */
-static bool holds_up(const struct job *j, unsigned rank)
+/* Do the pending replies wait for this rank? */
+static bool is_waited_for(const struct job *j, unsigned rank)
 {
     const struct job_rank *r = &j->ranks[rank];
     bool lockstep = job_is_lockstep(j);
@@ -36,10 +36,10 @@ static bool is_missing(const void *user, unsigned rank)
 
     if (r->heard_ns > s->before_ns || s->job->members.members[rank].state == MEMBER_LEFT)
         return false;
-    return r->session.opened == 0 || (s->waiting && holds_up(s->job, rank));
+    return r->session.opened == 0 || (s->waiting && is_waited_for(s->job, rank));
 }
 
-/* Since when somebody waits for others; 0: nobody does. */
+/* The time of the oldest pending reply; 0: none. */
 static int64_t waits_since_ns(const struct job *j)
 {
     int64_t since_ns = 0;
@@ -65,7 +65,7 @@ bool job_has_stalled(const struct job *j, int64_t now_ns, int64_t timeout_ms, st
     if (j->state != JOB_RUNNING || j->paused_since_ns != 0)
         return false;
     silence.waiting = since_ns != 0 && since_ns + j->paused_ns <= silence.before_ns;
-    missing = membership_list(&j->members, is_missing, &silence, &ranks);
+    missing = membership_format_ranks(&j->members, is_missing, &silence, &ranks);
     if (missing > 0)
         (void)error_set(err, STATUS_TIMEOUT,
                         "waited in round %" PRIu64 " for rank%s %s: nothing came for %.1f s",
@@ -84,7 +84,7 @@ bool job_join_expired(const struct job *j, int64_t now_ns, struct error *err)
         expired = expired || (j->ranks[rank].join && j->ranks[rank].join_deadline_ns <= now_ns);
     if (!expired)
         return false;
-    membership_list_missing(&j->members, &missing);
+    membership_format_missing(&j->members, &missing);
     (void)error_set(err, STATUS_TIMEOUT, "the join of job '%s' waited in vain for %s",
                     j->members.job, missing.text);
     strbuf_release(&missing);

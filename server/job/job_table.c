@@ -1,5 +1,8 @@
 /*
- * How jobs end, and what is left of them.
+ * job_table: ends jobs, keeps those that are over until they can be freed, and sums their counters.
+ *
+ * A job ends in two steps: job_table_begin_end changes it under the lock; job_table_finish_end
+ * calls the hooks and ends the ranks' calls without the lock, because both may block or call back.
  */
 #include "server/job/job_table.h"
 
@@ -33,8 +36,8 @@ void job_table_drain(struct job_table *t)
     (void)pthread_mutex_unlock(&t->lock);
 }
 
-/* Out of service, to the end of the list of those that are over.  Lock held. */
-static void retire(struct job_table *t, struct job *j)
+/* Append the job to the list of jobs that are over.  Lock held. */
+static void move_to_over(struct job_table *t, struct job *j)
 {
     struct job **link = &t->over;
 
@@ -51,13 +54,13 @@ bool job_table_begin_end(struct job_table *t, struct job *j, const struct error 
     bool first = job_end(j, failure, clock_now_ns());
 
     if (first) {
-        j->users++; /* ours: the supervisor must not free it yet */
+        j->users++; /* until job_table_finish_end, so that the supervisor does not free it */
         job_table_add_counters(t, j, &t->past);
         t->jobs_ok += failure == NULL;
         t->jobs_failed += failure != NULL;
         memcpy(t->last_job, j->members.job, sizeof(t->last_job));
         t->last_failure = j->failure;
-        retire(t, j);
+        move_to_over(t, j);
     }
     return first;
 }
@@ -74,14 +77,14 @@ void job_table_finish_end(struct job_table *t, struct job *j, const struct error
         size_t count;
 
         (void)pthread_mutex_lock(&t->lock);
-        count = job_take_calls(j, rank, calls);
+        count = job_ref_calls(j, rank, calls);
         (void)pthread_mutex_unlock(&t->lock);
         for (size_t i = 0; i < count; i++) {
             rpc_call_finish(calls[i], failure->status, failure->text);
             rpc_call_unref(calls[i]);
         }
     }
-    job_table_drop(t, j);
+    job_table_unref(t, j);
 }
 
 void job_table_end(struct job_table *t, struct job *j, const struct error *failure)
@@ -95,7 +98,7 @@ void job_table_end(struct job_table *t, struct job *j, const struct error *failu
         job_table_finish_end(t, j, failure);
 }
 
-void job_table_end_deserted(struct job_table *t, struct job *j, const struct error *failure)
+void job_table_end_if_empty(struct job_table *t, struct job *j, const struct error *failure)
 {
     bool first;
 
@@ -115,7 +118,7 @@ void job_table_free(struct job_table *t, struct job *j)
     job_close(j);
 }
 
-void job_table_drop(struct job_table *t, struct job *j)
+void job_table_unref(struct job_table *t, struct job *j)
 {
     (void)pthread_mutex_lock(&t->lock);
     j->users--;
@@ -123,10 +126,10 @@ void job_table_drop(struct job_table *t, struct job *j)
     (void)pthread_mutex_unlock(&t->lock);
 }
 
-enum status job_table_keep_members(struct job_table *t, struct job *j, struct error *err)
+enum status job_table_persist_members(struct job_table *t, struct job *j, struct error *err)
 {
     struct error why = {0};
-    enum status status = t->hooks.keep_members(t->hooks.user, j, err ? err : &why);
+    enum status status = t->hooks.persist_members(t->hooks.user, j, err ? err : &why);
 
     if (status != STATUS_OK && !err)
         log_warning("job '%s': %s", j->members.job, why.text);

@@ -1,6 +1,9 @@
 /*
- * A rank's terms are compared like its manifest: they are put in front of it as fields, so one list
- * names every difference.
+ * membership: checks join requests and compares the ranks.
+ *
+ * A rank's terms are stored as fields in front of its manifest and compared like it, so one list
+ * names every difference.  The manifests of all ranks together have a limit, because they come from
+ * the network.  The caller holds the table's lock.
  */
 #include "server/job/membership.h"
 
@@ -129,7 +132,7 @@ static void add_terms(struct strbuf *text, const struct join_request *r)
                      o->nesterov, o->weight_decay, o->beta1, o->beta2, o->epsilon);
 }
 
-/* Is this request one that the job could take?  Changes nothing. */
+/* May this request join the job?  Changes nothing. */
 static enum status check_join(const struct membership *m, const struct join_request *r,
                               const char *peer, struct error *err)
 {
@@ -162,7 +165,7 @@ enum status membership_join(struct membership *m, const struct join_request *req
     if (status != STATUS_OK)
         return status;
     member = &m->members[request->rank];
-    m->manifest_bytes -= member->manifest.length; /* of a join that was given up */
+    m->manifest_bytes -= member->manifest.length; /* of an earlier join that was cancelled */
     strbuf_reset(&member->manifest);
     add_terms(&member->manifest, request);
     member->terms_bytes = member->manifest.length;
@@ -198,8 +201,8 @@ enum status membership_check_size(const struct membership *m, const struct join_
     return status;
 }
 
-enum status membership_check_again(const struct membership *m, const struct join_request *request,
-                                   struct error *err)
+enum status membership_check_rejoin(const struct membership *m, const struct join_request *request,
+                                    struct error *err)
 {
     struct strbuf text = STRBUF_INIT, report = STRBUF_INIT;
     enum status status = STATUS_OK;
@@ -219,14 +222,14 @@ enum status membership_check_again(const struct membership *m, const struct join
     return status;
 }
 
-void membership_lose(struct membership *m, unsigned rank)
+void membership_remove(struct membership *m, unsigned rank)
 {
     m->members[rank].state = MEMBER_LEFT;
     m->joined--;
     m->left++;
 }
 
-void membership_return(struct membership *m, unsigned rank, const char *peer)
+void membership_rejoin(struct membership *m, unsigned rank, const char *peer)
 {
     struct member *member = &m->members[rank];
 
@@ -283,14 +286,14 @@ enum status membership_check_leave(const struct membership *m, const char *job, 
     return STATUS_OK;
 }
 
-unsigned membership_list(const struct membership *m,
-                         bool (*wanted)(const void *user, unsigned rank), const void *user,
-                         struct strbuf *out)
+unsigned membership_format_ranks(const struct membership *m,
+                                 bool (*selected)(const void *user, unsigned rank),
+                                 const void *user, struct strbuf *out)
 {
     unsigned found = 0;
 
     for (unsigned rank = 0; rank < m->world_size; rank++) {
-        if (!wanted(user, rank))
+        if (!selected(user, rank))
             continue;
         if (found < LISTED_MAX)
             strbuf_addf(out, "%s%u", found ? ", " : "", rank);
@@ -308,10 +311,10 @@ static bool is_absent(const void *user, unsigned rank)
     return m->members[rank].state == MEMBER_ABSENT;
 }
 
-void membership_list_missing(const struct membership *m, struct strbuf *out)
+void membership_format_missing(const struct membership *m, struct strbuf *out)
 {
     struct strbuf ranks = STRBUF_INIT;
-    unsigned missing = membership_list(m, is_absent, m, &ranks);
+    unsigned missing = membership_format_ranks(m, is_absent, m, &ranks);
 
     strbuf_addf(out, "%u of %u ranks: %s %s missing", missing, m->world_size, ranks.text,
                 missing == 1 ? "is" : "are");

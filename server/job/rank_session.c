@@ -1,3 +1,10 @@
+/*
+ * rank_session: state changes and deadlines of a rank's session.
+ *
+ * Each lane has its own last sign of life.  Silence is judged by the lane that has been silent
+ * longest, among those with an Attend call.  The caller holds the table's lock and passes the time,
+ * so that tests need no clock.
+ */
 #include "server/job/rank_session.h"
 
 #include <stdio.h>
@@ -7,7 +14,7 @@ void rank_session_hold(struct rank_session *s, uint64_t session, unsigned lanes,
 {
     s->state = RANK_HELD;
     s->is_new = s->connection == 0 || session != s->id;
-    if (s->is_new) { /* those were another one's */
+    if (s->is_new) { /* the deadline was that of another session */
         s->until_ns = 0;
         s->partial_renewal = false;
     }
@@ -24,9 +31,9 @@ void rank_session_hold(struct rank_session *s, uint64_t session, unsigned lanes,
         s->alive_ns[lane] = now_ns;
 }
 
-/* The lane whose last sign of life is the oldest: of those that are attended, where any is.  Of the
- * others the newest counts, because they may be silent for long. */
-static unsigned find_oldest(const struct rank_session *s)
+/* Of the lanes with an Attend call, the one with the oldest sign of life.  If there is none, the
+ * lane with the newest one: lanes without heartbeats may be silent for long. */
+static unsigned find_silent_lane(const struct rank_session *s)
 {
     unsigned oldest = 0;
     bool found = false;
@@ -45,27 +52,27 @@ static unsigned find_oldest(const struct rank_session *s)
 void rank_session_cut(struct rank_session *s, const char *how, int64_t reconnect_ms, int64_t now_ns)
 {
     int64_t reconnect_ns = s->id == 0 ? 0 : reconnect_ms * 1000000;
-    bool whole = rank_session_is_open(s);
+    bool all_open = rank_session_is_open(s);
     bool useful = s->has_chunks || now_ns - s->held_ns >= reconnect_ns;
 
     s->state = RANK_AWAY;
     s->cut_ns = now_ns;
-    s->silent_ns = now_ns - s->alive_ns[find_oldest(s)];
+    s->silent_ns = now_ns - s->alive_ns[find_silent_lane(s)];
     if (s->until_ns == 0) {
         s->until_ns = now_ns + reconnect_ns;
-    } else if (useful && (whole || !s->partial_renewal)) {
+    } else if (useful && (all_open || !s->partial_renewal)) {
         s->until_ns = now_ns + reconnect_ns;
-        s->partial_renewal = !whole;
+        s->partial_renewal = !all_open;
     }
     (void)snprintf(s->how, sizeof(s->how), "%s", how);
 }
 
-void rank_session_send_away(struct rank_session *s, const char *how, int64_t until_ns,
+void rank_session_mark_away(struct rank_session *s, const char *how, int64_t until_ns,
                             int64_t now_ns)
 {
     rank_session_cut(s, how, 0, now_ns);
     s->until_ns = until_ns;
-    s->partial_renewal = false; /* there was no connection that could have lacked a lane */
+    s->partial_renewal = false; /* there was no connection */
 }
 
 bool rank_session_is_overdue(const struct rank_session *s, int64_t now_ns)
@@ -80,13 +87,13 @@ bool rank_session_is_quiet(const struct rank_session *s)
 
 bool rank_session_has_heartbeat(const struct rank_session *s)
 {
-    return s->heartbeats[find_oldest(s)] != NULL;
+    return s->heartbeats[find_silent_lane(s)] != NULL;
 }
 
 bool rank_session_is_silent(const struct rank_session *s, int64_t timeout_ms, int64_t now_ns,
                             unsigned *ret_lane)
 {
-    unsigned lane = find_oldest(s);
+    unsigned lane = find_silent_lane(s);
 
     if (s->state != RANK_HELD || !s->heartbeats[lane] || timeout_ms <= 0 ||
         now_ns - s->alive_ns[lane] <= timeout_ms * 1000000)
@@ -95,7 +102,7 @@ bool rank_session_is_silent(const struct rank_session *s, int64_t timeout_ms, in
     return true;
 }
 
-void rank_session_forgive(struct rank_session *s, int64_t since_ns, int64_t now_ns)
+void rank_session_exclude_pause(struct rank_session *s, int64_t since_ns, int64_t now_ns)
 {
     for (unsigned lane = 0; lane < WIRE_LANES_MAX; lane++)
         if (s->state == RANK_HELD && s->alive_ns[lane] <= since_ns)
@@ -113,7 +120,7 @@ bool rank_session_is_unopened(const struct rank_session *s, int64_t timeout_ms, 
            now_ns - s->held_ns > timeout_ms * 1000000;
 }
 
-size_t rank_session_take_calls(const struct rank_session *s, struct rpc_call **ret)
+size_t rank_session_ref_calls(const struct rank_session *s, struct rpc_call **ret)
 {
     size_t count = 0;
 

@@ -1,6 +1,9 @@
 /*
- * A connection of a rank breaks: all of its calls are ended, and its session is AWAY.  What becomes
- * of that the service's supervisor decides.
+ * session_cut: marks the session of a broken connection as AWAY and cancels its calls.
+ *
+ * The supervisor of server/service decides what follows: it waits for a reconnect or declares the
+ * rank lost.  Only a job that cannot continue without the rank ends here.  The lock is released
+ * before calls are cancelled.
  */
 #include "server/job/session_cut.h"
 
@@ -8,10 +11,11 @@
 
 #include <inttypes.h>
 
-#define OPEN_MS_LEAST 2000
+#define OPEN_MS_MIN 2000
 
-/* Nothing to come back to, and nothing that goes on: said at once.  Lock held. */
-static bool ends_job(const struct job *j, const struct rank_session *session)
+/* The session cannot reconnect and the job cannot continue without it: end it at once.  Lock
+ * held. */
+static bool must_end_job(const struct job *j, const struct rank_session *session)
 {
     return j->terms.on_loss == WORKER_LOSS_FAIL && (session->id == 0 || j->terms.reconnect_ms == 0);
 }
@@ -23,9 +27,9 @@ size_t session_cut_locked(struct job_table *t, struct job *j, unsigned rank, con
 
     rank_session_cut(session, how, j->terms.reconnect_ms, clock_now_ns());
     j->totals.cut++;
-    job_resume_watch(j, session->cut_ns);
+    job_update_pause(j, session->cut_ns);
     (void)pthread_cond_broadcast(&t->changed);
-    return rank_session_take_calls(session, ret_calls);
+    return rank_session_ref_calls(session, ret_calls);
 }
 
 void session_end_calls(struct rpc_call **calls, size_t count)
@@ -48,7 +52,7 @@ void session_cut(struct job_table *t, struct job *j, unsigned rank, uint64_t con
     (void)pthread_mutex_lock(&t->lock);
     cut = j->state == JOB_RUNNING && j->members.members[rank].state != MEMBER_LEFT &&
           session->connection == connection && session->state == RANK_HELD;
-    if (cut && ends_job(j, session))
+    if (cut && must_end_job(j, session))
         (void)error_set(&err, STATUS_PEER_LOST, WIRE_RANK_LOST "%s in round %" PRIu64 ")", rank,
                         how, job_round(j));
     else if (cut)
@@ -61,5 +65,5 @@ void session_cut(struct job_table *t, struct job *j, unsigned rank, uint64_t con
 
 int64_t session_open_ms(const struct job *j)
 {
-    return j->terms.reconnect_ms > OPEN_MS_LEAST ? j->terms.reconnect_ms : OPEN_MS_LEAST;
+    return j->terms.reconnect_ms > OPEN_MS_MIN ? j->terms.reconnect_ms : OPEN_MS_MIN;
 }

@@ -1,24 +1,26 @@
 /*
- * session_cut: a connection of a rank breaks.
+ * session_cut: ends a rank's connection: its calls are cancelled and the session is AWAY.  Needs
+ * job_table.  Called by service when a call breaks, is silent, or a new connection replaces it.
  */
 #ifndef SPARRING_SERVER_JOB_SESSION_CUT_H
 #define SPARRING_SERVER_JOB_SESSION_CUT_H
 
 #include "server/job/job_table.h"
 
-/* The given connection of a rank broke: end all of its calls.  Any thread, no lock, with a use of
- * the job.  Nothing happens when the session has moved on from that connection already. */
+/* The given connection of a rank broke: end all of its calls.  Any thread, no lock; the caller has
+ * a use of the job.  No effect if the session has a newer connection or is not HELD. */
 void session_cut(struct job_table *t, struct job *j, unsigned rank, uint64_t connection,
                  const char *how);
 
-/* Its parts: the session, which is HELD, becomes AWAY (lock held), with references to its calls, at
- * most RANK_SESSION_CALLS_MAX, which session_end_calls then ends (no lock). */
+/* The same in two steps.  session_cut_locked: the HELD session becomes AWAY; returns references to
+ * its calls, at most RANK_SESSION_CALLS_MAX.  Lock held.  session_end_calls: cancel them.  No
+ * lock. */
 size_t session_cut_locked(struct job_table *t, struct job *j, unsigned rank, const char *how,
                           struct rpc_call **ret_calls);
 void session_end_calls(struct rpc_call **calls, size_t count);
 
-/* How long a session that is wanted elsewhere, or comes back, may take from the reply to its join
- * to its first stream.  Lock held. */
+/* The time from the reply to a join to the session's first stream, for a session that reconnects or
+ * that another join is to replace.  Lock held. */
 int64_t session_open_ms(const struct job *j);
 
 #endif

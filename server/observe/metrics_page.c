@@ -1,6 +1,9 @@
 /*
- * metrics_page: over libmicrohttpd, which has one thread here.  It answers HEAD from the response
- * to GET and closes connections that are silent; the socket is ours, for its error messages.
+ * The metrics page over libmicrohttpd, with one thread of that library.
+ *
+ * The library replies to HEAD from the response to GET and closes idle connections.  The listening
+ * socket is opened here, for the error messages of net_listen.  No locks: the configuration is
+ * constant, and the write function runs on the library's thread only.
  */
 #include "server/observe/metrics_page.h"
 
@@ -24,9 +27,9 @@ struct metrics_page {
     uint16_t port;
 };
 
-/* Hand `text` over with this status; the library frees it. */
-static enum MHD_Result reply(struct MHD_Connection *connection, unsigned code, const char *type,
-                             struct strbuf *text)
+/* Takes the text's memory, which the library frees. */
+static enum MHD_Result queue_response(struct MHD_Connection *connection, unsigned code,
+                                      const char *type, struct strbuf *text)
 {
     struct MHD_Response *response;
     enum MHD_Result result;
@@ -48,17 +51,18 @@ static enum MHD_Result reply(struct MHD_Connection *connection, unsigned code, c
     return result;
 }
 
-static enum MHD_Result refuse(struct MHD_Connection *connection, unsigned code, const char *why)
+static enum MHD_Result queue_refusal(struct MHD_Connection *connection, unsigned code,
+                                     const char *why)
 {
     struct strbuf text = STRBUF_INIT;
 
     strbuf_addf(&text, "%s\n", why);
-    return reply(connection, code, "text/plain; charset=utf-8", &text);
+    return queue_response(connection, code, "text/plain; charset=utf-8", &text);
 }
 
-static enum MHD_Result answer(void *user, struct MHD_Connection *connection, const char *path,
-                              const char *method, const char *version, const char *upload,
-                              size_t *upload_bytes, void **seen)
+static enum MHD_Result handle_request(void *user, struct MHD_Connection *connection,
+                                      const char *path, const char *method, const char *version,
+                                      const char *upload, size_t *upload_bytes, void **header_seen)
 {
     const struct metrics_page *page = user;
     struct strbuf text = STRBUF_INIT;
@@ -67,11 +71,12 @@ static enum MHD_Result answer(void *user, struct MHD_Connection *connection, con
     (void)version;
     (void)upload;
     if (strcmp(path, PATH) != 0)
-        return refuse(connection, MHD_HTTP_NOT_FOUND, "not found; the metrics are at " PATH);
+        return queue_refusal(connection, MHD_HTTP_NOT_FOUND, "not found; the metrics are at " PATH);
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-        return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are allowed");
-    if (!*seen) {
-        *seen = user; /* the header is complete; a body, if there is one, comes next */
+        return queue_refusal(connection, MHD_HTTP_METHOD_NOT_ALLOWED,
+                             "only GET and HEAD are allowed");
+    if (!*header_seen) {
+        *header_seen = user; /* the header is complete; a body, if there is one, comes next */
         return MHD_YES;
     }
     if (*upload_bytes > 0) {
@@ -80,27 +85,27 @@ static enum MHD_Result answer(void *user, struct MHD_Connection *connection, con
     }
     if (page->config.write(page->config.user, &text, &err) != STATUS_OK) {
         strbuf_release(&text);
-        return refuse(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, err.text);
+        return queue_refusal(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, err.text);
     }
-    return reply(connection, MHD_HTTP_OK, page->config.type, &text);
+    return queue_response(connection, MHD_HTTP_OK, page->config.type, &text);
 }
 
-/* Signals stay with the program's own threads.  The daemon closes the socket when it stops. */
-static struct MHD_Daemon *start(struct metrics_page *page, int listen_fd)
+/* All signals are blocked on the library's thread.  The daemon closes the socket when it stops. */
+static struct MHD_Daemon *start_daemon(struct metrics_page *page, int listen_fd)
 {
     const struct metrics_page_config *c = &page->config;
     struct MHD_Daemon *daemon;
-    sigset_t all, before;
+    sigset_t all, previous;
 
     (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &previous);
     daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, answer, page, MHD_OPTION_LISTEN_SOCKET,
-        listen_fd, MHD_OPTION_CONNECTION_LIMIT,
+        MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, handle_request, page,
+        MHD_OPTION_LISTEN_SOCKET, listen_fd, MHD_OPTION_CONNECTION_LIMIT,
         c->connections ? c->connections : CONNECTIONS_DEFAULT, MHD_OPTION_CONNECTION_TIMEOUT,
         c->timeout_s ? c->timeout_s : TIMEOUT_DEFAULT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         CONNECTION_MEMORY_BYTES, MHD_OPTION_END);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    (void)pthread_sigmask(SIG_SETMASK, &previous, NULL);
     return daemon;
 }
 
@@ -126,7 +131,7 @@ enum status metrics_page_open(const struct metrics_page_config *config,
     page->config = *config;
     status = net_listen(&config->listen, config->origin, &listen_fd, &page->port, err);
     if (status == STATUS_OK) {
-        page->daemon = start(page, listen_fd);
+        page->daemon = start_daemon(page, listen_fd);
         if (!page->daemon) {
             (void)close(listen_fd);
             status = error_set(err, STATUS_IO, "cannot start the metrics page on %s", address);

@@ -1,5 +1,6 @@
 /*
- * metrics_page_none: the page of a build without libmicrohttpd: it cannot be opened.
+ * The metrics page of a build without libmicrohttpd: opening it fails with STATUS_UNSUPPORTED.
+ * CMakeLists.txt chooses this source or metrics_page.c.
  */
 #include "server/observe/metrics_page.h"
 

@@ -1,6 +1,7 @@
 /*
- * metrics_text: tables for what is one number, a function for each family with labels.  Every
- * family is written once, its samples together, as the format wants it.  No state, no locks.
+ * The text of the metrics page: tables for metrics of one number, a function for each family with
+ * labels.  Every family is written once, with its samples together, as the format requires.  No
+ * state, no locks.
  */
 #include "server/observe/metrics_text.h"
 
@@ -8,87 +9,88 @@
 #include <stddef.h>
 #include <string.h>
 
-#define PREFIX    "sparring_server_"
-#define AT(field) offsetof(struct server_stats, field)
+#define PREFIX       "sparring_server_"
+#define FIELD(field) offsetof(struct server_stats, field)
 
-enum kind { KIND_UINT32, KIND_UINT64, KIND_BOOL, KIND_DOUBLE, KIND_NS };
+enum value_kind { KIND_UINT32, KIND_UINT64, KIND_BOOL, KIND_DOUBLE, KIND_NS };
 
 /* A family of one sample without labels. */
 struct metric {
     const char *name, *type, *help;
-    enum kind kind;
+    enum value_kind kind;
     size_t offset; /* in struct server_stats */
 };
 
 static const struct metric server_metrics[] = {
     {PREFIX "start_time_seconds", "gauge", "Unix time at which the service began.", KIND_DOUBLE,
-     AT(start_time_seconds)},
+     FIELD(start_time_seconds)},
     {"process_cpu_seconds_total", "counter", "User and system time of the process.", KIND_DOUBLE,
-     AT(cpu_seconds)},
+     FIELD(cpu_seconds)},
     {"process_resident_memory_bytes", "gauge", "Resident memory of the process.", KIND_UINT64,
-     AT(resident_bytes)},
-    {PREFIX "draining", "gauge", "1 while the server is stopping.", KIND_BOOL, AT(draining)},
+     FIELD(resident_bytes)},
+    {PREFIX "draining", "gauge", "1 while the server is stopping.", KIND_BOOL, FIELD(draining)},
     {PREFIX "answers_in_flight", "gauge", "Answers that the transport has not let go of.",
-     KIND_UINT64, AT(answers_in_flight)},
-#define X(field, help) {PREFIX #field "_total", "counter", help, KIND_UINT64, AT(counters.field)},
+     KIND_UINT64, FIELD(answers_in_flight)},
+#define X(field, help)                                                                             \
+    {PREFIX #field "_total", "counter", help, KIND_UINT64, FIELD(counters.field)},
     STATS_COUNTERS(X)
 #undef X
         {PREFIX "sum_seconds_total", "counter",
          "Time spent reading and adding contributions, and in the optimizer.", KIND_NS,
-         AT(counters.sum_ns)},
+         FIELD(counters.sum_ns)},
     {PREFIX "wait_seconds_total", "counter",
-     "Time from a partition's first contribution to its last.", KIND_NS, AT(counters.wait_ns)},
+     "Time from a partition's first contribution to its last.", KIND_NS, FIELD(counters.wait_ns)},
     {PREFIX "detect_seconds_total", "counter",
      "Time from a rank's last sign of life until its disconnect was noticed.", KIND_NS,
-     AT(counters.detect_ns)},
+     FIELD(counters.detect_ns)},
     {PREFIX "recover_seconds_total", "counter",
      "Time from there until its place was held again, or rounds went without it.", KIND_NS,
-     AT(counters.recover_ns)},
+     FIELD(counters.recover_ns)},
     {PREFIX "journal_seconds_total", "counter",
      "Time spent on records of journals, summed over the threads that write.", KIND_NS,
-     AT(counters.journal_ns)},
+     FIELD(counters.journal_ns)},
     {PREFIX "snapshot_seconds_total", "counter",
      "Time from the beginning of a snapshot until it was on the disk.", KIND_NS,
-     AT(counters.snapshot_ns)},
+     FIELD(counters.snapshot_ns)},
 };
 
 static const struct metric job_metrics[] = {
-    {PREFIX "job_world_size", "gauge", "Ranks of the job.", KIND_UINT32, AT(job.world_size)},
+    {PREFIX "job_world_size", "gauge", "Ranks of the job.", KIND_UINT32, FIELD(job.world_size)},
     {PREFIX "job_staleness_bound", "gauge", "Rounds that a rank may be ahead in ssp.", KIND_UINT32,
-     AT(job.staleness_bound)},
+     FIELD(job.staleness_bound)},
     {PREFIX "job_backup_workers", "gauge", "Contributions that a round of bsp does without.",
-     KIND_UINT32, AT(job.backup_workers)},
-    {PREFIX "job_joined_ranks", "gauge", "Ranks that are in.", KIND_UINT32, AT(job.joined)},
+     KIND_UINT32, FIELD(job.backup_workers)},
+    {PREFIX "job_joined_ranks", "gauge", "Ranks that are in.", KIND_UINT32, FIELD(job.joined)},
     {PREFIX "job_left_ranks", "gauge", "Ranks that have finished or are lost.", KIND_UINT32,
-     AT(job.left)},
+     FIELD(job.left)},
 };
 
 /* Once the job runs. */
 static const struct metric running_metrics[] = {
-    {PREFIX "job_round", "gauge", "The round under way, or next.", KIND_UINT64, AT(job.round)},
-    {PREFIX "job_epoch", "gauge", "Of the membership, from 1.", KIND_UINT64, AT(job.epoch)},
-    {PREFIX "job_partitions", "gauge", "Partitions held here.", KIND_UINT64, AT(job.partitions)},
-    {PREFIX "job_elements", "gauge", "Parameters held here.", KIND_UINT64, AT(job.elements)},
+    {PREFIX "job_round", "gauge", "The round under way, or next.", KIND_UINT64, FIELD(job.round)},
+    {PREFIX "job_epoch", "gauge", "Of the membership, from 1.", KIND_UINT64, FIELD(job.epoch)},
+    {PREFIX "job_partitions", "gauge", "Partitions held here.", KIND_UINT64, FIELD(job.partitions)},
+    {PREFIX "job_elements", "gauge", "Parameters held here.", KIND_UINT64, FIELD(job.elements)},
     {PREFIX "job_shard_bytes", "gauge", "Memory allocated for them.", KIND_UINT64,
-     AT(job.shard_bytes)},
+     FIELD(job.shard_bytes)},
     {PREFIX "job_load_max_over_mean", "gauge",
      "Parameters on the server that holds most over the mean of all servers.", KIND_DOUBLE,
-     AT(job.load_max_over_mean)},
+     FIELD(job.load_max_over_mean)},
     {PREFIX "job_waiting_pushes", "gauge", "Contributions in sums that wait for other ranks.",
-     KIND_UINT64, AT(job.waiting_pushes)},
+     KIND_UINT64, FIELD(job.waiting_pushes)},
     {PREFIX "job_waiting_records", "gauge", "Round records that are not written yet.", KIND_UINT64,
-     AT(job.waiting_records)},
+     FIELD(job.waiting_records)},
     {PREFIX "job_replica_lag_records", "gauge", "Records that the replica has not acknowledged.",
-     KIND_UINT64, AT(job.replica_lag_records)},
+     KIND_UINT64, FIELD(job.replica_lag_records)},
     {PREFIX "job_replica_lag_bytes", "gauge", "Bytes of payload in them.", KIND_UINT64,
-     AT(job.replica_lag_bytes)},
+     FIELD(job.replica_lag_bytes)},
 };
 
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
 /* ------------------------------------------------------------------ the format */
 
-static void add_head(struct strbuf *out, const char *name, const char *type, const char *help)
+static void add_family(struct strbuf *out, const char *name, const char *type, const char *help)
 {
     strbuf_addf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
@@ -120,7 +122,7 @@ static void add_double(struct strbuf *out, double value)
     strbuf_add(out, "\n");
 }
 
-static void add_value(struct strbuf *out, enum kind kind, const void *value)
+static void add_sample_value(struct strbuf *out, enum value_kind kind, const void *value)
 {
     switch (kind) {
     case KIND_UINT32:
@@ -145,9 +147,9 @@ static void add_table(struct strbuf *out, const struct metric *table, size_t cou
                       const struct server_stats *s)
 {
     for (size_t i = 0; i < count; i++) {
-        add_head(out, table[i].name, table[i].type, table[i].help);
+        add_family(out, table[i].name, table[i].type, table[i].help);
         strbuf_add(out, table[i].name);
-        add_value(out, table[i].kind, (const char *)s + table[i].offset);
+        add_sample_value(out, table[i].kind, (const char *)s + table[i].offset);
     }
 }
 
@@ -155,7 +157,7 @@ static void add_table(struct strbuf *out, const struct metric *table, size_t cou
 
 static void add_build(struct strbuf *out, const struct server_stats *s)
 {
-    add_head(out, PREFIX "build_info", "gauge", "What runs here; always 1.");
+    add_family(out, PREFIX "build_info", "gauge", "What runs here; always 1.");
     strbuf_add(out, PREFIX "build_info{");
     add_label(out, "version", s->version);
     strbuf_add(out, ",");
@@ -165,7 +167,7 @@ static void add_build(struct strbuf *out, const struct server_stats *s)
 
 static void add_jobs(struct strbuf *out, const struct server_stats *s)
 {
-    add_head(out, PREFIX "jobs_total", "counter", "Jobs that are over, by how they ended.");
+    add_family(out, PREFIX "jobs_total", "counter", "Jobs that are over, by how they ended.");
     strbuf_addf(out, PREFIX "jobs_total{result=\"ok\"} %" PRIu64 "\n", s->jobs_ok);
     strbuf_addf(out, PREFIX "jobs_total{result=\"failed\"} %" PRIu64 "\n", s->jobs_failed);
 }
@@ -173,28 +175,28 @@ static void add_jobs(struct strbuf *out, const struct server_stats *s)
 static void add_staleness(struct strbuf *out, const struct stats_staleness *s)
 {
     const char *name = PREFIX "push_staleness_steps";
-    uint64_t below = 0;
+    uint64_t cumulative = 0;
 
-    add_head(out, name, "histogram",
-             "Steps of the optimizer between a rank's read and the use of its push.");
+    add_family(out, name, "histogram",
+               "Steps of the optimizer between a rank's read and the use of its push.");
     for (size_t i = 0; i < STATS_STALENESS_BOUNDS; i++) {
-        below += s->counts[i];
+        cumulative += s->counts[i];
         strbuf_addf(out, "%s_bucket{le=\"%" PRIu64 "\"} %" PRIu64 "\n", name,
-                    stats_staleness_bound(i), below);
+                    stats_staleness_bound(i), cumulative);
     }
-    below += s->counts[STATS_STALENESS_BOUNDS];
-    strbuf_addf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n", name, below);
-    strbuf_addf(out, "%s_sum %" PRIu64 "\n%s_count %" PRIu64 "\n", name, s->sum, name, below);
+    cumulative += s->counts[STATS_STALENESS_BOUNDS];
+    strbuf_addf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n", name, cumulative);
+    strbuf_addf(out, "%s_sum %" PRIu64 "\n%s_count %" PRIu64 "\n", name, s->sum, name, cumulative);
 }
 
 /* "name{method="...", without the closing brace. */
-static void begin_method(struct strbuf *out, const char *name, const struct rpc_call_counts *m)
+static void add_method_label(struct strbuf *out, const char *name, const struct rpc_call_counts *m)
 {
     strbuf_addf(out, "%s{", name);
     add_label(out, "method", m->path[0] == '/' ? m->path + 1 : m->path);
 }
 
-static uint64_t all_ended(const struct rpc_call_counts *m)
+static uint64_t count_ended(const struct rpc_call_counts *m)
 {
     uint64_t sum = 0;
 
@@ -205,22 +207,22 @@ static uint64_t all_ended(const struct rpc_call_counts *m)
 
 static void add_methods(struct strbuf *out, const struct server_stats *s)
 {
-    add_head(out, PREFIX "calls_started_total", "counter", "Calls of each method.");
+    add_family(out, PREFIX "calls_started_total", "counter", "Calls of each method.");
     for (size_t i = 0; i < s->method_count; i++) {
-        begin_method(out, PREFIX "calls_started_total", &s->methods[i]);
+        add_method_label(out, PREFIX "calls_started_total", &s->methods[i]);
         strbuf_addf(out, "} %" PRIu64 "\n", s->methods[i].started);
     }
-    add_head(out, PREFIX "calls_open", "gauge", "Calls that have not ended.");
+    add_family(out, PREFIX "calls_open", "gauge", "Calls that have not ended.");
     for (size_t i = 0; i < s->method_count; i++) {
-        begin_method(out, PREFIX "calls_open", &s->methods[i]);
-        strbuf_addf(out, "} %" PRIu64 "\n", s->methods[i].started - all_ended(&s->methods[i]));
+        add_method_label(out, PREFIX "calls_open", &s->methods[i]);
+        strbuf_addf(out, "} %" PRIu64 "\n", s->methods[i].started - count_ended(&s->methods[i]));
     }
-    add_head(out, PREFIX "calls_ended_total", "counter", "Calls by how they ended.");
+    add_family(out, PREFIX "calls_ended_total", "counter", "Calls by how they ended.");
     for (size_t i = 0; i < s->method_count; i++)
         for (size_t k = 0; k < STATUS_COUNT; k++) {
             if (k > 0 && s->methods[i].ended[k] == 0)
-                continue; /* OK always, others once they happened */
-            begin_method(out, PREFIX "calls_ended_total", &s->methods[i]);
+                continue; /* OK always, others only if they occurred */
+            add_method_label(out, PREFIX "calls_ended_total", &s->methods[i]);
             strbuf_add(out, ",");
             add_label(out, "status", status_name((enum status)(-(int)k)));
             strbuf_addf(out, "} %" PRIu64 "\n", s->methods[i].ended[k]);
@@ -229,7 +231,7 @@ static void add_methods(struct strbuf *out, const struct server_stats *s)
 
 static void add_job(struct strbuf *out, const struct stats_job *j)
 {
-    add_head(out, PREFIX "job_info", "gauge", "The job that is served; always 1.");
+    add_family(out, PREFIX "job_info", "gauge", "The job that is served; always 1.");
     strbuf_add(out, PREFIX "job_info{");
     add_label(out, "job", j->name);
     strbuf_add(out, ",");
@@ -266,10 +268,10 @@ static void add_workers(struct strbuf *out, const struct server_stats *s)
     for (size_t i = 0; i < COUNT(worker_metrics) && s->worker_count > 0; i++) {
         const struct metric *m = &worker_metrics[i];
 
-        add_head(out, m->name, m->type, m->help);
+        add_family(out, m->name, m->type, m->help);
         for (size_t k = 0; k < s->worker_count; k++) {
             strbuf_addf(out, "%s{rank=\"%" PRIu32 "\"}", m->name, s->workers[k].rank);
-            add_value(out, m->kind, (const char *)&s->workers[k] + m->offset);
+            add_sample_value(out, m->kind, (const char *)&s->workers[k] + m->offset);
         }
     }
 }

@@ -1,6 +1,6 @@
 /*
  * metrics_text: a server's statistics in the text format of Prometheus, version 0.0.4
- * (prometheus.io/docs/instrumenting/exposition_formats).  METRICS.md lists the names.
+ * (prometheus.io/docs/instrumenting/exposition_formats).  METRICS.md lists the names.  Pure.
  */
 #ifndef SPARRING_SERVER_OBSERVE_METRICS_TEXT_H
 #define SPARRING_SERVER_OBSERVE_METRICS_TEXT_H

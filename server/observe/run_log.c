@@ -1,3 +1,10 @@
+/*
+ * Writing of a server's run log: one JSON line per record through common/metrics; run_log.h lists
+ * the kinds of lines and METRICS.md defines their figures.
+ *
+ * A folder of NULL writes nothing.  After a failure to open the file the job's other lines are
+ * skipped.  One thread; the table's lock is taken only by job_table_count.
+ */
 #include "server/observe/run_log.h"
 
 #include "common/base/clock.h"
@@ -16,25 +23,25 @@ void run_log_init(struct run_log *r, const char *folder, const struct run_log_se
     r->settings = *settings;
 }
 
-/* goes_on: an earlier process has begun this job, and its records. */
-static enum status open_file(struct run_log *r, const struct job *j, bool goes_on,
-                             struct error *err)
+/* is_resumed: an earlier process began this job and its lines. */
+static enum status open_log_file(struct run_log *r, const struct job *j, bool is_resumed,
+                                 struct error *err)
 {
-    bool is_copy = j->replica != NULL;
+    bool is_replica = j->replica != NULL;
     unsigned index = j->terms.server_index;
-    bool *written = &r->written[is_copy][index % 64];
+    bool *written = &r->written[is_replica][index % 64];
     char name[64], path[4096];
     enum status status;
 
     if (!r->folder)
         return metrics_open(&r->metrics, NULL, err);
-    (void)snprintf(name, sizeof(name), "%s%u.jsonl", is_copy ? "replica" : "server", index);
+    (void)snprintf(name, sizeof(name), "%s%u.jsonl", is_replica ? "replica" : "server", index);
     status = file_make_folder(r->folder, err);
     if (status == STATUS_OK)
         status = file_join(path, sizeof(path), r->folder, name, err);
     if (status != STATUS_OK)
         return status;
-    if (!*written && !goes_on && unlink(path) != 0 && errno != ENOENT)
+    if (!*written && !is_resumed && unlink(path) != 0 && errno != ENOENT)
         return error_set_errno(err, errno, "cannot replace '%s' of an earlier run", path);
     *written = true;
     return metrics_open(&r->metrics, path, err);
@@ -64,7 +71,7 @@ enum status run_log_start(struct run_log *r, struct job_table *table, const stru
     enum status status;
 
     job_table_count(table, j, &figures);
-    status = open_file(r, j, figures.log.restored, err);
+    status = open_log_file(r, j, figures.log.restored, err);
 
     if (status != STATUS_OK)
         return status;
@@ -141,8 +148,8 @@ static void add_staleness(struct metrics *m, const struct stats_staleness *s)
     metrics_add_counts(m, "staleness_pushes", s->counts, STATS_STALENESS_BOUNDS + 1);
 }
 
-/* What became of each rank's pushes; in lockstep there is nothing to tell. */
-static enum status record_ranks(struct run_log *r, const struct job *j, struct error *err)
+/* Pushes of each rank and their staleness; no lines in lockstep, where all are alike. */
+static enum status write_rank_lines(struct run_log *r, const struct job *j, struct error *err)
 {
     struct metrics *m = &r->metrics;
     enum status status = STATUS_OK;
@@ -163,9 +170,9 @@ static enum status record_ranks(struct run_log *r, const struct job *j, struct e
     return status;
 }
 
-/* What it was to be one of two servers, if it was. */
-static enum status record_pair(struct run_log *r, const struct job *j, const struct job_figures *f,
-                               struct error *err)
+/* For a job with a replica, on either server. */
+static enum status write_replica_line(struct run_log *r, const struct job *j,
+                                      const struct job_figures *f, struct error *err)
 {
     const struct replica_stream_figures *c = &f->stream;
     struct metrics *m = &r->metrics;
@@ -174,9 +181,9 @@ static enum status record_pair(struct run_log *r, const struct job *j, const str
         return STATUS_OK;
     metrics_begin(m, "replica");
     metrics_add_text(m, "role",
-                     c->is_primary         ? succession_role_name(c->role)
-                     : j->role == JOB_COPY ? "copy"
-                                           : "took over");
+                     c->is_primary            ? succession_role_name(c->role)
+                     : j->role == JOB_REPLICA ? "copy"
+                                              : "took over");
     metrics_add_int(m, "records", (int64_t)(c->is_primary ? c->records : f->replica.records));
     metrics_add_int(m, "record_bytes", (int64_t)(c->is_primary ? c->bytes : f->replica.bytes));
     metrics_add_int(m, "held_answers", (int64_t)c->held);
@@ -186,9 +193,9 @@ static enum status record_pair(struct run_log *r, const struct job *j, const str
     return metrics_end(m, err);
 }
 
-/* What was written so that the job outlives its server, if anything was. */
-static enum status record_files(struct run_log *r, const struct job_log_figures *f,
-                                struct error *err)
+/* For a job with a state folder. */
+static enum status write_state_line(struct run_log *r, const struct job_log_figures *f,
+                                    struct error *err)
 {
     struct metrics *m = &r->metrics;
 
@@ -218,11 +225,11 @@ enum status run_log_end(struct run_log *r, struct job_table *table, const struct
     if (!r->open)
         return STATUS_OK;
     job_table_count(table, j, &figures);
-    status = record_ranks(r, j, err);
+    status = write_rank_lines(r, j, err);
     if (status == STATUS_OK)
-        status = record_pair(r, j, &figures, err);
+        status = write_replica_line(r, j, &figures, err);
     if (status == STATUS_OK)
-        status = record_files(r, &figures.log, err);
+        status = write_state_line(r, &figures.log, err);
     if (status != STATUS_OK)
         return status;
     for (size_t i = 0; i < STATS_STALENESS_BOUNDS; i++)

@@ -1,14 +1,17 @@
 /*
- * run_log: what a server leaves in the run directory, server<index>.jsonl.  Kinds of lines:
+ * run_log: a server's records in the run directory, server<index>.jsonl.  Kinds of lines:
  *
- *   start  job, host, pid, ranks, servers, the process's settings, update, order, elements and
- *          partitions held, load max/mean
- *   rank   one per rank, before end: its pushes and their staleness
- *   round  one round: bytes, sum time, wait time (METRICS.md)
- *   end    totals; "status" is "ok" or names what ended the job, "error" its text
+ *   start       job, host, pid, ranks, servers, the process's settings, update, order, elements and
+ *               partitions held, load max/mean
+ *   round       one round: bytes, sum time, wait time (METRICS.md)
+ *   disconnect  a rank's connection broke: how, how it ended, detection and recovery time
+ *   rank        one per rank, before end, not in lockstep: its pushes and their staleness
+ *   replica     before end, if the job had a replica or was one: records, held replies
+ *   state       before end, with --state-dir: journal and snapshots
+ *   end         totals; "status" is "ok" or names what ended the job, "error" its text
  *
- * A job's lines stand together.  The first job of this process replaces a file
- * that an earlier one left; further jobs append.  A job that this server kept a copy of goes to
+ * The lines of a job are contiguous.  The first job of this process replaces the file of an earlier
+ * process; further jobs append.  A job that began here as a replica is written to
  * replica<index>.jsonl; one that an earlier process began (--state-dir) is continued in its file.
  * Threads: the supervisor only.
  */
@@ -21,9 +24,9 @@
 
 #include <stdbool.h>
 
-/* Settings of the process that change how fast it is. */
+/* Settings of the process that affect its speed. */
 struct run_log_settings {
-    unsigned threads; /* 0: as many as rpc chooses */
+    unsigned threads; /* 0: chosen by rpc */
     bool shares_memory, has_tls, has_token, is_durable;
 };
 
@@ -32,13 +35,13 @@ struct run_log {
     struct run_log_settings settings;
     struct metrics metrics;
     bool open;
-    bool written[2][64]; /* files of this process, [is a copy][server index]: append from the second
-                            job on */
+    bool written[2][64]; /* by this process: append; [is a replica][server index % 64] */
 };
 
 void run_log_init(struct run_log *r, const char *folder, const struct run_log_settings *settings);
 
-/* The job's counters are copies or constant here.  No lock; the table's is taken for a moment. */
+/* The job's counters must be copies or constant.  Without the table's lock, which start and end
+ * take briefly.  Without an open file the other functions do nothing. */
 enum status run_log_start(struct run_log *r, struct job_table *t, const struct job *j,
                           struct error *err);
 enum status run_log_round(struct run_log *r, const struct round_record *round, struct error *err);

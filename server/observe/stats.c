@@ -1,8 +1,9 @@
 /*
- * stats: one snapshot of the jobs, taken under their table's lock; packing and printing come after.
+ * One consistent reading of a server's jobs, under their table's lock; packing and printing follow
+ * without it.
  *
- * Counters of jobs that are over are kept in table->past, those of the current one are added to
- * them at each look, with what its round under way has counted so far: so no counter ever falls.
+ * table->past has the counters of jobs that have ended.  Each reading adds those of the current
+ * job, its unfinished round included, so no counter ever decreases.
  */
 #include "server/observe/stats.h"
 
@@ -24,8 +25,8 @@ static const char *state_name(enum job_state state)
     return names[state];
 }
 
-/* Pushes of this and all rounds before it, as if none had been left out. */
-static uint64_t progress(const struct job *j, unsigned rank)
+/* Partitions pushed in this round and all before it, as if none had been skipped. */
+static uint64_t count_pushed_partitions(const struct job *j, unsigned rank)
 {
     const struct job_rank *r = &j->ranks[rank];
 
@@ -43,11 +44,11 @@ static bool is_connected(const struct rank_session *session)
 
 static void read_workers(const struct job *j, int64_t now_ns, struct server_stats *ret)
 {
-    uint64_t most = 0;
+    uint64_t most_pushed = 0;
 
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        if (progress(j, rank) > most)
-            most = progress(j, rank);
+        if (count_pushed_partitions(j, rank) > most_pushed)
+            most_pushed = count_pushed_partitions(j, rank);
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
         const struct job_rank *r = &j->ranks[rank];
 
@@ -61,13 +62,14 @@ static void read_workers(const struct job *j, int64_t now_ns, struct server_stat
             .staleness_sum = r->staleness.sum,
             .lag_rounds = r->finished || j->shard.length == 0
                               ? 0
-                              : (double)(most - progress(j, rank)) / (double)j->shard.length,
+                              : (double)(most_pushed - count_pushed_partitions(j, rank)) /
+                                    (double)j->shard.length,
             .silent_seconds = (double)(now_ns - r->heard_ns) * 1e-9,
         };
     }
 }
 
-/* Which of the servers that keep the shard this one is. */
+/* The role among the servers that hold the shard, and the other one's address. */
 static void read_role(const struct job *j, const struct job_figures *f, struct stats_job *ret)
 {
     const struct replica_stream_figures *c = &f->stream;
@@ -78,9 +80,9 @@ static void read_role(const struct job *j, const struct job_figures *f, struct s
     if (j->state == JOB_RUNNING && !c->is_primary) /* taken over, or restored */
         role = SUCCESSION_STANDALONE;
     ret->role = j->terms.replica[0] ? succession_role_name(role) : "single";
-    if (j->role == JOB_COPY)
+    if (j->role == JOB_REPLICA)
         ret->role = "replica";
-    if (j->role == JOB_COPY && f->replica.is_connected)
+    if (j->role == JOB_REPLICA && f->replica.is_connected)
         peer = j->members.members[0].peer;
     else if (c->is_primary && sends)
         peer = j->terms.replica;
@@ -122,7 +124,7 @@ static void read_job(const struct job *j, const struct job_figures *figures, int
     read_workers(j, now_ns, ret);
 }
 
-/* Every reply that the transport still holds, also of jobs that are over.  Lock held. */
+/* Replies that the transport has not released, also of ended jobs.  Lock held. */
 static uint64_t replies_in_flight(const struct job_table *t)
 {
     uint64_t sum = t->current ? atomic_load(&t->current->outstanding) : 0;

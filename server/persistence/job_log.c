@@ -1,7 +1,12 @@
 /*
- * The writing half.  A record takes no lock but the journal's own.  The order of a snapshot: the
- * next journal, the members as they are then, the partitions.  So what is not in the snapshot is in
- * a journal of its generation or later, and what is in both is recognised by its step.
+ * Writing of a job's log: appends to the journal, and a thread that writes snapshots.
+ *
+ * A snapshot is written in this order: begin the next journal, copy the current membership, copy
+ * the partitions.  So a change that the snapshot lacks is in the journal of its generation or a
+ * later one, and a mutation that is in both is recognised by its step.
+ *
+ * Appending takes the journal's lock, and `lock` only to request a snapshot.  Order of locks:
+ * snapshot_lock, then lock, then the journal's.
  */
 #include "server/persistence/job_log.h"
 
@@ -20,45 +25,46 @@
 
 /* ------------------------------------------------------------------ files */
 
-static enum status make_path(const struct job_log *d, const char *name, char *ret,
+static enum status make_path(const struct job_log *log, const char *name, char *ret,
                              struct error *err)
 {
-    return file_join(ret, JOB_LOG_PATH_MAX, d->folder, name, err);
+    return file_join(ret, JOB_LOG_PATH_MAX, log->folder, name, err);
 }
 
-enum status job_log_journal_path(const struct job_log *d, uint64_t generation, char *ret,
+enum status job_log_journal_path(const struct job_log *log, uint64_t generation, char *ret,
                                  struct error *err)
 {
     char name[64];
 
     (void)snprintf(name, sizeof(name), "journal-%" PRIu64, generation);
-    return make_path(d, name, ret, err);
+    return make_path(log, name, ret, err);
 }
 
-enum status job_log_snapshot_path(const struct job_log *d, uint64_t generation, char *ret,
+enum status job_log_snapshot_path(const struct job_log *log, uint64_t generation, char *ret,
                                   struct error *err)
 {
     char name[64];
 
     (void)snprintf(name, sizeof(name), "snapshot-%" PRIu64 ".safetensors", generation);
-    return make_path(d, name, ret, err);
+    return make_path(log, name, ret, err);
 }
 
-struct journal_head job_log_head(const struct job_log *d, uint64_t generation)
+struct journal_head job_log_journal_head(const struct job_log *log, uint64_t generation)
 {
-    return (struct journal_head){
-        .world_size = d->shard->config.world_size, .digest = d->digest, .generation = generation};
+    return (struct journal_head){.world_size = log->shard->config.world_size,
+                                 .digest = log->digest,
+                                 .generation = generation};
 }
 
-struct snapshot_part job_log_place(const struct job_log *d, size_t slot)
+struct snapshot_partition job_log_snapshot_part(const struct job_log *log, size_t local_index)
 {
-    const struct shard_part *part = &d->shard->parts[slot];
+    const struct shard_part *part = &log->shard->parts[local_index];
 
-    return (struct snapshot_part){
+    return (struct snapshot_partition){
         .partition = part->partition, .offset = part->offset, .count = part->count};
 }
 
-/* ------------------------------------------------------------------ life */
+/* ------------------------------------------------------------------ creation and release */
 
 static void add_slab(struct snapshot_shape *shape, const char *name)
 {
@@ -66,8 +72,8 @@ static void add_slab(struct snapshot_shape *shape, const char *name)
     shape->names[shape->slabs++] = name;
 }
 
-/* What a snapshot holds, in the order of point_to_slabs. */
-static struct snapshot_shape shape_of(const struct shard *s)
+/* The slabs of a snapshot, in the order of point_to_slabs. */
+static struct snapshot_shape make_snapshot_shape(const struct shard *s)
 {
     const struct shard_config *c = &s->config;
     struct snapshot_shape shape = {
@@ -81,31 +87,33 @@ static struct snapshot_shape shape_of(const struct shard *s)
         add_slab(&shape, "exp_avg_sq");
     if (s->previous)
         add_slab(&shape, "previous");
-    if (reply_encoding_is_kept(&s->down))
+    if (reply_encoding_must_persist(&s->encoding))
         add_slab(&shape, "kept");
     return shape;
 }
 
-static uint64_t longest_journal(const struct job_log_config *config,
-                                const struct snapshot_shape *shape)
+static uint64_t journal_bytes_limit(const struct job_log_config *config,
+                                    const struct snapshot_shape *shape)
 {
-    uint64_t snapshots = JOB_LOG_JOURNAL_SNAPSHOTS * sizeof(float) * shape->elements * shape->slabs;
+    uint64_t snapshots =
+        JOB_LOG_JOURNAL_SNAPSHOTS_MAX * sizeof(float) * shape->elements * shape->slabs;
 
     if (config->journal_bytes > 0)
         return config->journal_bytes;
-    return snapshots > JOB_LOG_JOURNAL_LEAST ? snapshots : JOB_LOG_JOURNAL_LEAST;
+    return snapshots > JOB_LOG_JOURNAL_BYTES_MIN ? snapshots : JOB_LOG_JOURNAL_BYTES_MIN;
 }
 
-static enum status allocate_part(struct job_log_part *p, const struct shard *s, struct error *err)
+static enum status allocate_partition_buffer(struct job_log_partition_buffer *p,
+                                             const struct shard *s, struct error *err)
 {
     unsigned world_size = s->config.world_size;
     unsigned states = s->config.update ? s->optimizer.states : 0;
-    size_t most = 0;
+    size_t largest = 0;
     enum status status;
 
     for (size_t i = 0; i < s->length; i++)
-        if (s->parts[i].count > most)
-            most = s->parts[i].count;
+        if (s->parts[i].count > largest)
+            largest = s->parts[i].count;
     status = mem_calloc(world_size, sizeof(*p->state.clocks), "clocks", &p->state.clocks, err);
     if (status == STATUS_OK)
         status = mem_calloc(world_size, sizeof(*p->state.seen), "clocks", &p->state.seen, err);
@@ -114,17 +122,17 @@ static enum status allocate_part(struct job_log_part *p, const struct shard *s, 
     if (status == STATUS_OK)
         status = mem_calloc(world_size, sizeof(*p->flags), "flags", &p->flags, err);
     if (status == STATUS_OK)
-        status = mem_calloc(most, sizeof(float), "a partition", &p->state.values, err);
+        status = mem_calloc(largest, sizeof(float), "a partition", &p->state.values, err);
     for (unsigned i = 0; i < states && status == STATUS_OK; i++)
-        status = mem_calloc(most, sizeof(float), "a partition", &p->state.moments[i], err);
+        status = mem_calloc(largest, sizeof(float), "a partition", &p->state.moments[i], err);
     if (status == STATUS_OK && s->previous)
-        status = mem_calloc(most, sizeof(float), "a partition", &p->state.previous, err);
-    if (status == STATUS_OK && reply_encoding_is_kept(&s->down))
-        status = mem_calloc(most, sizeof(float), "a partition", &p->state.kept, err);
+        status = mem_calloc(largest, sizeof(float), "a partition", &p->state.previous, err);
+    if (status == STATUS_OK && reply_encoding_must_persist(&s->encoding))
+        status = mem_calloc(largest, sizeof(float), "a partition", &p->state.codec_state, err);
     return status;
 }
 
-static void free_part(struct job_log_part *p)
+static void free_partition_buffer(struct job_log_partition_buffer *p)
 {
     free(p->state.clocks);
     free(p->state.seen);
@@ -134,17 +142,17 @@ static void free_part(struct job_log_part *p)
     free(p->state.moments[0]);
     free(p->state.moments[1]);
     free(p->state.previous);
-    free(p->state.kept);
+    free(p->state.codec_state);
 }
 
-static void init_locks(struct job_log *d)
+static void init_locks(struct job_log *log)
 {
     pthread_condattr_t attributes;
 
-    (void)pthread_mutex_init(&d->taking, NULL);
-    (void)pthread_mutex_init(&d->lock, NULL);
+    (void)pthread_mutex_init(&log->snapshot_lock, NULL);
+    (void)pthread_mutex_init(&log->lock, NULL);
     (void)pthread_condattr_init(&attributes);
-    (void)pthread_cond_init(&d->changed, &attributes);
+    (void)pthread_cond_init(&log->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
 }
 
@@ -153,36 +161,36 @@ enum status job_log_open(const struct job_log_config *config, struct job_log **r
 {
     const struct shard *s = config->shard;
     const struct shard_config *c = &s->config;
-    struct job_log *d;
-    enum status status = mem_calloc(1, sizeof(*d), "the state of a job", &d, err);
+    struct job_log *log;
+    enum status status = mem_calloc(1, sizeof(*log), "the state of a job", &log, err);
 
     if (status != STATUS_OK)
         return status;
-    init_locks(d);
-    d->members = (struct strbuf)STRBUF_INIT;
-    d->shard = config->shard;
-    d->digest = config->digest;
-    d->every_steps = config->every;
+    init_locks(log);
+    log->membership = (struct strbuf)STRBUF_INIT;
+    log->shard = config->shard;
+    log->digest = config->digest;
+    log->snapshot_every_steps = config->snapshot_every;
     if (consistency_steps_per_push(&c->consistency))
-        d->every_steps *= c->world_size;
-    d->counts = s->length > 0;
-    d->first = d->counts ? s->parts[0].partition : 0;
-    d->shape = shape_of(s);
-    d->longest = longest_journal(config, &d->shape);
-    d->long_generation = UINT64_MAX;
-    if (strlen(config->folder) >= sizeof(d->folder))
+        log->snapshot_every_steps *= c->world_size;
+    log->counts_steps = s->length > 0;
+    log->counted_partition = log->counts_steps ? s->parts[0].partition : 0;
+    log->shape = make_snapshot_shape(s);
+    log->journal_bytes_max = journal_bytes_limit(config, &log->shape);
+    log->long_generation = UINT64_MAX;
+    if (strlen(config->folder) >= sizeof(log->folder))
         status = error_set(err, STATUS_CONFIG, "the path '%s' is too long", config->folder);
     else
-        (void)snprintf(d->folder, sizeof(d->folder), "%s", config->folder);
+        (void)snprintf(log->folder, sizeof(log->folder), "%s", config->folder);
     if (status == STATUS_OK)
-        status = mem_strdup(config->job, &d->job, err);
+        status = mem_strdup(config->job, &log->job, err);
     if (status == STATUS_OK)
-        status = allocate_part(&d->part, s, err);
+        status = allocate_partition_buffer(&log->buffer, s, err);
     if (status != STATUS_OK) {
-        job_log_close(d);
+        job_log_close(log);
         return status;
     }
-    *ret = d;
+    *ret = log;
     return STATUS_OK;
 }
 
@@ -191,71 +199,72 @@ enum status job_log_create(const struct job_log_config *config, struct job_log *
 {
     char path[JOB_LOG_PATH_MAX];
     struct journal_head head;
-    struct job_log *d;
-    enum status status = job_log_open(config, &d, err);
+    struct job_log *log;
+    enum status status = job_log_open(config, &log, err);
 
     if (status != STATUS_OK)
         return status;
-    head = job_log_head(d, 0);
-    status = job_log_journal_path(d, 0, path, err);
+    head = job_log_journal_head(log, 0);
+    status = job_log_journal_path(log, 0, path, err);
     if (status == STATUS_OK)
-        status = journal_create(&d->journal, path, &head, err);
+        status = journal_create(&log->journal, path, &head, err);
     if (status == STATUS_OK)
-        status = job_log_start(d, err);
+        status = job_log_start(log, err);
     if (status != STATUS_OK) {
-        job_log_close(d);
+        job_log_close(log);
         return status;
     }
-    *ret = d;
+    *ret = log;
     return STATUS_OK;
 }
 
-void job_log_close(struct job_log *d)
+void job_log_close(struct job_log *log)
 {
-    if (!d)
+    if (!log)
         return;
-    job_log_stop(d);
-    journal_close(&d->journal);
-    strbuf_release(&d->members);
-    free_part(&d->part);
-    (void)pthread_cond_destroy(&d->changed);
-    (void)pthread_mutex_destroy(&d->lock);
-    (void)pthread_mutex_destroy(&d->taking);
-    free(d->job);
-    free(d);
+    job_log_stop(log);
+    journal_close(&log->journal);
+    strbuf_release(&log->membership);
+    free_partition_buffer(&log->buffer);
+    (void)pthread_cond_destroy(&log->changed);
+    (void)pthread_mutex_destroy(&log->lock);
+    (void)pthread_mutex_destroy(&log->snapshot_lock);
+    free(log->job);
+    free(log);
 }
 
-/* ------------------------------------------------------------------ records */
+/* ------------------------------------------------------------------ journal */
 
-static void ask_snapshot(struct job_log *d)
+static void request_snapshot(struct job_log *log)
 {
-    (void)pthread_mutex_lock(&d->lock);
-    d->due = true;
-    (void)pthread_cond_broadcast(&d->changed);
-    (void)pthread_mutex_unlock(&d->lock);
+    (void)pthread_mutex_lock(&log->lock);
+    log->snapshot_due = true;
+    (void)pthread_cond_broadcast(&log->changed);
+    (void)pthread_mutex_unlock(&log->lock);
 }
 
-/* Once for a journal, unless that one goes on, as no snapshot could be written. */
-static void limit_journal(struct job_log *d)
+/* Request one snapshot per long journal; again when no snapshot could be written and the same
+ * journal has grown by the limit once more. */
+static void check_journal_length(struct job_log *log)
 {
     uint64_t generation, size;
 
-    journal_length(&d->journal, &generation, &size);
-    if (size <= d->longest)
+    journal_length(&log->journal, &generation, &size);
+    if (size <= log->journal_bytes_max)
         return;
-    (void)pthread_mutex_lock(&d->lock);
-    if (generation != d->long_generation || size > d->long_bytes + d->longest) {
-        d->long_generation = generation;
-        d->long_bytes = size;
-        d->due = true;
-        (void)pthread_cond_broadcast(&d->changed);
+    (void)pthread_mutex_lock(&log->lock);
+    if (generation != log->long_generation || size > log->long_bytes + log->journal_bytes_max) {
+        log->long_generation = generation;
+        log->long_bytes = size;
+        log->snapshot_due = true;
+        (void)pthread_cond_broadcast(&log->changed);
     }
-    (void)pthread_mutex_unlock(&d->lock);
+    (void)pthread_mutex_unlock(&log->lock);
 }
 
-enum status job_log_record(void *user, const struct mutation *record, struct error *err)
+enum status job_log_append(void *user, const struct mutation *record, struct error *err)
 {
-    struct job_log *d = user;
+    struct job_log *log = user;
     struct journal_record r = {.kind = (uint32_t)record->kind,
                                .partition = record->partition,
                                .step = record->step,
@@ -264,219 +273,219 @@ enum status job_log_record(void *user, const struct mutation *record, struct err
                                .flags = record->flags,
                                .payload = record->payload,
                                .size = record->count * sizeof(float)};
-    enum status status = journal_append(&d->journal, &r, err);
+    enum status status = journal_append(&log->journal, &r, err);
 
-    if (status == STATUS_OK && d->every_steps > 0 && record->kind == MUTATION_STEP &&
-        record->partition == d->first && record->step % d->every_steps == 0)
-        ask_snapshot(d);
+    if (status == STATUS_OK && log->snapshot_every_steps > 0 && record->kind == MUTATION_STEP &&
+        record->partition == log->counted_partition &&
+        record->step % log->snapshot_every_steps == 0)
+        request_snapshot(log);
     if (status == STATUS_OK)
-        limit_journal(d);
+        check_journal_length(log);
     return status;
 }
 
-const char *job_log_folder(const struct job_log *d)
+const char *job_log_folder(const struct job_log *log)
 {
-    return d->folder;
+    return log->folder;
 }
 
 /* Lock held. */
-static enum status append_members(struct job_log *d, struct error *err)
+static enum status append_membership(struct job_log *log, struct error *err)
 {
-    struct journal_record r = {
-        .kind = JOB_LOG_MEMBERS_KIND, .payload = d->members.text, .size = d->members.length};
+    struct journal_record r = {.kind = JOB_LOG_MEMBERSHIP_KIND,
+                               .payload = log->membership.text,
+                               .size = log->membership.length};
 
-    return journal_append(&d->journal, &r, err);
+    return journal_append(&log->journal, &r, err);
 }
 
-enum status job_log_set_members(struct job_log *d, const char *text, struct error *err)
+enum status job_log_set_membership(struct job_log *log, const char *text, struct error *err)
 {
     enum status status;
 
-    (void)pthread_mutex_lock(&d->lock);
-    strbuf_reset(&d->members);
-    strbuf_add(&d->members, text);
-    if (!strbuf_ok(&d->members))
-        status = error_set(err, STATUS_NO_MEMORY, "no memory for who is in the job");
+    (void)pthread_mutex_lock(&log->lock);
+    strbuf_reset(&log->membership);
+    strbuf_add(&log->membership, text);
+    if (!strbuf_ok(&log->membership))
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for the membership");
     else
-        status = append_members(d, err);
-    (void)pthread_mutex_unlock(&d->lock);
+        status = append_membership(log, err);
+    (void)pthread_mutex_unlock(&log->lock);
     return status;
 }
 
 /* ------------------------------------------------------------------ snapshots */
 
-/* The slabs of a partition, as shape_of has named them. */
-static void point_to_slabs(const struct job_log *d, struct snapshot_part *part)
+/* The partition's data in the order of make_snapshot_shape. */
+static void point_to_slabs(const struct job_log *log, struct snapshot_partition *part)
 {
-    const struct shard_state *state = &d->part.state;
-    unsigned k = 0;
+    const struct shard_state *state = &log->buffer.state;
+    unsigned slab = 0;
 
-    part->data[k++] = state->values;
+    part->data[slab++] = state->values;
     for (unsigned i = 0; i < 2; i++)
         if (state->moments[i])
-            part->data[k++] = state->moments[i];
+            part->data[slab++] = state->moments[i];
     if (state->previous)
-        part->data[k++] = state->previous;
-    if (state->kept)
-        part->data[k++] = state->kept;
-    assert(k == d->shape.slabs);
+        part->data[slab++] = state->previous;
+    if (state->codec_state)
+        part->data[slab++] = state->codec_state;
+    assert(slab == log->shape.slabs);
 }
 
-static enum status put_partition(struct job_log *d, struct snapshot_writer *w, size_t slot,
-                                 struct error *err)
+static enum status write_partition(struct job_log *log, struct snapshot_writer *w,
+                                   size_t local_index, struct error *err)
 {
-    struct shard_state *state = &d->part.state;
-    struct snapshot_part part = job_log_place(d, slot);
-    enum status status = shard_export(d->shard, (uint32_t)part.partition, state, err);
+    struct shard_state *state = &log->buffer.state;
+    struct snapshot_partition part = job_log_snapshot_part(log, local_index);
+    enum status status = shard_export(log->shard, (uint32_t)part.partition, state, err);
 
     if (status != STATUS_OK)
         return status;
-    for (unsigned rank = 0; rank < d->shape.world_size; rank++)
-        d->part.flags[rank] = state->flags[rank];
+    for (unsigned rank = 0; rank < log->shape.world_size; rank++)
+        log->buffer.flags[rank] = state->flags[rank];
     part.step = state->steps;
     part.initialised = state->initialised;
     part.clocks = state->clocks;
     part.seen = state->seen;
-    part.flags = d->part.flags;
-    point_to_slabs(d, &part);
-    return snapshot_put(w, slot, &part, err);
+    part.flags = log->buffer.flags;
+    point_to_slabs(log, &part);
+    return snapshot_write_partition(w, local_index, &part, err);
 }
 
-/* The members as they are now, copied. */
-static enum status copy_members(struct job_log *d, char **ret, struct error *err)
+static enum status copy_membership(struct job_log *log, char **ret, struct error *err)
 {
     enum status status;
 
-    (void)pthread_mutex_lock(&d->lock);
-    status = mem_strdup(d->members.text, ret, err);
-    (void)pthread_mutex_unlock(&d->lock);
+    (void)pthread_mutex_lock(&log->lock);
+    status = mem_strdup(log->membership.text, ret, err);
+    (void)pthread_mutex_unlock(&log->lock);
     return status;
 }
 
-static enum status begin_file(struct job_log *d, struct snapshot_writer *w, uint64_t generation,
-                              struct error *err)
+static enum status begin_snapshot(struct job_log *log, struct snapshot_writer *w,
+                                  uint64_t generation, struct error *err)
 {
-    char path[JOB_LOG_PATH_MAX], digest[32], number[32], *members = NULL;
-    enum status status = copy_members(d, &members, err);
+    char path[JOB_LOG_PATH_MAX], digest[32], number[32], *membership = NULL;
+    enum status status = copy_membership(log, &membership, err);
 
-    (void)snprintf(digest, sizeof(digest), "%016" PRIx64, d->digest);
+    (void)snprintf(digest, sizeof(digest), "%016" PRIx64, log->digest);
     (void)snprintf(number, sizeof(number), "%" PRIu64, generation);
     if (status == STATUS_OK)
-        status = job_log_snapshot_path(d, generation, path, err);
+        status = job_log_snapshot_path(log, generation, path, err);
     if (status == STATUS_OK) {
         const char *const metadata[] = {
-            "format", "pt",   "sparring.snapshot", "1",    "job",     d->job,
-            "terms",  digest, "generation",        number, "members", members};
+            "format", "pt",   "sparring.snapshot", "1",    "job",     log->job,
+            "terms",  digest, "generation",        number, "members", membership};
 
-        status = snapshot_begin(w, path, &d->shape, metadata,
+        status = snapshot_begin(w, path, &log->shape, metadata,
                                 sizeof(metadata) / sizeof(metadata[0]) / 2, err);
     }
-    free(members);
+    free(membership);
     return status;
 }
 
-/* What stands before the snapshot is not needed any more. */
-static void remove_older(struct job_log *d, uint64_t generation)
+static void remove_older_generations(struct job_log *log, uint64_t generation)
 {
     char path[JOB_LOG_PATH_MAX];
 
-    for (; d->oldest < generation; d->oldest++) {
-        if (job_log_journal_path(d, d->oldest, path, NULL) == STATUS_OK)
+    for (; log->oldest_generation < generation; log->oldest_generation++) {
+        if (job_log_journal_path(log, log->oldest_generation, path, NULL) == STATUS_OK)
             (void)unlink(path);
-        if (job_log_snapshot_path(d, d->oldest, path, NULL) == STATUS_OK)
+        if (job_log_snapshot_path(log, log->oldest_generation, path, NULL) == STATUS_OK)
             (void)unlink(path);
     }
 }
 
-/* `taking` held. */
-static enum status take_snapshot(struct job_log *d, struct error *err)
+/* snapshot_lock held. */
+static enum status write_snapshot(struct job_log *log, struct error *err)
 {
-    uint64_t generation = d->journal.head.generation + 1, bytes = 0;
+    uint64_t generation = log->journal.head.generation + 1, bytes = 0;
     int64_t start_ns = clock_now_ns();
     struct snapshot_writer w = {0};
     char path[JOB_LOG_PATH_MAX];
-    enum status status = job_log_journal_path(d, generation, path, err);
+    enum status status = job_log_journal_path(log, generation, path, err);
 
     if (status == STATUS_OK)
-        status = journal_switch(&d->journal, path, err);
+        status = journal_rotate(&log->journal, path, err);
     if (status == STATUS_OK)
-        status = begin_file(d, &w, generation, err);
-    for (size_t slot = 0; slot < d->shape.parts && status == STATUS_OK; slot++)
-        status = put_partition(d, &w, slot, err);
+        status = begin_snapshot(log, &w, generation, err);
+    for (size_t i = 0; i < log->shape.parts && status == STATUS_OK; i++)
+        status = write_partition(log, &w, i, err);
     bytes = w.bytes;
     if (status == STATUS_OK)
         status = snapshot_commit(&w, err);
     snapshot_abandon(&w);
     if (status == STATUS_OK)
-        remove_older(d, generation);
-    (void)pthread_mutex_lock(&d->lock);
-    d->figures.snapshots += status == STATUS_OK;
-    d->figures.snapshots_failed += status != STATUS_OK;
-    d->figures.snapshot_bytes += status == STATUS_OK ? bytes : 0;
-    d->figures.snapshot_ns += status == STATUS_OK ? clock_now_ns() - start_ns : 0;
-    (void)pthread_mutex_unlock(&d->lock);
+        remove_older_generations(log, generation);
+    (void)pthread_mutex_lock(&log->lock);
+    log->figures.snapshots += status == STATUS_OK;
+    log->figures.snapshots_failed += status != STATUS_OK;
+    log->figures.snapshot_bytes += status == STATUS_OK ? bytes : 0;
+    log->figures.snapshot_ns += status == STATUS_OK ? clock_now_ns() - start_ns : 0;
+    (void)pthread_mutex_unlock(&log->lock);
     return status;
 }
 
-enum status job_log_snapshot(struct job_log *d, struct error *err)
+enum status job_log_snapshot(struct job_log *log, struct error *err)
 {
     enum status status;
 
-    (void)pthread_mutex_lock(&d->taking);
-    status = take_snapshot(d, err);
-    (void)pthread_mutex_unlock(&d->taking);
+    (void)pthread_mutex_lock(&log->snapshot_lock);
+    status = write_snapshot(log, err);
+    (void)pthread_mutex_unlock(&log->snapshot_lock);
     return status;
 }
 
-static void *take_snapshots(void *user)
+static void *run_snapshot_thread(void *user)
 {
-    struct job_log *d = user;
+    struct job_log *log = user;
 
-    (void)pthread_mutex_lock(&d->lock);
-    while (!d->stop) {
+    (void)pthread_mutex_lock(&log->lock);
+    while (!log->stop) {
         struct error err = {0};
 
-        if (!d->due) {
-            (void)pthread_cond_wait(&d->changed, &d->lock);
+        if (!log->snapshot_due) {
+            (void)pthread_cond_wait(&log->changed, &log->lock);
             continue;
         }
-        d->due = false;
-        (void)pthread_mutex_unlock(&d->lock);
-        if (job_log_snapshot(d, &err) != STATUS_OK)
-            log_warning("job '%s': no snapshot, the journal goes on: %s", d->job, err.text);
-        (void)pthread_mutex_lock(&d->lock);
+        log->snapshot_due = false;
+        (void)pthread_mutex_unlock(&log->lock);
+        if (job_log_snapshot(log, &err) != STATUS_OK)
+            log_warning("job '%s': no snapshot, the journal goes on: %s", log->job, err.text);
+        (void)pthread_mutex_lock(&log->lock);
     }
-    (void)pthread_mutex_unlock(&d->lock);
+    (void)pthread_mutex_unlock(&log->lock);
     return NULL;
 }
 
-enum status job_log_start(struct job_log *d, struct error *err)
+enum status job_log_start(struct job_log *log, struct error *err)
 {
-    int failed = pthread_create(&d->thread, NULL, take_snapshots, d);
+    int failed = pthread_create(&log->thread, NULL, run_snapshot_thread, log);
 
     if (failed)
         return error_set_errno(err, failed, "cannot start the thread of snapshots");
-    d->started = true;
+    log->started = true;
     return STATUS_OK;
 }
 
-void job_log_stop(struct job_log *d)
+void job_log_stop(struct job_log *log)
 {
-    if (!d->started)
+    if (!log->started)
         return;
-    (void)pthread_mutex_lock(&d->lock);
-    d->stop = true;
-    (void)pthread_cond_broadcast(&d->changed);
-    (void)pthread_mutex_unlock(&d->lock);
-    (void)pthread_join(d->thread, NULL);
-    d->started = false;
+    (void)pthread_mutex_lock(&log->lock);
+    log->stop = true;
+    (void)pthread_cond_broadcast(&log->changed);
+    (void)pthread_mutex_unlock(&log->lock);
+    (void)pthread_join(log->thread, NULL);
+    log->started = false;
 }
 
-void job_log_count(struct job_log *d, struct job_log_figures *ret)
+void job_log_count(struct job_log *log, struct job_log_figures *ret)
 {
-    (void)pthread_mutex_lock(&d->lock);
-    *ret = d->figures;
+    (void)pthread_mutex_lock(&log->lock);
+    *ret = log->figures;
     ret->is_kept = true;
-    (void)pthread_mutex_unlock(&d->lock);
-    journal_count(&d->journal, &ret->journal_records, &ret->journal_bytes, &ret->journal_ns);
+    (void)pthread_mutex_unlock(&log->lock);
+    journal_count(&log->journal, &ret->journal_records, &ret->journal_bytes, &ret->journal_ns);
 }

@@ -1,8 +1,10 @@
 /*
- * The writing half.  The checksum is made before the lock is taken; under it one writev puts head,
- * clocks, payload, flags and padding behind each other, so what lies in the file is a row of whole
- * records and at most one cut off by the death of the process.  A write that the disk refuses half
- * way is taken back, so that what was acknowledged before stays readable.
+ * Writing of journals.
+ *
+ * Checksums are computed before the lock is taken; under it one writev appends head, clocks,
+ * payload, flags and padding.  So the file consists of whole records and at most one that the death
+ * of the process cut off.  A partial write that fails is truncated, so that earlier records stay
+ * readable.
  */
 #include "server/persistence/journal.h"
 
@@ -20,7 +22,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#define PIECES 5
+#define RECORD_IOV_COUNT 5
 
 static uint64_t padding(uint64_t bytes)
 {
@@ -46,7 +48,7 @@ struct journal_file_head journal_make_head(const struct journal_head *h)
     return head;
 }
 
-static enum status keep_path(char *to, size_t size, const char *path, struct error *err)
+static enum status copy_path(char *to, size_t size, const char *path, struct error *err)
 {
     int length = snprintf(to, size, "%s", path);
 
@@ -55,7 +57,6 @@ static enum status keep_path(char *to, size_t size, const char *path, struct err
     return STATUS_OK;
 }
 
-/* A new file with its head. */
 static enum status create_file(const char *path, const struct journal_head *h, int *ret_fd,
                                struct error *err)
 {
@@ -75,7 +76,7 @@ static enum status create_file(const char *path, const struct journal_head *h, i
     return STATUS_OK;
 }
 
-static void init(struct journal *j, const struct journal_head *head, int fd, uint64_t size)
+static void init_journal(struct journal *j, const struct journal_head *head, int fd, uint64_t size)
 {
     (void)pthread_mutex_init(&j->lock, NULL);
     j->head = *head;
@@ -83,13 +84,13 @@ static void init(struct journal *j, const struct journal_head *head, int fd, uin
     j->size = size;
     j->records = j->bytes = 0;
     j->append_ns = 0;
-    j->failed = (struct error){0};
+    j->failure = (struct error){0};
 }
 
 enum status journal_create(struct journal *j, const char *path, const struct journal_head *head,
                            struct error *err)
 {
-    enum status status = keep_path(j->path, sizeof(j->path), path, err);
+    enum status status = copy_path(j->path, sizeof(j->path), path, err);
     int fd = -1;
 
     assert(head->world_size > 0 && head->world_size <= JOURNAL_CLOCKS_MAX);
@@ -99,14 +100,14 @@ enum status journal_create(struct journal *j, const char *path, const struct jou
         j->path[0] = '\0';
         return status;
     }
-    init(j, head, fd, JOURNAL_HEAD);
+    init_journal(j, head, fd, JOURNAL_HEAD);
     return STATUS_OK;
 }
 
 enum status journal_reopen(struct journal *j, const char *path, const struct journal_head *head,
                            uint64_t size, struct error *err)
 {
-    enum status status = keep_path(j->path, sizeof(j->path), path, err);
+    enum status status = copy_path(j->path, sizeof(j->path), path, err);
     int fd;
 
     if (status != STATUS_OK)
@@ -121,40 +122,40 @@ enum status journal_reopen(struct journal *j, const char *path, const struct jou
         (void)close(fd);
         return error_set_errno(err, saved, "cannot cut journal '%s' at %" PRIu64, path, size);
     }
-    (void)keep_path(j->path, sizeof(j->path), path, err); /* it did fit */
-    init(j, head, fd, size);
+    (void)copy_path(j->path, sizeof(j->path), path, err); /* it fits */
+    init_journal(j, head, fd, size);
     return STATUS_OK;
 }
 
-/* Take a half-written record back and remember why.  Lock held. */
-static void fail(struct journal *j, int number)
+/* Truncate a partly written record and keep the error for all further appends.  Lock held. */
+static void fail_append(struct journal *j, int number)
 {
-    (void)error_set_errno(&j->failed, number, "cannot write journal '%s'", j->path);
+    (void)error_set_errno(&j->failure, number, "cannot write journal '%s'", j->path);
     if (ftruncate(j->fd, (off_t)j->size) != 0)
         return; /* the reader cuts it off */
 }
 
-/* All pieces behind the end of the file.  Lock held. */
-static void write_pieces(struct journal *j, struct iovec *pieces, int count, size_t bytes)
+/* Append all parts of a record.  Lock held. */
+static void write_record(struct journal *j, struct iovec *iov, int count, size_t bytes)
 {
     size_t written = 0;
 
     while (written < bytes) {
-        ssize_t put = writev(j->fd, pieces, count);
+        ssize_t written_now = writev(j->fd, iov, count);
         size_t skip;
 
-        if (put < 0 && errno == EINTR)
+        if (written_now < 0 && errno == EINTR)
             continue;
-        if (put <= 0) {
-            fail(j, put < 0 ? errno : EIO);
+        if (written_now <= 0) {
+            fail_append(j, written_now < 0 ? errno : EIO);
             return;
         }
-        written += (size_t)put;
-        for (skip = (size_t)put; count > 0 && skip >= pieces->iov_len; count--)
-            skip -= pieces++->iov_len;
+        written += (size_t)written_now;
+        for (skip = (size_t)written_now; count > 0 && skip >= iov->iov_len; count--)
+            skip -= iov++->iov_len;
         if (count > 0) {
-            pieces->iov_base = (char *)pieces->iov_base + skip;
-            pieces->iov_len -= skip;
+            iov->iov_base = (char *)iov->iov_base + skip;
+            iov->iov_len -= skip;
         }
     }
     j->size += bytes;
@@ -184,8 +185,8 @@ static struct journal_record_head make_record_head(const struct journal_record *
     return head;
 }
 
-/* writev takes pointers to what it does not change. */
-static void *unconst(const void *data)
+/* struct iovec has no const pointers; writev does not write to them. */
+static void *drop_const(const void *data)
 {
     void *plain;
 
@@ -200,33 +201,33 @@ enum status journal_append(struct journal *j, const struct journal_record *r, st
     size_t clocks = r->clocks ? j->head.world_size : 0; /* constant */
     uint64_t bytes = journal_record_bytes(clocks, r->size);
     struct journal_record_head head;
-    struct iovec pieces[PIECES];
+    struct iovec iov[RECORD_IOV_COUNT];
     enum status status = STATUS_OK;
 
     assert(r->size <= JOURNAL_PAYLOAD_MAX && !r->clocks == !r->flags);
     head = make_record_head(r, clocks);
-    pieces[0] = (struct iovec){.iov_base = &head, .iov_len = sizeof(head)};
-    pieces[1] =
-        (struct iovec){.iov_base = unconst(r->clocks), .iov_len = clocks * sizeof(uint64_t)};
-    pieces[2] = (struct iovec){.iov_base = unconst(r->payload), .iov_len = r->size};
-    pieces[3] = (struct iovec){.iov_base = unconst(r->flags), .iov_len = clocks};
-    pieces[4] =
-        (struct iovec){.iov_base = unconst(zeros), .iov_len = (size_t)padding(r->size + clocks)};
+    iov[0] = (struct iovec){.iov_base = &head, .iov_len = sizeof(head)};
+    iov[1] =
+        (struct iovec){.iov_base = drop_const(r->clocks), .iov_len = clocks * sizeof(uint64_t)};
+    iov[2] = (struct iovec){.iov_base = drop_const(r->payload), .iov_len = r->size};
+    iov[3] = (struct iovec){.iov_base = drop_const(r->flags), .iov_len = clocks};
+    iov[4] =
+        (struct iovec){.iov_base = drop_const(zeros), .iov_len = (size_t)padding(r->size + clocks)};
     (void)pthread_mutex_lock(&j->lock);
-    if (j->failed.status == STATUS_OK)
-        write_pieces(j, pieces, PIECES, (size_t)bytes);
-    if (j->failed.status != STATUS_OK)
-        status = error_set(err, j->failed.status, "%s", j->failed.text);
+    if (j->failure.status == STATUS_OK)
+        write_record(j, iov, RECORD_IOV_COUNT, (size_t)bytes);
+    if (j->failure.status != STATUS_OK)
+        status = error_set(err, j->failure.status, "%s", j->failure.text);
     j->append_ns += clock_now_ns() - start_ns;
     (void)pthread_mutex_unlock(&j->lock);
     return status;
 }
 
-enum status journal_switch(struct journal *j, const char *path, struct error *err)
+enum status journal_rotate(struct journal *j, const char *path, struct error *err)
 {
     struct journal_head head = j->head; /* changed here only */
     char new_path[sizeof(j->path)];
-    enum status status = keep_path(new_path, sizeof(new_path), path, err);
+    enum status status = copy_path(new_path, sizeof(new_path), path, err);
     int fd = -1, old;
 
     head.generation++;

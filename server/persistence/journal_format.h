@@ -1,5 +1,6 @@
 /*
- * journal_format: the bytes of a journal, for its writer and its reader.
+ * journal_format: the binary layout of a journal (described in journal.h), for journal.c and
+ * journal_read.c only.
  */
 #ifndef SPARRING_SERVER_PERSISTENCE_JOURNAL_FORMAT_H
 #define SPARRING_SERVER_PERSISTENCE_JOURNAL_FORMAT_H
@@ -22,7 +23,7 @@ struct journal_file_head {
     uint64_t digest;
     uint64_t generation;
     uint32_t zero;
-    uint32_t crc; /* of what stands before it */
+    uint32_t crc; /* of the fields before it */
 };
 _Static_assert(sizeof(struct journal_file_head) == JOURNAL_HEAD, "no padding");
 
@@ -35,11 +36,11 @@ struct journal_record_head {
     double rate;
     uint64_t payload_bytes;
     uint32_t body_crc; /* of clocks, payload and flags */
-    uint32_t crc;      /* of what stands before it */
+    uint32_t crc;      /* of the fields before it */
 };
 _Static_assert(sizeof(struct journal_record_head) == JOURNAL_RECORD_HEAD, "no padding");
 
-/* The head of that file, with its checksum. */
+/* The file's head with its checksum. */
 struct journal_file_head journal_make_head(const struct journal_head *h);
 
 #endif

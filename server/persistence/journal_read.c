@@ -1,10 +1,10 @@
 /*
- * The reading half.  Every byte may be wrong: sizes are checked before they are used, the memory is
- * that of the largest record, whatever the file says.
+ * Reading of journals.  Every byte may be wrong: sizes are checked before they are used, and the
+ * memory is that of the largest allowed record.
  *
- * Is a damaged record the tail that a dying process left?  Then nothing stands behind it.  Where
- * the record's own head can be trusted it says where the next one would begin; else every place is
- * tried.  A head whose checksum holds is proof of a further record.
+ * A damaged record is a torn tail if no valid record head follows it; else the file is damaged.
+ * If the damaged record's own head is valid, it gives the offset of the next one; else every
+ * aligned offset is searched.  A head with a correct checksum proves a further record.
  */
 #include "server/persistence/journal.h"
 
@@ -29,7 +29,7 @@ struct reader {
     unsigned char *body; /* owned; clocks, payload and flags of the largest record */
 };
 
-/* Exactly size bytes, which the file has. */
+/* Read exactly size bytes, which are in the file. */
 static enum status read_at(const struct reader *r, void *data, size_t size, uint64_t offset,
                            struct error *err)
 {
@@ -88,9 +88,9 @@ static bool is_record_head(const struct reader *r, const struct journal_record_h
            h->payload_bytes <= JOURNAL_PAYLOAD_MAX;
 }
 
-/* Look for the head of a record from `offset` on, which is a multiple of JOURNAL_ALIGN. */
-static enum status find_record(const struct reader *r, uint64_t offset, bool *ret_found,
-                               struct error *err)
+/* Search for a valid record head from `offset` on, which is a multiple of JOURNAL_ALIGN. */
+static enum status find_record_head(const struct reader *r, uint64_t offset, bool *ret_found,
+                                    struct error *err)
 {
     unsigned char *window = r->body; /* at least SCAN_BYTES */
     struct journal_record_head head;
@@ -114,16 +114,16 @@ static enum status find_record(const struct reader *r, uint64_t offset, bool *re
     return STATUS_OK;
 }
 
-/* The record at `offset` has a wrong head or body, and the next would begin at `next`: is this the
- * end of the file's good part, or is the file damaged? */
-static enum status judge_damage(const struct reader *r, uint64_t offset, uint64_t next,
-                                struct error *err)
+/* The record at `offset` has a wrong head or body, and the next would begin at or after `next`:
+ * STATUS_OK if it is a torn tail, STATUS_DATA if a valid record follows. */
+static enum status check_torn_tail(const struct reader *r, uint64_t offset, uint64_t next,
+                                   struct error *err)
 {
     bool found = false;
     enum status status = STATUS_OK;
 
     if (next < r->end)
-        status = find_record(r, next, &found, err);
+        status = find_record_head(r, next, &found, err);
     if (status == STATUS_OK && found)
         return error_set(err, STATUS_DATA,
                          "journal '%s' is damaged at byte %" PRIu64
@@ -147,16 +147,16 @@ static enum status read_record(const struct reader *r, uint64_t offset, struct j
     if (status != STATUS_OK)
         return status;
     if (!is_record_head(r, &head))
-        return judge_damage(r, offset, offset + JOURNAL_ALIGN, err);
+        return check_torn_tail(r, offset, offset + JOURNAL_ALIGN, err);
     next = offset + journal_record_bytes(head.clocks, (size_t)head.payload_bytes);
     body = head.clocks * (sizeof(uint64_t) + 1) + (size_t)head.payload_bytes;
     if (next > r->end)
-        return STATUS_OK; /* nothing can stand behind it */
+        return STATUS_OK; /* no record can follow it */
     status = read_at(r, r->body, body, offset + sizeof(head), err);
     if (status != STATUS_OK)
         return status;
     if (head.body_crc != (uint32_t)crc32(crc32(0, NULL, 0), r->body, (uInt)body))
-        return judge_damage(r, offset, next, err);
+        return check_torn_tail(r, offset, next, err);
     *ret = (struct journal_record){.kind = head.kind,
                                    .partition = head.partition,
                                    .step = head.step,
@@ -172,8 +172,8 @@ static enum status read_record(const struct reader *r, uint64_t offset, struct j
     return STATUS_OK;
 }
 
-static enum status read_records(const struct reader *r, journal_take take, void *user,
-                                struct journal_outcome *out, struct error *err)
+static enum status read_records(const struct reader *r, journal_record_fn apply, void *user,
+                                struct journal_read_result *out, struct error *err)
 {
     out->size = JOURNAL_HEAD;
     while (out->size < r->end) {
@@ -185,7 +185,7 @@ static enum status read_records(const struct reader *r, journal_take take, void 
             return status;
         if (next == 0)
             break;
-        status = take(user, &record, err);
+        status = apply(user, &record, err);
         if (status != STATUS_OK) {
             (void)error_prefix(err, "journal '%s', record at byte %" PRIu64 ": ", r->name,
                                out->size);
@@ -194,16 +194,16 @@ static enum status read_records(const struct reader *r, journal_take take, void 
         out->size = next;
         out->records++;
     }
-    out->cut = r->end - out->size;
+    out->torn_bytes = r->end - out->size;
     return STATUS_OK;
 }
 
 enum status journal_read(int fd, const char *name, const struct journal_head *wanted,
-                         journal_take take, void *user, struct journal_outcome *ret,
+                         journal_record_fn apply, void *user, struct journal_read_result *ret,
                          struct error *err)
 {
     struct reader r = {.fd = fd, .name = name, .wanted = wanted};
-    struct journal_outcome out = {0};
+    struct journal_read_result out = {0};
     struct stat info;
     enum status status;
 
@@ -211,14 +211,14 @@ enum status journal_read(int fd, const char *name, const struct journal_head *wa
         return error_set_errno(err, errno, "cannot stat journal '%s'", name);
     r.end = (uint64_t)info.st_size;
     if (r.end < JOURNAL_HEAD) {
-        out.cut = r.end;
+        out.torn_bytes = r.end;
     } else {
         status = check_head(&r, err);
         if (status == STATUS_OK)
             status = mem_calloc(JOURNAL_CLOCKS_MAX * (sizeof(uint64_t) + 1) + JOURNAL_PAYLOAD_MAX,
                                 1, "a record of the journal", &r.body, err);
         if (status == STATUS_OK)
-            status = read_records(&r, take, user, &out, err);
+            status = read_records(&r, apply, user, &out, err);
         free(r.body);
         if (status != STATUS_OK)
             return status;

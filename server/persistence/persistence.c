@@ -1,8 +1,10 @@
 /*
- * Where the disk is touched.  A folder is made by the supervisor between the building of a job and
- * its first answer, so nobody has been told of a job that has none.  The membership file is written
- * under the table's lock: some hundred bytes into the page cache, and whoever is told of a change
- * is told behind it.
+ * The persistence of a job from its begin to its end: the folder, the log, the membership.
+ *
+ * The supervisor creates the folder after a job is built and before its joins are replied to, so no
+ * worker knows a job without one.  The membership is appended to the journal under the table's
+ * lock (some hundred bytes into the page cache), so it is stored before any rank is notified of a
+ * change.  All other file access here is without the table's lock.
  */
 #include "server/persistence/persistence.h"
 
@@ -12,25 +14,25 @@
 
 #include <inttypes.h>
 
-static struct job_log_config config_of(const struct persistence *p, struct job *j,
-                                       const char *folder, uint64_t digest)
+static struct job_log_config make_log_config(const struct persistence *p, struct job *j,
+                                             const char *folder, uint64_t digest)
 {
     return (struct job_log_config){.folder = folder,
                                    .digest = digest,
-                                   .every = p->snapshot_every,
+                                   .snapshot_every = p->snapshot_every,
                                    .journal_bytes = p->journal_bytes,
                                    .job = j->members.job,
                                    .shard = &j->shard};
 }
 
-static void set_sink(struct job *j)
+static void attach_log_sink(struct job *j)
 {
-    struct shard_sink sink = {.put = job_log_record, .user = j->log};
+    struct shard_sink sink = {.on_mutation = job_log_append, .user = j->log};
 
     shard_set_sink(&j->shard, SHARD_SINK_DISK, &sink);
 }
 
-/* ------------------------------------------------------------------ a server starts, and stops */
+/* ------------------------------------------------------------------ server start and stop */
 
 enum status persistence_open(struct persistence *p, const char *folder, struct unfinished_job *ret,
                              struct error *err)
@@ -45,24 +47,24 @@ enum status persistence_open(struct persistence *p, const char *folder, struct u
     return status;
 }
 
-enum status persistence_fill(struct persistence *p, const struct unfinished_job *found,
-                             struct job *j, struct strbuf *ret_members, struct error *err)
+enum status persistence_restore(struct persistence *p, const struct unfinished_job *found,
+                                struct job *j, struct strbuf *ret_membership, struct error *err)
 {
-    struct job_log_config config = config_of(p, j, found->folder, found->digest);
+    struct job_log_config config = make_log_config(p, j, found->folder, found->digest);
     struct job_log_restored restored;
     int64_t start_ns = clock_now_ns();
-    enum status status = job_log_restore(&config, ret_members, &restored, &j->log, err);
+    enum status status = job_log_restore(&config, ret_membership, &restored, &j->log, err);
 
-    if (status != STATUS_OK || ret_members->length == 0)
+    if (status != STATUS_OK || ret_membership->length == 0)
         return status;
-    if (restored.cut > 0)
+    if (restored.torn_bytes > 0)
         log_warning("job '%s': the journal ended in the middle of a record, %" PRIu64
                     " bytes are cut off",
-                    j->members.job, restored.cut);
+                    j->members.job, restored.torn_bytes);
     log_info("job '%s': restored from '%s' in %.1f s, %" PRIu64 " records of the journal",
              j->members.job, found->folder, (double)(clock_now_ns() - start_ns) * 1e-9,
              restored.records);
-    set_sink(j);
+    attach_log_sink(j);
     return STATUS_OK;
 }
 
@@ -76,7 +78,7 @@ void persistence_close(struct persistence *p)
     state_dir_close(&p->dir);
 }
 
-/* ------------------------------------------------------------------ a job begins */
+/* ------------------------------------------------------------------ begin of a job */
 
 enum status persistence_begin(struct persistence *p, struct job *j, struct error *err)
 {
@@ -94,28 +96,28 @@ enum status persistence_begin(struct persistence *p, struct job *j, struct error
         status = state_dir_add(&p->dir, &terms, folder, &digest, err);
     if (status != STATUS_OK)
         return error_prefix(err, "--state-dir: ");
-    config = config_of(p, j, folder, digest);
+    config = make_log_config(p, j, folder, digest);
     status = job_log_create(&config, &j->log, err);
     if (status != STATUS_OK) {
         (void)state_dir_remove(folder, NULL);
         return status;
     }
-    set_sink(j);
+    attach_log_sink(j);
     return STATUS_OK;
 }
 
-static bool is_in(const struct job *j, unsigned rank)
+static bool is_joined(const struct job *j, unsigned rank)
 {
     return j->members.members[rank].state == MEMBER_JOINED &&
            j->ranks[rank].session.state != RANK_VACANT;
 }
 
-enum status persistence_keep_members(struct job *j, struct error *err)
+enum status persistence_write_membership(struct job *j, struct error *err)
 {
     struct strbuf text = STRBUF_INIT;
     struct membership_file_rank ranks[MEMBERSHIP_RANKS_MAX];
     struct membership_file file = {
-        .epoch = j->epoch, /* of one that is superseded only the replica can go on */
+        .epoch = j->epoch, /* CHANGING: a superseded job can be continued by its replica only */
         .role = j->role == JOB_SUPERSEDED ? JOB_CHANGING : j->role,
         .ranks = ranks,
         .world_size = j->members.world_size};
@@ -124,33 +126,33 @@ enum status persistence_keep_members(struct job *j, struct error *err)
     if (!j->log || j->state != JOB_RUNNING)
         return STATUS_OK;
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        ranks[rank] = (struct membership_file_rank){.in = is_in(j, rank),
+        ranks[rank] = (struct membership_file_rank){.is_joined = is_joined(j, rank),
                                                     .session = j->ranks[rank].session.id};
     membership_file_write(&text, &file);
     if (strbuf_ok(&text))
-        status = job_log_set_members(j->log, text.text, err);
+        status = job_log_set_membership(j->log, text.text, err);
     else
-        status = error_set(err, STATUS_NO_MEMORY, "no memory for who is in the job");
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for the membership");
     strbuf_release(&text);
     return status;
 }
 
-/* ------------------------------------------------------------------ a job is over */
+/* ------------------------------------------------------------------ end of a job */
 
-struct job *persistence_next_over(struct job_table *t, enum folder_fate *ret_fate)
+struct job *persistence_next_ended(struct job_table *t, enum folder_action *ret_action)
 {
     struct job *j = t->over;
 
-    while (j && (!j->log || j->settled))
+    while (j && (!j->log || j->files_decided))
         j = j->next;
     if (!j)
         return NULL;
-    j->settled = true;
+    j->files_decided = true;
     if (j->failure.status == STATUS_OK || j->role == JOB_SUPERSEDED)
-        *ret_fate = FOLDER_REMOVED; /* or it is the replica's */
+        *ret_action = FOLDER_REMOVE; /* or the replica continues it */
     else
-        *ret_fate =
-            t->draining && j->failure.status == STATUS_UNAVAILABLE ? FOLDER_KEPT : FOLDER_ASIDE;
+        *ret_action =
+            t->draining && j->failure.status == STATUS_UNAVAILABLE ? FOLDER_KEEP : FOLDER_PUT_ASIDE;
     return j;
 }
 
@@ -171,14 +173,14 @@ void persistence_put_aside(const struct job *j)
                  j->members.job, path, folder);
 }
 
-void persistence_settle(const struct job *j, enum folder_fate fate)
+void persistence_apply_folder_action(const struct job *j, enum folder_action action)
 {
     const char *folder = job_log_folder(j->log);
     struct error err = {0};
 
     job_log_stop(j->log);
-    switch (fate) {
-    case FOLDER_KEPT:
+    switch (action) {
+    case FOLDER_KEEP:
         if (job_log_snapshot(j->log, &err) != STATUS_OK)
             log_warning("job '%s': no snapshot, the journal has it all: %s", j->members.job,
                         err.text);
@@ -186,11 +188,11 @@ void persistence_settle(const struct job *j, enum folder_fate fate)
                  j->role == JOB_CHANGING ? "only its replica can go on"
                                          : "this server goes on with it when it is started again");
         return;
-    case FOLDER_REMOVED:
+    case FOLDER_REMOVE:
         if (state_dir_remove(folder, &err) != STATUS_OK)
             log_warning("job '%s': %s", j->members.job, err.text);
         return;
-    case FOLDER_ASIDE:
+    case FOLDER_PUT_ASIDE:
         persistence_put_aside(j);
         return;
     }

@@ -1,6 +1,10 @@
 /*
- * The I64 tensors stand first, so that everything behind the header is aligned as it is in memory;
- * they are kept until the end, the slabs are written in place as the partitions come.
+ * Writing and reading of snapshots.
+ *
+ * The I64 tensors come first in the file, so that all tensors are aligned as in memory.  They are
+ * collected in memory and written at commit; the slabs are written in place, partition by
+ * partition.  A reader copies the I64 tensors and borrows the slabs from the safetensors file.  No
+ * locks; one thread per writer.
  */
 #include "server/persistence/snapshot.h"
 
@@ -18,16 +22,16 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "numbers are written as they lie in memory, and the format is little-endian");
 
-/* The I64 tensors of a shape: columns of each, and where it begins, in numbers. */
+/* An I64 tensor. */
 struct layout {
     const char *name;
     size_t columns; /* 0: the tensor has one dimension */
-    size_t at;
+    size_t offset;  /* in the concatenated I64 tensors, in elements */
 };
 enum { PARTITIONS, STEPS, INITIALISED, CLOCKS, SEEN, FLAGS, CHECKSUMS, TENSORS };
 
-/* Returns how many numbers there are in all. */
-static size_t lay_out(const struct snapshot_shape *s, struct layout ret[TENSORS])
+/* Returns the number of I64 elements of all tensors. */
+static size_t compute_layout(const struct snapshot_shape *s, struct layout ret[TENSORS])
 {
     size_t at = 0;
 
@@ -39,16 +43,16 @@ static size_t lay_out(const struct snapshot_shape *s, struct layout ret[TENSORS]
     ret[FLAGS] = (struct layout){.name = "flags", .columns = s->world_size};
     ret[CHECKSUMS] = (struct layout){.name = "checksums", .columns = s->slabs + 1};
     for (unsigned i = 0; i < TENSORS; i++) {
-        ret[i].at = at;
+        ret[i].offset = at;
         at += s->parts * (ret[i].columns ? ret[i].columns : 1);
     }
     return at;
 }
 
-/* The partition's row in a tensor of numbers. */
-static size_t row(const struct layout *l, size_t slot)
+/* The partition's row in an I64 tensor. */
+static size_t row_offset(const struct layout *l, size_t index)
 {
-    return l->at + slot * (l->columns ? l->columns : 1);
+    return l->offset + index * (l->columns ? l->columns : 1);
 }
 
 /* ------------------------------------------------------------------ writing */
@@ -65,7 +69,7 @@ static void add_metadata(struct strbuf *out, const char *const *metadata, size_t
     strbuf_add(out, "}");
 }
 
-/* Append one tensor's entry; returns where its data ends. */
+/* Append one tensor's entry; returns the end of its data. */
 static uint64_t add_tensor(struct strbuf *out, const char *name, const char *dtype, size_t rows,
                            size_t columns, uint64_t begin, uint64_t bytes)
 {
@@ -78,14 +82,14 @@ static uint64_t add_tensor(struct strbuf *out, const char *name, const char *dty
     return begin + bytes;
 }
 
-/* The header with its padding; returns the bytes of the data behind it. */
+/* Append the header with its padding; returns the bytes of the data that follow it. */
 static uint64_t add_header(struct strbuf *out, const struct snapshot_shape *s,
                            const char *const *metadata, size_t pairs)
 {
     struct layout layout[TENSORS];
     uint64_t at = 0;
 
-    (void)lay_out(s, layout);
+    (void)compute_layout(s, layout);
     strbuf_add(out, "{");
     add_metadata(out, metadata, pairs);
     for (unsigned i = 0; i < TENSORS; i++) {
@@ -122,12 +126,12 @@ enum status snapshot_begin(struct snapshot_writer *w, const char *path,
     enum status status;
 
     *w = (struct snapshot_writer){.shape = *shape, .file = {.fd = -1}};
-    status = mem_calloc(lay_out(shape, layout), sizeof(*w->numbers), "numbers of a snapshot",
+    status = mem_calloc(compute_layout(shape, layout), sizeof(*w->numbers), "numbers of a snapshot",
                         &w->numbers, err);
     if (status == STATUS_OK) {
         w->bytes = add_header(&header, shape, metadata, pairs);
-        w->data_at = sizeof(uint64_t) + header.length;
-        w->bytes += w->data_at;
+        w->data_offset = sizeof(uint64_t) + header.length;
+        w->bytes += w->data_offset;
         if (!strbuf_ok(&header))
             status = error_set(err, STATUS_NO_MEMORY, "no memory for the header of '%s'", path);
     }
@@ -147,16 +151,16 @@ static enum status write_at(struct snapshot_writer *w, uint64_t offset, const vo
     const char *next = data;
 
     while (size > 0) {
-        ssize_t put = pwrite(w->file.fd, next, size, (off_t)offset);
+        ssize_t written = pwrite(w->file.fd, next, size, (off_t)offset);
 
-        if (put < 0 && errno == EINTR)
+        if (written < 0 && errno == EINTR)
             continue;
-        if (put <= 0)
-            return error_set_errno(err, put < 0 ? errno : EIO, "cannot write '%s'",
+        if (written <= 0)
+            return error_set_errno(err, written < 0 ? errno : EIO, "cannot write '%s'",
                                    w->file.temporary);
-        next += put;
-        offset += (uint64_t)put;
-        size -= (size_t)put;
+        next += written;
+        offset += (uint64_t)written;
+        size -= (size_t)written;
     }
     return STATUS_OK;
 }
@@ -166,52 +170,53 @@ static uint64_t checksum(uint64_t crc, const void *data, size_t size)
     return crc32((uLong)crc, data, (uInt)size);
 }
 
-/* Of the partition's numbers, as they stand in `numbers`. */
+/* Of the partition's rows in `numbers`. */
 static uint64_t numbers_checksum(const uint64_t *numbers, const struct layout layout[TENSORS],
-                                 size_t slot)
+                                 size_t index)
 {
     uint64_t crc = crc32(0, NULL, 0);
 
     for (unsigned i = 0; i < CHECKSUMS; i++) {
         size_t columns = layout[i].columns ? layout[i].columns : 1;
 
-        crc = checksum(crc, numbers + row(&layout[i], slot), columns * sizeof(*numbers));
+        crc = checksum(crc, numbers + row_offset(&layout[i], index), columns * sizeof(*numbers));
     }
     return crc;
 }
 
-enum status snapshot_put(struct snapshot_writer *w, size_t slot, const struct snapshot_part *part,
-                         struct error *err)
+enum status snapshot_write_partition(struct snapshot_writer *w, size_t index,
+                                     const struct snapshot_partition *part, struct error *err)
 {
     const struct snapshot_shape *s = &w->shape;
     struct layout layout[TENSORS];
-    uint64_t slabs_at = w->data_at + lay_out(s, layout) * sizeof(uint64_t);
-    uint64_t *sums = w->numbers + row(&layout[CHECKSUMS], slot);
+    uint64_t slabs_at = w->data_offset + compute_layout(s, layout) * sizeof(uint64_t);
+    uint64_t *sums = w->numbers + row_offset(&layout[CHECKSUMS], index);
     size_t ranks_bytes = s->world_size * sizeof(*w->numbers);
     enum status status = STATUS_OK;
 
-    assert(slot < s->parts && part->offset + part->count <= s->elements);
-    w->numbers[row(&layout[PARTITIONS], slot)] = part->partition;
-    w->numbers[row(&layout[STEPS], slot)] = part->step;
-    w->numbers[row(&layout[INITIALISED], slot)] = part->initialised;
-    memcpy(w->numbers + row(&layout[CLOCKS], slot), part->clocks, ranks_bytes);
-    memcpy(w->numbers + row(&layout[SEEN], slot), part->seen, ranks_bytes);
-    memcpy(w->numbers + row(&layout[FLAGS], slot), part->flags, ranks_bytes);
+    assert(index < s->parts && part->offset + part->count <= s->elements);
+    w->numbers[row_offset(&layout[PARTITIONS], index)] = part->partition;
+    w->numbers[row_offset(&layout[STEPS], index)] = part->step;
+    w->numbers[row_offset(&layout[INITIALISED], index)] = part->initialised;
+    memcpy(w->numbers + row_offset(&layout[CLOCKS], index), part->clocks, ranks_bytes);
+    memcpy(w->numbers + row_offset(&layout[SEEN], index), part->seen, ranks_bytes);
+    memcpy(w->numbers + row_offset(&layout[FLAGS], index), part->flags, ranks_bytes);
     for (unsigned i = 0; i < s->slabs && status == STATUS_OK; i++) {
         uint64_t at = slabs_at + (i * s->elements + part->offset) * sizeof(float);
 
         sums[i] = checksum(crc32(0, NULL, 0), part->data[i], part->count * sizeof(float));
         status = write_at(w, at, part->data[i], part->count * sizeof(float), err);
     }
-    sums[s->slabs] = numbers_checksum(w->numbers, layout, slot);
+    sums[s->slabs] = numbers_checksum(w->numbers, layout, index);
     return status;
 }
 
 enum status snapshot_commit(struct snapshot_writer *w, struct error *err)
 {
     struct layout layout[TENSORS];
-    size_t numbers = lay_out(&w->shape, layout);
-    enum status status = write_at(w, w->data_at, w->numbers, numbers * sizeof(*w->numbers), err);
+    size_t numbers = compute_layout(&w->shape, layout);
+    enum status status =
+        write_at(w, w->data_offset, w->numbers, numbers * sizeof(*w->numbers), err);
 
     if (status == STATUS_OK)
         status = file_writer_commit(&w->file, err);
@@ -250,8 +255,8 @@ static enum status find_tensor(const struct snapshot *s, const char *name, const
 }
 
 /* Copy the I64 tensors, which may be unaligned, and find the slabs. */
-static enum status find_all(struct snapshot *s, uint64_t *numbers,
-                            const struct layout layout[TENSORS], struct error *err)
+static enum status find_tensors(struct snapshot *s, uint64_t *numbers,
+                                const struct layout layout[TENSORS], struct error *err)
 {
     const struct snapshot_shape *shape = &s->shape;
     const struct safetensors_entry *e = NULL;
@@ -260,7 +265,7 @@ static enum status find_all(struct snapshot *s, uint64_t *numbers,
     for (unsigned i = 0; i < TENSORS && status == STATUS_OK; i++) {
         status = find_tensor(s, layout[i].name, "I64", shape->parts, layout[i].columns, &e, err);
         if (status == STATUS_OK && e && e->bytes > 0)
-            memcpy(numbers + layout[i].at, e->data, e->bytes);
+            memcpy(numbers + layout[i].offset, e->data, e->bytes);
     }
     for (unsigned i = 0; i < shape->slabs && status == STATUS_OK; i++) {
         status = find_tensor(s, shape->names[i], "F32", shape->elements, 0, &s->slabs[i], err);
@@ -275,7 +280,7 @@ enum status snapshot_read(struct snapshot *s, const char *path, const struct sna
                           struct error *err)
 {
     struct layout layout[TENSORS];
-    size_t count = lay_out(shape, layout);
+    size_t count = compute_layout(shape, layout);
     uint64_t *numbers = NULL;
     enum status status;
 
@@ -285,7 +290,7 @@ enum status snapshot_read(struct snapshot *s, const char *path, const struct sna
         status = mem_calloc(count, sizeof(*numbers), "numbers of a snapshot", &numbers, err);
     if (status == STATUS_OK) {
         s->numbers = numbers;
-        status = find_all(s, numbers, layout, err);
+        status = find_tensors(s, numbers, layout, err);
     }
     if (status != STATUS_OK)
         snapshot_release(s);
@@ -296,7 +301,7 @@ void snapshot_release(struct snapshot *s)
 {
     uint64_t *numbers;
 
-    memcpy(&numbers, &s->numbers, sizeof(numbers)); /* const for everybody else */
+    memcpy(&numbers, &s->numbers, sizeof(numbers)); /* drops const */
     free(numbers);
     safetensors_release(&s->file);
     s->numbers = NULL;
@@ -307,38 +312,38 @@ const char *snapshot_metadata(const struct snapshot *s, const char *key)
     return safetensors_metadata(&s->file, key);
 }
 
-static enum status damaged(const struct snapshot *s, const struct snapshot_part *part,
-                           const char *what, struct error *err)
+static enum status damage_error(const struct snapshot *s, const struct snapshot_partition *part,
+                                const char *what, struct error *err)
 {
     return error_set(err, STATUS_DATA, "'%s': partition %" PRIu64 " is damaged (%s)", s->file.path,
                      part->partition, what);
 }
 
-enum status snapshot_get(const struct snapshot *s, size_t slot, struct snapshot_part *ret,
-                         struct error *err)
+enum status snapshot_read_partition(const struct snapshot *s, size_t index,
+                                    struct snapshot_partition *ret, struct error *err)
 {
     struct layout layout[TENSORS];
     const uint64_t *sums;
 
-    (void)lay_out(&s->shape, layout);
-    assert(slot < s->shape.parts && ret->offset + ret->count <= s->shape.elements);
-    sums = s->numbers + row(&layout[CHECKSUMS], slot);
-    if (sums[s->shape.slabs] != numbers_checksum(s->numbers, layout, slot))
-        return damaged(s, ret, "its numbers", err);
-    if (s->numbers[row(&layout[PARTITIONS], slot)] != ret->partition)
-        return error_set(err, STATUS_DATA,
-                         "'%s' has partition %" PRIu64 " where partition %" PRIu64 " belongs",
-                         s->file.path, s->numbers[row(&layout[PARTITIONS], slot)], ret->partition);
-    ret->step = s->numbers[row(&layout[STEPS], slot)];
-    ret->clocks = s->numbers + row(&layout[CLOCKS], slot);
-    ret->initialised = s->numbers[row(&layout[INITIALISED], slot)] != 0;
-    ret->seen = s->numbers + row(&layout[SEEN], slot);
-    ret->flags = s->numbers + row(&layout[FLAGS], slot);
+    (void)compute_layout(&s->shape, layout);
+    assert(index < s->shape.parts && ret->offset + ret->count <= s->shape.elements);
+    sums = s->numbers + row_offset(&layout[CHECKSUMS], index);
+    if (sums[s->shape.slabs] != numbers_checksum(s->numbers, layout, index))
+        return damage_error(s, ret, "its numbers", err);
+    if (s->numbers[row_offset(&layout[PARTITIONS], index)] != ret->partition)
+        return error_set(
+            err, STATUS_DATA, "'%s' has partition %" PRIu64 " where partition %" PRIu64 " belongs",
+            s->file.path, s->numbers[row_offset(&layout[PARTITIONS], index)], ret->partition);
+    ret->step = s->numbers[row_offset(&layout[STEPS], index)];
+    ret->clocks = s->numbers + row_offset(&layout[CLOCKS], index);
+    ret->initialised = s->numbers[row_offset(&layout[INITIALISED], index)] != 0;
+    ret->seen = s->numbers + row_offset(&layout[SEEN], index);
+    ret->flags = s->numbers + row_offset(&layout[FLAGS], index);
     for (unsigned i = 0; i < s->shape.slabs; i++) {
         const unsigned char *data = s->slabs[i]->data + ret->offset * sizeof(float);
 
         if (sums[i] != checksum(crc32(0, NULL, 0), data, ret->count * sizeof(float)))
-            return damaged(s, ret, s->shape.names[i], err);
+            return damage_error(s, ret, s->shape.names[i], err);
         ret->data[i] = (const float *)(const void *)data;
     }
     return STATUS_OK;

@@ -1,7 +1,10 @@
 /*
- * The lock is flock's: the kernel drops it when its process dies, however it dies.  The terms are
- * kept as the bytes of the join request, in hexadecimal, so that every field of it survives; what
- * stands beside them is for people.
+ * The state folder: its lock, the terms of jobs, their folders.
+ *
+ * The lock is flock's, which the kernel releases when the process dies.  terms.json contains the
+ * bytes of the join request in hexadecimal, so that every field survives; its other fields are for
+ * human readers.  A folder is created and removed under another name, so that an interrupted
+ * process never leaves an incomplete folder under the job's.
  */
 #include "server/persistence/state_dir.h"
 
@@ -24,15 +27,15 @@
 
 #define TERMS_NAME      "terms.json"
 #define TERMS_FORMAT    1
-#define TERMS_BYTES_MAX ((size_t)4 << 20) /* hexadecimal digits of WIRE_CONTROL_MAX and more */
-#define NAME_BYTES_MAX  200u              /* of a job's name as a file's; longer ones are cut */
-#define FAILED          ".failed"
-#define NEW             ".new" /* being made, */
-#define OLD             ".old" /* or removed, when its process died */
+#define TERMS_BYTES_MAX ((size_t)4 << 20) /* above the hexadecimal digits of WIRE_CONTROL_MAX */
+#define NAME_BYTES_MAX  200u              /* of a job's name in a path; longer ones are cut */
+#define SUFFIX_FAILED   ".failed"
+#define SUFFIX_NEW      ".new" /* being created; left by a process that died */
+#define SUFFIX_OLD      ".old" /* being removed; likewise */
 
 /* ------------------------------------------------------------------ the lock */
 
-/* The file holds who has it; there may be nothing yet. */
+/* The error with the process id in the file, which may still be empty. */
 static enum status refuse_lock(int fd, const char *folder, struct error *err)
 {
     char pid[32] = "";
@@ -44,7 +47,7 @@ static enum status refuse_lock(int fd, const char *folder, struct error *err)
                      folder, pid[0] ? pid : "unknown");
 }
 
-static enum status take_lock(struct state_dir *d, struct error *err)
+static enum status acquire_lock(struct state_dir *d, struct error *err)
 {
     char path[STATE_PATH_MAX], pid[32];
     enum status status = file_join(path, sizeof(path), d->path, "lock", err);
@@ -66,7 +69,7 @@ static enum status take_lock(struct state_dir *d, struct error *err)
             status = file_write_all(fd, path, pid, (size_t)length, err);
     }
     if (status == STATUS_OK)
-        d->lock = fd;
+        d->lock_fd = fd;
     else
         (void)close(fd);
     return status;
@@ -77,26 +80,26 @@ enum status state_dir_open(struct state_dir *d, const char *path, struct error *
     int length = snprintf(d->path, sizeof(d->path), "%s", path);
     enum status status;
 
-    d->lock = -1;
+    d->lock_fd = -1;
     if (length < 0 || (size_t)length >= sizeof(d->path) - 2 * NAME_BYTES_MAX)
         return error_set(err, STATUS_CONFIG, "the path of the state folder has %d bytes", length);
     status = file_make_folder(path, err);
     if (status == STATUS_OK)
-        status = take_lock(d, err);
+        status = acquire_lock(d, err);
     return status;
 }
 
 void state_dir_close(struct state_dir *d)
 {
-    if (!d || d->path[0] == '\0' || d->lock < 0)
+    if (!d || d->path[0] == '\0' || d->lock_fd < 0)
         return;
-    (void)close(d->lock);
-    d->lock = -1;
+    (void)close(d->lock_fd);
+    d->lock_fd = -1;
 }
 
 /* ------------------------------------------------------------------ terms */
 
-static uint64_t digest_of(const uint8_t *bytes, size_t size)
+static uint64_t terms_digest(const uint8_t *bytes, size_t size)
 {
     return (uint64_t)size << 32 | (uint64_t)crc32(crc32(0, NULL, 0), bytes, (uInt)size);
 }
@@ -159,13 +162,13 @@ static enum status parse_request(const char *name, const json_t *root,
     status = parse_hex(name, text, &bytes, &size, err);
     if (status != STATUS_OK)
         return status;
-    (void)snprintf(wanted, sizeof(wanted), "%016" PRIx64, digest_of(bytes, size));
+    (void)snprintf(wanted, sizeof(wanted), "%016" PRIx64, terms_digest(bytes, size));
     if (strcmp(wanted, digest) != 0)
         status = error_set(err, STATUS_DATA, "'%s' is damaged: its digest is not %s", name, wanted);
     if (status == STATUS_OK)
         status = wire_unpack_join_request(bytes, size, ret_terms, err);
     if (status == STATUS_OK)
-        *ret_digest = digest_of(bytes, size);
+        *ret_digest = terms_digest(bytes, size);
     free(bytes);
     return status;
 }
@@ -198,7 +201,7 @@ static enum status write_terms(const char *folder, const struct join_request *t,
 
     if (status != STATUS_OK)
         return status;
-    *ret_digest = digest_of(bytes, size);
+    *ret_digest = terms_digest(bytes, size);
     strbuf_addf(&text, "{\"format\": %d,\n \"job\": ", TERMS_FORMAT);
     strbuf_add_json(&text, t->job);
     strbuf_addf(&text,
@@ -236,9 +239,9 @@ static enum status read_terms(const char *folder, struct join_request *ret_terms
 
 /* ------------------------------------------------------------------ folders */
 
-/* A job's name as part of a file's: what is neither letter, digit nor one of "-_+=@,." is escaped,
- * and so is a leading dot.  A long one is cut and told from others by its checksum. */
-static void add_name(struct strbuf *out, const char *job)
+/* Append a job's name as part of a path: all but letters, digits and "-_+=@,." is escaped, and so
+ * is a leading dot.  A long name is cut, and the checksum of all of it appended. */
+static void add_escaped_name(struct strbuf *out, const char *job)
 {
     static const char plain[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_+=@,.";
@@ -256,13 +259,13 @@ static void add_name(struct strbuf *out, const char *job)
     }
 }
 
-static enum status folder_of(const struct state_dir *d, const struct join_request *terms,
-                             char *ret_folder, struct error *err)
+static enum status job_folder_path(const struct state_dir *d, const struct join_request *terms,
+                                   char *ret_folder, struct error *err)
 {
     struct strbuf name = STRBUF_INIT;
     enum status status = STATUS_OK;
 
-    add_name(&name, terms->job);
+    add_escaped_name(&name, terms->job);
     strbuf_addf(&name, ".%" PRIu32, terms->server_index);
     if (!strbuf_ok(&name))
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the name of a folder");
@@ -279,19 +282,19 @@ static bool ends_with(const char *text, const char *end)
     return length >= wanted && strcmp(text + length - wanted, end) == 0;
 }
 
-/* Is this the folder of a job that was not finished? */
+/* Is this the folder of an unfinished job? */
 static enum status holds_job(const char *folder, bool *ret_holds, struct error *err)
 {
     char path[STATE_PATH_MAX];
     enum status status = file_join(path, sizeof(path), folder, TERMS_NAME, err);
 
     if (status == STATUS_OK)
-        *ret_holds = !ends_with(folder, FAILED) && !ends_with(folder, NEW) &&
-                     !ends_with(folder, OLD) && access(path, F_OK) == 0;
+        *ret_holds = !ends_with(folder, SUFFIX_FAILED) && !ends_with(folder, SUFFIX_NEW) &&
+                     !ends_with(folder, SUFFIX_OLD) && access(path, F_OK) == 0;
     return status;
 }
 
-static bool is_ours(const char *name)
+static bool is_job_file(const char *name)
 {
     static const char *const beginnings[] = {TERMS_NAME, "snapshot-", "journal-"};
 
@@ -301,8 +304,8 @@ static bool is_ours(const char *name)
     return false;
 }
 
-/* The folder with its files, of which none may be somebody else's. */
-static enum status clear(const char *folder, struct error *err)
+/* Remove the folder and the files of its job; fails when it contains others. */
+static enum status remove_folder(const char *folder, struct error *err)
 {
     DIR *entries = opendir(folder);
     const struct dirent *entry;
@@ -311,7 +314,7 @@ static enum status clear(const char *folder, struct error *err)
     if (!entries)
         return error_set_errno(err, errno, "cannot open '%s'", folder);
     while (!failed && (entry = readdir(entries)))
-        if (is_ours(entry->d_name) && unlinkat(dirfd(entries), entry->d_name, 0) != 0 &&
+        if (is_job_file(entry->d_name) && unlinkat(dirfd(entries), entry->d_name, 0) != 0 &&
             errno != ENOENT)
             failed = errno;
     (void)closedir(entries);
@@ -320,8 +323,8 @@ static enum status clear(const char *folder, struct error *err)
     return failed ? error_set_errno(err, failed, "cannot remove '%s'", folder) : STATUS_OK;
 }
 
-/* "<folder><suffix>" */
-static enum status beside(const char *folder, const char *suffix, char *ret, struct error *err)
+static enum status append_suffix(const char *folder, const char *suffix, char *ret,
+                                 struct error *err)
 {
     int length = snprintf(ret, STATE_PATH_MAX, "%s%s", folder, suffix);
 
@@ -330,18 +333,18 @@ static enum status beside(const char *folder, const char *suffix, char *ret, str
     return STATUS_OK;
 }
 
-/* Rename it, in place of what has that name. */
-static enum status move(const char *from, const char *to, struct error *err)
+/* Rename `from` to `to`, and remove what has that name. */
+static enum status replace_folder(const char *from, const char *to, struct error *err)
 {
-    enum status status = access(to, F_OK) == 0 ? clear(to, err) : STATUS_OK;
+    enum status status = access(to, F_OK) == 0 ? remove_folder(to, err) : STATUS_OK;
 
     if (status == STATUS_OK && rename(from, to) != 0)
         status = error_set_errno(err, errno, "cannot rename '%s' to '%s'", from, to);
     return status;
 }
 
-static enum status scan(const struct state_dir *d, DIR *entries, char *ret_folder,
-                        struct error *err)
+static enum status find_job_folder(const struct state_dir *d, DIR *entries, char *ret_folder,
+                                   struct error *err)
 {
     const struct dirent *entry;
 
@@ -353,8 +356,8 @@ static enum status scan(const struct state_dir *d, DIR *entries, char *ret_folde
         if (entry->d_name[0] == '.')
             continue;
         status = file_join(folder, sizeof(folder), d->path, entry->d_name, err);
-        if (status == STATUS_OK && (ends_with(folder, NEW) || ends_with(folder, OLD)))
-            (void)clear(folder, NULL); /* in nobody's way if it stays */
+        if (status == STATUS_OK && (ends_with(folder, SUFFIX_NEW) || ends_with(folder, SUFFIX_OLD)))
+            (void)remove_folder(folder, NULL); /* harmless if it stays */
         if (status == STATUS_OK)
             status = holds_job(folder, &holds, err);
         if (status != STATUS_OK)
@@ -365,7 +368,7 @@ static enum status scan(const struct state_dir *d, DIR *entries, char *ret_folde
             return error_set(err, STATUS_EXISTS,
                              "'%s' and '%s' both hold a job that was not finished: remove one of "
                              "them, or add '%s' to its name",
-                             ret_folder, folder, FAILED);
+                             ret_folder, folder, SUFFIX_FAILED);
         memcpy(ret_folder, folder, sizeof(folder));
     }
     return STATUS_OK;
@@ -380,22 +383,22 @@ enum status state_dir_find(const struct state_dir *d, char *ret_folder,
     ret_folder[0] = '\0';
     if (!entries)
         return error_set_errno(err, errno, "cannot open the state folder '%s'", d->path);
-    status = scan(d, entries, ret_folder, err);
+    status = find_job_folder(d, entries, ret_folder, err);
     (void)closedir(entries);
     if (status == STATUS_OK && ret_folder[0] != '\0')
         status = read_terms(ret_folder, ret_terms, ret_digest, err);
     return status;
 }
 
-/* Make it under another name, so that there is none without terms. */
-static enum status make_folder(const char *folder, const struct join_request *terms,
-                               uint64_t *ret_digest, struct error *err)
+/* Create it under another name, so that no job's folder is without terms. */
+static enum status create_job_folder(const char *folder, const struct join_request *terms,
+                                     uint64_t *ret_digest, struct error *err)
 {
     char new[STATE_PATH_MAX];
-    enum status status = beside(folder, NEW, new, err);
+    enum status status = append_suffix(folder, SUFFIX_NEW, new, err);
 
     if (status == STATUS_OK && access(new, F_OK) == 0)
-        status = clear(new, err);
+        status = remove_folder(new, err);
     if (status == STATUS_OK && mkdir(new, 0700) != 0)
         status = error_set_errno(err, errno, "cannot make folder '%s'", new);
     if (status != STATUS_OK)
@@ -404,7 +407,7 @@ static enum status make_folder(const char *folder, const struct join_request *te
     if (status == STATUS_OK && rename(new, folder) != 0)
         status = error_set_errno(err, errno, "cannot rename '%s' to '%s'", new, folder);
     if (status != STATUS_OK)
-        (void)clear(new, NULL);
+        (void)remove_folder(new, NULL);
     return status;
 }
 
@@ -412,7 +415,7 @@ enum status state_dir_add(const struct state_dir *d, const struct join_request *
                           char *ret_folder, uint64_t *ret_digest, struct error *err)
 {
     bool holds = false;
-    enum status status = folder_of(d, terms, ret_folder, err);
+    enum status status = job_folder_path(d, terms, ret_folder, err);
 
     if (status == STATUS_OK)
         status = holds_job(ret_folder, &holds, err);
@@ -421,23 +424,23 @@ enum status state_dir_add(const struct state_dir *d, const struct join_request *
                          "'%s' holds an earlier job of that name, which was not finished",
                          ret_folder);
     if (status == STATUS_OK)
-        status = make_folder(ret_folder, terms, ret_digest, err);
+        status = create_job_folder(ret_folder, terms, ret_digest, err);
     return status;
 }
 
 enum status state_dir_remove(const char *folder, struct error *err)
 {
     char old[STATE_PATH_MAX];
-    enum status status = beside(folder, OLD, old, err);
+    enum status status = append_suffix(folder, SUFFIX_OLD, old, err);
 
     if (status == STATUS_OK)
-        status = move(folder, old, err);
-    return status == STATUS_OK ? clear(old, err) : status;
+        status = replace_folder(folder, old, err);
+    return status == STATUS_OK ? remove_folder(old, err) : status;
 }
 
 enum status state_dir_put_aside(const char *folder, char *ret_path, struct error *err)
 {
-    enum status status = beside(folder, FAILED, ret_path, err);
+    enum status status = append_suffix(folder, SUFFIX_FAILED, ret_path, err);
 
-    return status == STATUS_OK ? move(folder, ret_path, err) : status;
+    return status == STATUS_OK ? replace_folder(folder, ret_path, err) : status;
 }

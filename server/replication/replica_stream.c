@@ -1,10 +1,10 @@
 /*
- * One Replicate stream.  Replies come in the order of the records, so for each partition it is
- * enough to count them.
+ * The primary's side of a running Replicate stream: held replies, acknowledgements, heartbeats,
+ * membership changes, and the loss of the replica.
  *
- * A reply says that gRPC has written the whole record, and it lets go of its memory at about that
- * time; an answer that could be sent but for that is looked at again with the next reply, or the
- * next tick.
+ * The replica acknowledges records in their order, so one sequence per partition is enough.  gRPC
+ * releases a record's memory at about the time that its acknowledgement arrives; a reply blocked by
+ * that alone is tried again at the next acknowledgement or tick.
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -13,268 +13,273 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------ answers */
+/* ------------------------------------------------------------------ held replies */
 
-size_t replica_stream_slot_of(const struct replica_stream *c, uint32_t partition)
+size_t replica_stream_local_index(const struct replica_stream *s, uint32_t partition)
 {
-    return c->shard->config.map->partitions[partition].local_index;
+    return s->shard->config.map->partitions[partition].local_index;
 }
 
 /* Lock held. */
-static bool may_send(struct replica_stream *c, size_t slot, uint64_t sequence)
+static bool may_send_reply(struct replica_stream *s, size_t local_index, uint64_t sequence)
 {
-    bool has_it = !c->restored && c->slots[slot].acknowledged >= sequence;
+    bool has_it = !s->restored && s->parts[local_index].acknowledged >= sequence;
 
-    if (!succession_may_acknowledge(&c->succession, has_it))
+    if (!succession_may_acknowledge(&s->succession, has_it))
         return false;
-    if (c->copies || atomic_load(&c->loans[slot].held) == 0)
+    if (s->copies_payloads || atomic_load(&s->buffers[local_index].in_flight) == 0)
         return true;
-    c->stuck++;
+    s->blocked_by_transport++;
     return false;
 }
 
-bool replica_stream_hold(struct replica_stream *c, const struct held_reply *answer)
+bool replica_stream_hold(struct replica_stream *s, const struct held_reply *reply)
 {
-    size_t slot;
-    struct waiting *w;
-    bool held;
+    size_t local_index;
+    struct replica_stream_held *h;
+    bool must_hold;
 
-    if (!c)
+    if (!s)
         return false;
-    slot = replica_stream_slot_of(c, answer->header.partition);
-    w = &c->waiting[slot * c->world_size + answer->rank];
-    (void)pthread_mutex_lock(&c->lock);
-    held = !may_send(c, slot, answer->answer.sequence);
-    if (held) {
-        c->slots[slot].held += !w->is_held;
-        *w = (struct waiting){.is_held = true, .since_ns = clock_now_ns(), .answer = *answer};
+    local_index = replica_stream_local_index(s, reply->header.partition);
+    h = &s->held[local_index * s->world_size + reply->rank];
+    (void)pthread_mutex_lock(&s->lock);
+    must_hold = !may_send_reply(s, local_index, reply->shard_reply.sequence);
+    if (must_hold) {
+        s->parts[local_index].held_count += !h->is_held;
+        *h = (struct replica_stream_held){
+            .is_held = true, .since_ns = clock_now_ns(), .reply = *reply};
     }
-    (void)pthread_mutex_unlock(&c->lock);
-    return held;
+    (void)pthread_mutex_unlock(&s->lock);
+    return must_hold;
 }
 
-void replica_stream_forget(struct replica_stream *c, unsigned rank)
+void replica_stream_drop_held(struct replica_stream *s, unsigned rank)
 {
-    if (!c)
+    if (!s)
         return;
-    (void)pthread_mutex_lock(&c->lock);
-    for (size_t slot = 0; slot < c->shard->length; slot++) {
-        struct waiting *w = &c->waiting[slot * c->world_size + rank];
+    (void)pthread_mutex_lock(&s->lock);
+    for (size_t local_index = 0; local_index < s->shard->length; local_index++) {
+        struct replica_stream_held *h = &s->held[local_index * s->world_size + rank];
 
-        c->slots[slot].held -= w->is_held;
-        w->is_held = false;
+        s->parts[local_index].held_count -= h->is_held;
+        h->is_held = false;
     }
-    (void)pthread_mutex_unlock(&c->lock);
+    (void)pthread_mutex_unlock(&s->lock);
 }
 
-/* Send what may leave of one slot.  No lock held. */
-static void send_slot(struct replica_stream *c, size_t slot)
+/* Send the replies for one partition that need not be held any longer.  No lock held. */
+static void send_held_replies(struct replica_stream *s, size_t local_index)
 {
-    struct held_reply answer;
+    struct held_reply reply;
 
-    for (unsigned rank = 0; rank < c->world_size; rank++) {
-        struct waiting *w = &c->waiting[slot * c->world_size + rank];
+    for (unsigned rank = 0; rank < s->world_size; rank++) {
+        struct replica_stream_held *h = &s->held[local_index * s->world_size + rank];
         bool found;
 
-        (void)pthread_mutex_lock(&c->lock);
-        if (c->slots[slot].held == 0) {
-            (void)pthread_mutex_unlock(&c->lock);
+        (void)pthread_mutex_lock(&s->lock);
+        if (s->parts[local_index].held_count == 0) {
+            (void)pthread_mutex_unlock(&s->lock);
             return;
         }
-        found = w->is_held && may_send(c, slot, w->answer.answer.sequence);
+        found = h->is_held && may_send_reply(s, local_index, h->reply.shard_reply.sequence);
         if (found) {
-            answer = w->answer;
-            w->is_held = false;
-            c->slots[slot].held--;
-            c->counts.held++;
-            c->counts.held_ns += clock_now_ns() - w->since_ns;
+            reply = h->reply;
+            h->is_held = false;
+            s->parts[local_index].held_count--;
+            s->counts.held++;
+            s->counts.held_ns += clock_now_ns() - h->since_ns;
         }
-        (void)pthread_mutex_unlock(&c->lock);
+        (void)pthread_mutex_unlock(&s->lock);
         if (found)
-            c->send(c->owner, c->job, &answer);
+            s->send_reply(s->owner, s->job, &reply);
     }
 }
 
-static void send_all(struct replica_stream *c)
+static void send_all_held_replies(struct replica_stream *s)
 {
-    (void)pthread_mutex_lock(&c->lock);
-    c->stuck = 0;
-    (void)pthread_mutex_unlock(&c->lock);
-    for (size_t slot = 0; slot < c->shard->length; slot++)
-        send_slot(c, slot);
+    (void)pthread_mutex_lock(&s->lock);
+    s->blocked_by_transport = 0;
+    (void)pthread_mutex_unlock(&s->lock);
+    for (size_t local_index = 0; local_index < s->shard->length; local_index++)
+        send_held_replies(s, local_index);
 }
 
-static void send_stuck(struct replica_stream *c)
+static void send_blocked_replies(struct replica_stream *s)
 {
     bool any;
 
-    (void)pthread_mutex_lock(&c->lock);
-    any = c->stuck > 0;
-    (void)pthread_mutex_unlock(&c->lock);
+    (void)pthread_mutex_lock(&s->lock);
+    any = s->blocked_by_transport > 0;
+    (void)pthread_mutex_unlock(&s->lock);
     if (any)
-        send_all(c);
+        send_all_held_replies(s);
 }
 
-/* ------------------------------------------------------------------ who goes on */
+/* ------------------------------------------------------------------ loss and succession */
 
-/* The replica is given up: ask the workers.  Lock held; returns whether they need not be asked. */
-static bool give_up(struct replica_stream *c, const struct error *why)
+/* The replica is lost: propose to continue alone.  Lock held.  True: no vote is missing. */
+static bool mark_replica_lost(struct replica_stream *s, const struct error *why)
 {
     int64_t now_ns = clock_now_ns();
 
-    if (c->succession.role != SUCCESSION_PRIMARY || c->over || !c->taken)
+    if (s->succession.role != SUCCESSION_PRIMARY || s->closing || !s->terms_accepted)
         return false;
-    log_warning("%s is lost: %s", c->name, why->text);
-    c->counts.lost_ns = now_ns;
-    c->counts.detect_ns = now_ns - c->heard_ns;
-    return succession_lose_replica(&c->succession);
+    log_warning("%s is lost: %s", s->name, why->text);
+    s->counts.lost_ns = now_ns;
+    s->counts.detect_ns = now_ns - s->received_ns;
+    return succession_lose_replica(&s->succession);
 }
 
-/* Lock held on entry, not on return. */
-static void go_alone(struct replica_stream *c, uint64_t *ret_epoch)
+/* All votes are in: continue without the replica.  Lock held on entry, not on return. */
+static void become_standalone(struct replica_stream *s, uint64_t *ret_epoch)
 {
-    if (c->succession.epoch <= c->epoch) /* of a change that the replica has not heard of */
-        c->succession.epoch = c->epoch + 1;
-    c->epoch = *ret_epoch = c->succession.epoch;
-    c->counts.recover_ns = clock_now_ns() - c->counts.lost_ns;
-    (void)pthread_mutex_unlock(&c->lock);
+    if (s->succession.epoch <= s->epoch) /* a change was not acknowledged */
+        s->succession.epoch = s->epoch + 1;
+    s->epoch = *ret_epoch = s->succession.epoch;
+    s->counts.recover_ns = clock_now_ns() - s->counts.lost_ns;
+    (void)pthread_mutex_unlock(&s->lock);
     log_warning("no replica from here on: all ranks have agreed to epoch %" PRIu64, *ret_epoch);
-    if (c->call)
-        rpc_call_cancel(c->call);
-    send_all(c);
-    c->knows(c->owner);
+    if (s->call)
+        rpc_call_cancel(s->call);
+    send_all_held_replies(s);
+    s->on_membership_acknowledged(s->owner);
 }
 
-uint64_t replica_stream_proposal(struct replica_stream *c)
+uint64_t replica_stream_proposal(struct replica_stream *s)
 {
     uint64_t epoch = 0;
 
-    if (!c)
+    if (!s)
         return 0;
-    (void)pthread_mutex_lock(&c->lock);
-    if (c->succession.role == SUCCESSION_PROPOSING)
-        epoch = c->succession.epoch + 1;
-    (void)pthread_mutex_unlock(&c->lock);
+    (void)pthread_mutex_lock(&s->lock);
+    if (s->succession.role == SUCCESSION_PROPOSING)
+        epoch = s->succession.epoch + 1;
+    (void)pthread_mutex_unlock(&s->lock);
     return epoch;
 }
 
-void replica_stream_vote(struct replica_stream *c, unsigned rank, uint64_t epoch,
+void replica_stream_vote(struct replica_stream *s, unsigned rank, uint64_t epoch,
                          uint64_t *ret_epoch)
 {
     *ret_epoch = 0;
-    if (!c)
+    if (!s)
         return;
-    (void)pthread_mutex_lock(&c->lock);
-    if (succession_count_vote(&c->succession, rank, epoch))
-        go_alone(c, ret_epoch);
+    (void)pthread_mutex_lock(&s->lock);
+    if (succession_count_vote(&s->succession, rank, epoch))
+        become_standalone(s, ret_epoch);
     else
-        (void)pthread_mutex_unlock(&c->lock);
+        (void)pthread_mutex_unlock(&s->lock);
 }
 
-void replica_stream_settle(struct replica_stream *c, unsigned rank, uint64_t *ret_epoch)
+void replica_stream_mark_settled(struct replica_stream *s, unsigned rank, uint64_t *ret_epoch)
 {
     *ret_epoch = 0;
-    if (!c)
+    if (!s)
         return;
-    (void)pthread_mutex_lock(&c->lock);
-    if (succession_mark_settled(&c->succession, rank))
-        go_alone(c, ret_epoch);
+    (void)pthread_mutex_lock(&s->lock);
+    if (succession_mark_settled(&s->succession, rank))
+        become_standalone(s, ret_epoch);
     else
-        (void)pthread_mutex_unlock(&c->lock);
+        (void)pthread_mutex_unlock(&s->lock);
 }
 
-uint64_t replica_stream_members(struct replica_stream *c, uint64_t epoch, const uint64_t *sessions)
+uint64_t replica_stream_send_membership(struct replica_stream *s, uint64_t epoch,
+                                        const uint64_t *sessions)
 {
     struct wire_record m = {.kind = RECORD_MEMBER, .epoch = epoch};
     uint64_t number;
 
-    if (!c)
+    if (!s)
         return 0;
-    (void)pthread_mutex_lock(&c->lock);
-    /* Whoever is new may vote as soon as it is told that it is in. */
-    for (unsigned rank = 0; rank < c->world_size; rank++)
-        if (sessions[rank] != 0 && sessions[rank] != c->sessions[rank])
-            c->settled[rank] = false;
-    memcpy(c->sessions, sessions, c->world_size * sizeof(*sessions));
-    number = ++c->members;
-    if (c->succession.role == SUCCESSION_STANDALONE) {
-        c->succession.epoch = c->epoch = epoch;
-    } else if (!c->ended && c->succession.role == SUCCESSION_PRIMARY) {
-        c->epoch = m.epoch;
+    (void)pthread_mutex_lock(&s->lock);
+    /* A new session may vote as soon as its join is replied to. */
+    for (unsigned rank = 0; rank < s->world_size; rank++)
+        if (sessions[rank] != 0 && sessions[rank] != s->sessions[rank])
+            s->settled[rank] = false;
+    memcpy(s->sessions, sessions, s->world_size * sizeof(*sessions));
+    number = ++s->membership_sent;
+    if (s->succession.role == SUCCESSION_STANDALONE) {
+        s->succession.epoch = s->epoch = epoch;
+    } else if (!s->stream_ended && s->succession.role == SUCCESSION_PRIMARY) {
+        s->epoch = m.epoch;
         m.sequence = number;
-        m.sessions = c->sessions;
-        m.session_count = c->world_size;
-        (void)rpc_call_send(c->call, c->head, wire_pack_record(&m, c->head), NULL);
+        m.sessions = s->sessions;
+        m.session_count = s->world_size;
+        (void)rpc_call_send(s->call, s->head, wire_pack_record(&m, s->head), NULL);
     }
-    (void)pthread_mutex_unlock(&c->lock);
+    (void)pthread_mutex_unlock(&s->lock);
     return number;
 }
 
-enum job_role replica_stream_role(struct replica_stream *c, const uint64_t *sessions)
+enum job_role replica_stream_role(struct replica_stream *s, const uint64_t *sessions)
 {
     enum job_role role = JOB_PAIR;
 
-    (void)pthread_mutex_lock(&c->lock);
-    if (c->succession.role == SUCCESSION_STANDALONE)
+    (void)pthread_mutex_lock(&s->lock);
+    if (s->succession.role == SUCCESSION_STANDALONE)
         role = JOB_ALONE;
-    else if (c->known != c->members ||
-             memcmp(c->sessions, sessions, c->world_size * sizeof(*sessions)) != 0)
+    else if (s->membership_acknowledged != s->membership_sent ||
+             memcmp(s->sessions, sessions, s->world_size * sizeof(*sessions)) != 0)
         role = JOB_CHANGING;
-    (void)pthread_mutex_unlock(&c->lock);
+    (void)pthread_mutex_unlock(&s->lock);
     return role;
 }
 
-bool replica_stream_knows(struct replica_stream *c, uint64_t number)
+bool replica_stream_membership_acknowledged(struct replica_stream *s, uint64_t number)
 {
     bool knows;
 
-    if (!c)
+    if (!s)
         return true;
-    (void)pthread_mutex_lock(&c->lock);
-    knows = c->known >= number || c->succession.role == SUCCESSION_STANDALONE;
-    (void)pthread_mutex_unlock(&c->lock);
+    (void)pthread_mutex_lock(&s->lock);
+    knows = s->membership_acknowledged >= number || s->succession.role == SUCCESSION_STANDALONE;
+    (void)pthread_mutex_unlock(&s->lock);
     return knows;
 }
 
-void replica_stream_step_down(struct replica_stream *c, uint64_t epoch)
+void replica_stream_step_down(struct replica_stream *s, uint64_t epoch)
 {
     struct error why = {0};
     bool first;
 
-    (void)pthread_mutex_lock(&c->lock);
+    (void)pthread_mutex_lock(&s->lock);
     first =
-        c->succession.role != SUCCESSION_SUPERSEDED && c->succession.role != SUCCESSION_STANDALONE;
+        s->succession.role != SUCCESSION_SUPERSEDED && s->succession.role != SUCCESSION_STANDALONE;
     if (first)
-        succession_supersede(&c->succession);
-    (void)pthread_mutex_unlock(&c->lock);
+        succession_supersede(&s->succession);
+    (void)pthread_mutex_unlock(&s->lock);
     if (!first)
         return;
-    (void)error_set(&why, STATUS_UNAVAILABLE, /* here; the ranks find the job at the replica */
+    (void)error_set(&why, STATUS_UNAVAILABLE, /* so that the ranks try the replica */
                     "superseded by epoch %" PRIu64 ": %s has taken over, because a worker had lost "
                     "this server",
-                    epoch, c->name);
-    c->lost(c->owner, c->job, &why);
+                    epoch, s->name);
+    s->on_superseded(s->owner, s->job, &why);
 }
 
 /* ------------------------------------------------------------------ the stream */
 
-/* The replica knows who holds the slots; whose are vacant need not vote.  Lock held. */
-static enum status take_members(struct replica_stream *c, uint64_t number, struct error *err)
+/* The replica has acknowledged a membership change; vacant ranks have no vote.  Lock held. */
+static enum status process_membership_reply(struct replica_stream *s, uint64_t number,
+                                            struct error *err)
 {
-    if (number > c->members)
+    if (number > s->membership_sent)
         return error_set(err, STATUS_PROTOCOL,
-                         "it acknowledges change %" PRIu64 " of the slots, the newest is %" PRIu64,
-                         number, c->members);
-    c->known = number > c->known ? number : c->known;
-    for (unsigned rank = 0; c->known == c->members && rank < c->world_size; rank++)
-        if (c->sessions[rank] == 0)
-            succession_membership_changed(&c->succession, c->epoch, rank, false);
-    if (c->known == c->members)
-        c->succession.epoch = c->epoch;
+                         "it acknowledges membership change %" PRIu64 ", the newest is %" PRIu64,
+                         number, s->membership_sent);
+    if (number > s->membership_acknowledged)
+        s->membership_acknowledged = number;
+    if (s->membership_acknowledged != s->membership_sent)
+        return STATUS_OK;
+    for (unsigned rank = 0; rank < s->world_size; rank++)
+        if (s->sessions[rank] == 0)
+            succession_membership_changed(&s->succession, s->epoch, rank, false);
+    s->succession.epoch = s->epoch;
     return STATUS_OK;
 }
 
-/* What the replica says that it has, and was sent. */
+/* Ignore totals above what was sent. */
 static void count_acknowledged(struct replica_stream_figures *counts,
                                const struct record_reply *reply)
 {
@@ -284,49 +289,50 @@ static void count_acknowledged(struct replica_stream_figures *counts,
         counts->acknowledged_bytes = reply->bytes;
 }
 
-static enum status take_reply(struct replica_stream *c, const struct record_reply *reply,
-                              bool *ret_step_down, size_t *ret_slot, struct error *err)
+static enum status process_record_reply(struct replica_stream *s, const struct record_reply *reply,
+                                        bool *ret_superseded, size_t *ret_local_index,
+                                        struct error *err)
 {
-    const struct shard_map *map = c->shard->config.map;
+    const struct shard_map *map = s->shard->config.map;
 
-    c->heard_ns = clock_now_ns();
+    s->received_ns = clock_now_ns();
     if (reply->superseded) {
-        *ret_step_down = true;
+        *ret_superseded = true;
         return STATUS_OK;
     }
-    if (!c->taken) { /* the first reply is to the terms */
-        c->taken = true;
-        (void)pthread_cond_broadcast(&c->changed);
+    if (!s->terms_accepted) { /* the first reply is to the terms */
+        s->terms_accepted = true;
+        (void)pthread_cond_broadcast(&s->changed);
         return STATUS_OK;
     }
-    if (reply->sequence == 0) /* to a beat */
+    if (reply->sequence == 0) /* to a heartbeat */
         return STATUS_OK;
     if (reply->partition == RECORD_MEMBERSHIP_PARTITION)
-        return take_members(c, reply->sequence, err);
+        return process_membership_reply(s, reply->sequence, err);
     if (reply->partition >= map->length ||
-        map->partitions[reply->partition].server != c->shard->config.index)
+        map->partitions[reply->partition].server != s->shard->config.index)
         return error_set(err, STATUS_PROTOCOL,
                          "it acknowledges partition %" PRIu32 ", which is not held here",
                          reply->partition);
-    *ret_slot = replica_stream_slot_of(c, reply->partition);
-    if (reply->sequence > c->slots[*ret_slot].put)
+    *ret_local_index = replica_stream_local_index(s, reply->partition);
+    if (reply->sequence > s->parts[*ret_local_index].newest)
         return error_set(err, STATUS_PROTOCOL,
                          "it acknowledges record %" PRIu64 " of partition %" PRIu32
                          ", the newest is %" PRIu64,
-                         reply->sequence, reply->partition, c->slots[*ret_slot].put);
-    if (reply->sequence > c->slots[*ret_slot].acknowledged)
-        c->slots[*ret_slot].acknowledged = reply->sequence;
-    count_acknowledged(&c->counts, reply);
+                         reply->sequence, reply->partition, s->parts[*ret_local_index].newest);
+    if (reply->sequence > s->parts[*ret_local_index].acknowledged)
+        s->parts[*ret_local_index].acknowledged = reply->sequence;
+    count_acknowledged(&s->counts, reply);
     return STATUS_OK;
 }
 
-static void on_message(struct rpc_call *call, struct rpc_message *message, void *user)
+static void on_record_reply(struct rpc_call *call, struct rpc_message *message, void *user)
 {
-    struct replica_stream *c = user;
+    struct replica_stream *s = user;
     struct record_reply reply;
     struct error err = {0};
-    bool must_step_down = false;
-    size_t size, slot = SIZE_MAX;
+    bool superseded = false;
+    size_t size, local_index = SIZE_MAX;
     const uint8_t *head;
     enum status status;
 
@@ -334,115 +340,120 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
         return; /* the status follows */
     head = rpc_message_head(message, &size);
     status = wire_unpack_record_reply(head, size, &reply, &err);
-    (void)pthread_mutex_lock(&c->lock);
+    (void)pthread_mutex_lock(&s->lock);
     if (status == STATUS_OK)
-        status = take_reply(c, &reply, &must_step_down, &slot, &err);
+        status = process_record_reply(s, &reply, &superseded, &local_index, &err);
     if (status != STATUS_OK)
-        c->why = err;
-    (void)pthread_mutex_unlock(&c->lock);
+        s->end_error = err;
+    (void)pthread_mutex_unlock(&s->lock);
     if (status != STATUS_OK) {
         rpc_call_cancel(call);
         return;
     }
-    if (must_step_down)
-        replica_stream_step_down(c, reply.epoch);
-    if (slot != SIZE_MAX)
-        send_slot(c, slot);
+    if (superseded)
+        replica_stream_step_down(s, reply.epoch);
+    if (local_index != SIZE_MAX)
+        send_held_replies(s, local_index);
     else if (reply.partition == RECORD_MEMBERSHIP_PARTITION)
-        c->knows(c->owner);
-    send_stuck(c);
+        s->on_membership_acknowledged(s->owner);
+    send_blocked_replies(s);
     rpc_call_receive(call);
 }
 
-static void on_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+static void on_stream_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
-    struct replica_stream *c = user;
+    struct replica_stream *s = user;
     uint64_t epoch;
 
     (void)call;
-    (void)pthread_mutex_lock(&c->lock);
-    if (c->why.status == STATUS_OK)
-        (void)error_set(&c->why, result->status == STATUS_OK ? STATUS_PEER_LOST : result->status,
-                        "%s", result->status == STATUS_OK ? "it ended the stream" : result->text);
-    c->ended = true;
-    (void)pthread_cond_broadcast(&c->changed);
-    if (give_up(c, &c->why))
-        go_alone(c, &epoch);
+    (void)pthread_mutex_lock(&s->lock);
+    if (s->end_error.status == STATUS_OK)
+        (void)error_set(&s->end_error,
+                        result->status == STATUS_OK ? STATUS_PEER_LOST : result->status, "%s",
+                        result->status == STATUS_OK ? "it ended the stream" : result->text);
+    s->stream_ended = true;
+    (void)pthread_cond_broadcast(&s->changed);
+    if (mark_replica_lost(s, &s->end_error))
+        become_standalone(s, &epoch);
     else
-        (void)pthread_mutex_unlock(&c->lock);
+        (void)pthread_mutex_unlock(&s->lock);
 }
 
-const struct rpc_handler replica_stream_handler = {.message = on_message, .closed = on_closed};
+const struct rpc_handler replica_stream_handler = {.message = on_record_reply,
+                                                   .closed = on_stream_closed};
 
-void replica_stream_tick(struct replica_stream *c, int64_t now_ns)
+void replica_stream_tick(struct replica_stream *s, int64_t now_ns)
 {
-    struct wire_record beat = {.kind = RECORD_HEARTBEAT};
+    struct wire_record heartbeat = {.kind = RECORD_HEARTBEAT};
     struct error why = {0};
     bool stopped, silent, due;
     uint64_t epoch;
 
-    if (!c)
+    if (!s)
         return;
-    (void)pthread_mutex_lock(&c->lock);
-    /* Who did not run himself does not judge. */
-    stopped = c->ticked_ns != 0 && c->silence_ns > 0 && now_ns - c->ticked_ns > c->silence_ns / 2;
+    (void)pthread_mutex_lock(&s->lock);
+    /* If this process was stopped itself, the silence says nothing about the replica. */
+    stopped = s->ticked_ns != 0 && s->heartbeat_timeout_ns > 0 &&
+              now_ns - s->ticked_ns > s->heartbeat_timeout_ns / 2;
     if (stopped)
-        c->heard_ns = now_ns;
-    c->ticked_ns = now_ns;
-    due = c->beat_ns > 0 && !c->ended && now_ns - c->sent_ns >= c->beat_ns;
-    silent = c->beat_ns > 0 && c->silence_ns > 0 && now_ns - c->heard_ns > c->silence_ns;
+        s->received_ns = now_ns;
+    s->ticked_ns = now_ns;
+    due = s->heartbeat_ns > 0 && !s->stream_ended && now_ns - s->sent_ns >= s->heartbeat_ns;
+    silent = s->heartbeat_ns > 0 && s->heartbeat_timeout_ns > 0 &&
+             now_ns - s->received_ns > s->heartbeat_timeout_ns;
     if (due) {
-        beat.epoch = c->epoch;
-        (void)rpc_call_send(c->call, c->head, wire_pack_record(&beat, c->head), NULL);
-        c->sent_ns = now_ns;
+        heartbeat.epoch = s->epoch;
+        (void)rpc_call_send(s->call, s->head, wire_pack_record(&heartbeat, s->head), NULL);
+        s->sent_ns = now_ns;
     }
     if (silent)
         (void)error_set(&why, STATUS_TIMEOUT, "nothing came for %.1f s",
-                        (double)(now_ns - c->heard_ns) * 1e-9);
-    if (silent && give_up(c, &why)) /* the stream stays: it may say that it has taken over */
-        go_alone(c, &epoch);
+                        (double)(now_ns - s->received_ns) * 1e-9);
+    /* Keep the stream open: the replica may report over it that it has taken over. */
+    if (silent && mark_replica_lost(s, &why))
+        become_standalone(s, &epoch);
     else
-        (void)pthread_mutex_unlock(&c->lock);
-    send_stuck(c);
-    replica_stream_ask(c, now_ns);
+        (void)pthread_mutex_unlock(&s->lock);
+    send_blocked_replies(s);
+    replica_stream_query_takeover(s, now_ns);
 }
 
-void replica_stream_end(struct replica_stream *c)
+void replica_stream_end(struct replica_stream *s)
 {
     struct wire_record end = {.kind = RECORD_END};
 
-    if (!c)
+    if (!s)
         return;
-    (void)pthread_mutex_lock(&c->lock);
-    if (!c->over && !c->ended) {
-        end.epoch = c->epoch;
-        (void)rpc_call_send(c->call, c->head, wire_pack_record(&end, c->head), NULL);
-        rpc_call_send_done(c->call);
-        c->end_sent = true;
+    (void)pthread_mutex_lock(&s->lock);
+    if (!s->closing && !s->stream_ended) {
+        end.epoch = s->epoch;
+        (void)rpc_call_send(s->call, s->head, wire_pack_record(&end, s->head), NULL);
+        rpc_call_send_done(s->call);
+        s->end_sent = true;
     }
-    c->over = true;
-    (void)pthread_mutex_unlock(&c->lock);
+    s->closing = true;
+    (void)pthread_mutex_unlock(&s->lock);
 }
 
-void replica_stream_count(struct replica_stream *c, struct replica_stream_figures *ret)
+void replica_stream_count(struct replica_stream *s, struct replica_stream_figures *ret)
 {
     *ret = (struct replica_stream_figures){0};
-    if (!c)
+    if (!s)
         return;
-    (void)pthread_mutex_lock(&c->lock);
-    *ret = c->counts;
+    (void)pthread_mutex_lock(&s->lock);
+    *ret = s->counts;
     ret->is_primary = true;
-    ret->role = c->succession.role;
-    (void)pthread_mutex_unlock(&c->lock);
+    ret->role = s->succession.role;
+    (void)pthread_mutex_unlock(&s->lock);
 }
 
-void replica_stream_cancel(struct replica_stream *c)
+void replica_stream_cancel(struct replica_stream *s)
 {
-    if (!c)
+    if (!s)
         return;
-    (void)pthread_mutex_lock(&c->lock);
-    c->over = true;
-    (void)pthread_mutex_unlock(&c->lock);
-    if (c->call)
-        rpc_call_cancel(c->call);
+    (void)pthread_mutex_lock(&s->lock);
+    s->closing = true;
+    (void)pthread_mutex_unlock(&s->lock);
+    if (s->call)
+        rpc_call_cancel(s->call);
 }

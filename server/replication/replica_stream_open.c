@@ -1,5 +1,9 @@
 /*
- * The beginning and the end of a replica stream.
+ * Creation and release of a replica stream: allocate, connect, send the terms and wait until the
+ * replica accepts them.  A restored stream has only a client, for takeover queries.
+ *
+ * All memory that sending needs is allocated here.  No lock until the call exists; then as in
+ * replica_stream.h.
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"
@@ -11,34 +15,35 @@
 #include <string.h>
 #include <time.h>
 
-#define END_MS 1000 /* for the replica to hear that the job is over */
+#define END_TIMEOUT_MS 1000 /* for the replica to receive the end of the job */
 
-static enum status allocate(struct replica_stream *c, struct error *err)
+static enum status allocate_buffers(struct replica_stream *s, struct error *err)
 {
-    size_t length = c->shard->length, pairs = length * c->world_size;
-    enum status status = mem_calloc(length, sizeof(*c->slots), "replica stream", &c->slots, err);
+    size_t length = s->shard->length, pairs = length * s->world_size;
+    enum status status = mem_calloc(length, sizeof(*s->parts), "replica stream", &s->parts, err);
 
     if (status == STATUS_OK)
-        status = mem_calloc(length, sizeof(*c->loans), "replica stream", &c->loans, err);
+        status = mem_calloc(length, sizeof(*s->buffers), "replica stream", &s->buffers, err);
     if (status == STATUS_OK)
-        status = mem_calloc(pairs, sizeof(*c->waiting), "answers that wait", &c->waiting, err);
+        status = mem_calloc(pairs, sizeof(*s->held), "held replies", &s->held, err);
     if (status == STATUS_OK)
-        status = mem_calloc(c->world_size, sizeof(*c->settled), "votes", &c->settled, err);
+        status = mem_calloc(s->world_size, sizeof(*s->settled), "votes", &s->settled, err);
     if (status == STATUS_OK)
-        status = mem_calloc(c->world_size, sizeof(*c->clocks), "clocks", &c->clocks, err);
+        status = mem_calloc(s->world_size, sizeof(*s->clocks), "clocks", &s->clocks, err);
     if (status == STATUS_OK)
-        status = mem_calloc(c->world_size, sizeof(*c->flags), "flags", &c->flags, err);
+        status = mem_calloc(s->world_size, sizeof(*s->flags), "flags", &s->flags, err);
     if (status == STATUS_OK)
-        status = mem_calloc(c->world_size, sizeof(*c->sessions), "sessions", &c->sessions, err);
-    if (status == STATUS_OK && c->copies)
-        status = mem_calloc_aligned(c->world_size * c->shard->count, sizeof(float),
-                                    "copies of records", &c->copy, err);
-    if (status == STATUS_OK && c->copies)
-        status = mem_calloc(pairs, sizeof(*c->copied), "copies of records", &c->copied, err);
+        status = mem_calloc(s->world_size, sizeof(*s->sessions), "sessions", &s->sessions, err);
+    if (status == STATUS_OK && s->copies_payloads)
+        status = mem_calloc_aligned(s->world_size * s->shard->count, sizeof(float),
+                                    "copies of records", &s->copy_data, err);
+    if (status == STATUS_OK && s->copies_payloads)
+        status =
+            mem_calloc(pairs, sizeof(*s->copy_buffers), "copies of records", &s->copy_buffers, err);
     for (size_t i = 0; status == STATUS_OK && i < length; i++)
-        c->loans[i].outstanding = c->outstanding;
-    for (size_t i = 0; status == STATUS_OK && c->copies && i < pairs; i++)
-        c->copied[i].outstanding = c->outstanding;
+        s->buffers[i].outstanding = s->outstanding;
+    for (size_t i = 0; status == STATUS_OK && s->copies_payloads && i < pairs; i++)
+        s->copy_buffers[i].outstanding = s->outstanding;
     return status;
 }
 
@@ -60,67 +65,68 @@ static enum status pack_terms(const struct replica_stream_config *config, enum r
     return status;
 }
 
-static enum status make(const struct replica_stream_config *config, struct replica_stream **ret,
-                        struct error *err)
+static enum status create_stream(const struct replica_stream_config *config,
+                                 struct replica_stream **ret, struct error *err)
 {
     const struct shard_config *shard = &config->shard->config;
     const struct join_request *t = config->terms;
-    struct replica_stream *c;
-    enum status status = mem_calloc(1, sizeof(*c), "replica stream", &c, err);
+    struct replica_stream *s;
+    enum status status = mem_calloc(1, sizeof(*s), "replica stream", &s, err);
 
     if (status != STATUS_OK)
         return status;
-    (void)snprintf(c->name, sizeof(c->name), "replica %s", t->replica);
-    c->shard = config->shard;
-    c->world_size = shard->world_size;
-    c->copies = consistency_steps_per_push(&shard->consistency);
-    c->beat_ns = t->heartbeat_ms * INT64_C(1000000);
-    c->silence_ns = t->heartbeat_timeout_ms * INT64_C(1000000);
-    c->outstanding = config->outstanding;
-    c->send = config->send;
-    c->lost = config->lost;
-    c->knows = config->knows;
-    c->owner = config->owner;
-    c->job = config->job;
-    (void)pthread_mutex_init(&c->lock, NULL);
-    condition_init(&c->changed);
-    status = allocate(c, err);
+    (void)snprintf(s->name, sizeof(s->name), "replica %s", t->replica);
+    s->shard = config->shard;
+    s->world_size = shard->world_size;
+    s->copies_payloads = consistency_steps_per_push(&shard->consistency);
+    s->heartbeat_ns = t->heartbeat_ms * INT64_C(1000000);
+    s->heartbeat_timeout_ns = t->heartbeat_timeout_ms * INT64_C(1000000);
+    s->outstanding = config->outstanding;
+    s->send_reply = config->send_reply;
+    s->on_superseded = config->on_superseded;
+    s->on_membership_acknowledged = config->on_membership_acknowledged;
+    s->owner = config->owner;
+    s->job = config->job;
+    (void)pthread_mutex_init(&s->lock, NULL);
+    condition_init(&s->changed);
+    status = allocate_buffers(s, err);
     if (status == STATUS_OK)
-        status = pack_terms(config, RECORD_TAKEOVER_QUERY, &c->question, &c->question_size, err);
+        status = pack_terms(config, RECORD_TAKEOVER_QUERY, &s->takeover_query,
+                            &s->takeover_query_size, err);
     if (status != STATUS_OK) {
-        replica_stream_close(c);
+        replica_stream_close(s);
         return status;
     }
-    succession_primary_init(&c->succession, config->epoch, c->world_size, c->settled);
-    c->epoch = config->epoch;
-    memcpy(c->sessions, config->sessions, c->world_size * sizeof(*c->sessions));
-    *ret = c;
+    succession_primary_init(&s->succession, config->epoch, s->world_size, s->settled);
+    s->epoch = config->epoch;
+    memcpy(s->sessions, config->sessions, s->world_size * sizeof(*s->sessions));
+    *ret = s;
     return STATUS_OK;
 }
 
-static enum status open_client(struct replica_stream *c, const struct replica_stream_config *config,
+static enum status open_client(struct replica_stream *s, const struct replica_stream_config *config,
                                struct error *err)
 {
     struct rpc_client_config client = {.security = config->security};
     enum status status = endpoint_parse(config->terms->replica, "replica", &client.target, err);
 
-    return status == STATUS_OK ? rpc_client_open(&client, &c->client, err) : status;
+    return status == STATUS_OK ? rpc_client_open(&client, &s->client, err) : status;
 }
 
-static enum status connect_replica(struct replica_stream *c,
+static enum status connect_replica(struct replica_stream *s,
                                    const struct replica_stream_config *config, struct error *err)
 {
-    enum status status = open_client(c, config, err);
+    enum status status = open_client(s, config, err);
 
     if (status == STATUS_OK)
-        status = rpc_client_call(c->client, REPLICA_STREAM_PATH, INT64_MAX, &replica_stream_handler,
-                                 c, &c->call, err);
+        status = rpc_client_call(s->client, REPLICA_STREAM_PATH, INT64_MAX, &replica_stream_handler,
+                                 s, &s->call, err);
     if (status == STATUS_OK)
-        rpc_call_receive(c->call);
+        rpc_call_receive(s->call);
     return status;
 }
 
-static enum status send_terms(struct replica_stream *c, const struct replica_stream_config *config,
+static enum status send_terms(struct replica_stream *s, const struct replica_stream_config *config,
                               struct error *err)
 {
     uint8_t *bytes = NULL;
@@ -128,103 +134,102 @@ static enum status send_terms(struct replica_stream *c, const struct replica_str
     enum status status = pack_terms(config, RECORD_TERMS, &bytes, &size, err);
 
     if (status == STATUS_OK)
-        (void)rpc_call_send(c->call, bytes, size, NULL); /* or the stream is over, and says why */
+        (void)rpc_call_send(s->call, bytes, size, NULL); /* fails when the stream has ended */
     free(bytes);
     return status;
 }
 
-/* Until the replica has taken the terms. */
-static enum status wait_until_taken(struct replica_stream *c, int64_t deadline_ns,
-                                    struct error *err)
+static enum status wait_terms_accepted(struct replica_stream *s, int64_t deadline_ns,
+                                       struct error *err)
 {
     struct timespec until = condition_until(deadline_ns);
     enum status status = STATUS_OK;
     int late = 0;
 
-    (void)pthread_mutex_lock(&c->lock);
-    while (!c->taken && !c->ended && late == 0)
-        late = pthread_cond_timedwait(&c->changed, &c->lock, &until);
-    if (c->ended)
-        status = error_set(err, c->why.status, "%s", c->why.text);
-    else if (!c->taken)
+    (void)pthread_mutex_lock(&s->lock);
+    while (!s->terms_accepted && !s->stream_ended && late == 0)
+        late = pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    if (s->stream_ended)
+        status = error_set(err, s->end_error.status, "%s", s->end_error.text);
+    else if (!s->terms_accepted)
         status = error_set(err, STATUS_TIMEOUT, "it has not taken the job's terms in time");
-    (void)pthread_mutex_unlock(&c->lock);
+    (void)pthread_mutex_unlock(&s->lock);
     return status;
 }
 
 enum status replica_stream_open(const struct replica_stream_config *config, int64_t deadline_ns,
                                 struct replica_stream **ret_stream, struct error *err)
 {
-    struct shard_sink sink = {.put = replica_stream_put};
-    struct replica_stream *c = NULL;
+    struct shard_sink sink = {.on_mutation = replica_stream_put};
+    struct replica_stream *s = NULL;
     enum status status = shard_check_recorded(&config->shard->config, err);
 
     if (status == STATUS_OK)
-        status = make(config, &c, err);
+        status = create_stream(config, &s, err);
     if (status == STATUS_OK)
-        status = connect_replica(c, config, err);
+        status = connect_replica(s, config, err);
     if (status == STATUS_OK)
-        status = send_terms(c, config, err);
+        status = send_terms(s, config, err);
     if (status == STATUS_OK)
-        status = wait_until_taken(c, deadline_ns, err);
+        status = wait_terms_accepted(s, deadline_ns, err);
     if (status != STATUS_OK) {
         (void)error_prefix(err, "replica %s: ", config->terms->replica);
-        replica_stream_close(c);
+        replica_stream_close(s);
         return status;
     }
-    sink.user = c;
-    shard_set_sink(c->shard, SHARD_SINK_REPLICA, &sink);
-    *ret_stream = c;
+    sink.user = s;
+    shard_set_sink(s->shard, SHARD_SINK_REPLICA, &sink);
+    *ret_stream = s;
     return STATUS_OK;
 }
 
 enum status replica_stream_restore(const struct replica_stream_config *config, const bool *settled,
                                    struct replica_stream **ret_stream, struct error *err)
 {
-    struct replica_stream *c = NULL;
-    enum status status = make(config, &c, err);
+    struct replica_stream *s = NULL;
+    enum status status = create_stream(config, &s, err);
 
     if (status == STATUS_OK)
-        status = open_client(c, config, err);
+        status = open_client(s, config, err);
     if (status != STATUS_OK) {
         (void)error_prefix(err, "replica %s: ", config->terms->replica);
-        replica_stream_close(c);
+        replica_stream_close(s);
         return status;
     }
-    c->restored = c->taken = c->ended = true;
-    c->counts.lost_ns = clock_now_ns();
-    memcpy(c->settled, settled, c->world_size * sizeof(*settled));
-    succession_primary_restore(&c->succession, config->epoch, c->world_size, c->settled);
-    *ret_stream = c;
+    s->restored = s->terms_accepted = s->stream_ended = true;
+    s->counts.lost_ns = clock_now_ns();
+    memcpy(s->settled, settled, s->world_size * sizeof(*settled));
+    succession_primary_restore(&s->succession, config->epoch, s->world_size, s->settled);
+    *ret_stream = s;
     return STATUS_OK;
 }
 
-void replica_stream_close(struct replica_stream *c)
+void replica_stream_close(struct replica_stream *s)
 {
-    struct timespec until = condition_until(clock_deadline_ns(END_MS));
+    struct timespec until = condition_until(clock_deadline_ns(END_TIMEOUT_MS));
     int late = 0;
 
-    if (!c)
+    if (!s)
         return;
-    (void)pthread_mutex_lock(&c->lock);
-    c->over = true;
-    while (c->end_sent && !c->ended && late == 0) /* it is to arrive */
-        late = pthread_cond_timedwait(&c->changed, &c->lock, &until);
-    (void)pthread_mutex_unlock(&c->lock);
-    rpc_client_close(c->client);
-    if (c->call)
-        rpc_call_unref(c->call);
-    (void)pthread_cond_destroy(&c->changed);
-    (void)pthread_mutex_destroy(&c->lock);
-    free(c->question);
-    free(c->copied);
-    free(c->copy);
-    free(c->flags);
-    free(c->sessions);
-    free(c->clocks);
-    free(c->settled);
-    free(c->waiting);
-    free(c->loans);
-    free(c->slots);
-    free(c);
+    (void)pthread_mutex_lock(&s->lock);
+    s->closing = true;
+    while (s->end_sent && !s->stream_ended && late == 0) /* let the end arrive */
+        late = pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    (void)pthread_mutex_unlock(&s->lock);
+    rpc_client_close(s->client);
+    if (s->call)
+        rpc_call_unref(s->call);
+    (void)pthread_cond_destroy(&s->changed);
+    (void)pthread_mutex_destroy(&s->lock);
+    free(s->takeover_query);
+    free(s->copy_buffers);
+    free(s->copy_data);
+    free(s->flags);
+    free(s->sessions);
+    free(s->clocks);
+    free(s->settled);
+    free(s->held);
+    free(s->buffers);
+    free(s->parts);
+    free(s);
 }

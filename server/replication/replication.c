@@ -1,6 +1,9 @@
 /*
- * A job and the other server that keeps its shard: what the service asks of the stream to a
- * replica, or of a copy, and what these tell the job's table.
+ * The interface of replication to the service: forwards calls for a job to its replica stream (on
+ * the primary) or its replica, and the stream's call-backs to the job table.
+ *
+ * Locking: each function's header comment says whether the table's lock is held; the call-backs
+ * come without it and take it.
  */
 #include "server/replication/replication.h"
 
@@ -15,7 +18,7 @@ static void send_reply(struct replication *p, struct job *j, const struct held_r
     p->reply(p->user, j, reply);
 }
 
-static void lose_to_replica(struct replication *p, struct job *j, const struct error *why)
+static void end_superseded_job(struct replication *p, struct job *j, const struct error *why)
 {
     struct job_table *t = p->table;
     bool first;
@@ -35,8 +38,8 @@ static void wake_supervisor(struct replication *p)
     (void)pthread_mutex_unlock(&p->table->lock);
 }
 
-/* The time that the ranks' joins leave.  Lock held. */
-static int64_t first_deadline(const struct job *j)
+/* The earliest deadline of the pending joins.  Lock held. */
+static int64_t first_join_deadline(const struct job *j)
 {
     int64_t deadline_ns = INT64_MAX;
 
@@ -46,7 +49,7 @@ static int64_t first_deadline(const struct job *j)
     return deadline_ns;
 }
 
-static enum status take_sessions(const struct job *j, uint64_t *ret, struct error *err)
+static enum status read_join_sessions(const struct job *j, uint64_t *ret, struct error *err)
 {
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
         ret[rank] = j->ranks[rank].join_session;
@@ -59,10 +62,10 @@ static enum status take_sessions(const struct job *j, uint64_t *ret, struct erro
     return STATUS_OK;
 }
 
-/* terms: gets the job's, with what is borrowed from it. */
-static struct replica_stream_config config_of(struct replication *p, struct job *j,
-                                              struct join_request *terms, uint64_t epoch,
-                                              const uint64_t *sessions)
+/* *terms gets a shallow copy of the job's terms, with the manifest. */
+static struct replica_stream_config make_stream_config(struct replication *p, struct job *j,
+                                                       struct join_request *terms, uint64_t epoch,
+                                                       const uint64_t *sessions)
 {
     const struct member *first = &j->members.members[0];
 
@@ -74,9 +77,9 @@ static struct replica_stream_config config_of(struct replication *p, struct job 
                                           .epoch = epoch,
                                           .shard = &j->shard,
                                           .outstanding = &j->outstanding,
-                                          .send = send_reply,
-                                          .lost = lose_to_replica,
-                                          .knows = wake_supervisor,
+                                          .send_reply = send_reply,
+                                          .on_superseded = end_superseded_job,
+                                          .on_membership_acknowledged = wake_supervisor,
                                           .owner = p,
                                           .job = j};
 }
@@ -85,27 +88,27 @@ enum status replication_open(struct replication *p, struct job *j, struct error 
 {
     uint64_t sessions[MEMBERSHIP_RANKS_MAX];
     struct join_request terms;
-    struct replica_stream_config config = config_of(p, j, &terms, 1, sessions);
+    struct replica_stream_config config = make_stream_config(p, j, &terms, 1, sessions);
     struct replica_stream *stream = NULL;
     int64_t deadline_ns;
     enum status status;
 
     (void)pthread_mutex_lock(&p->table->lock);
-    deadline_ns = first_deadline(j);
-    status = take_sessions(j, sessions, err);
+    deadline_ns = first_join_deadline(j);
+    status = read_join_sessions(j, sessions, err);
     (void)pthread_mutex_unlock(&p->table->lock);
     if (deadline_ns == INT64_MAX)
         deadline_ns = clock_deadline_ns(p->table->timeout_ms);
     if (status == STATUS_OK)
         status = replica_stream_open(&config, deadline_ns, &stream, err);
-    (void)pthread_mutex_lock(&p->table->lock); /* statistics look at jobs that are built, too */
+    (void)pthread_mutex_lock(&p->table->lock); /* stats also reads jobs in BUILDING */
     j->replica_stream = stream;
     (void)pthread_mutex_unlock(&p->table->lock);
     return status;
 }
 
-/* Of those whose places are held; 0 of the others. */
-static void read_sessions(const struct job *j, uint64_t *ret)
+/* The session of each joined rank, 0 for the others.  Lock held. */
+static void read_joined_sessions(const struct job *j, uint64_t *ret)
 {
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         ret[rank] = j->members.members[rank].state == MEMBER_JOINED ? j->ranks[rank].session.id : 0;
@@ -116,9 +119,9 @@ enum status replication_restore(struct replication *p, struct job *j, struct err
     uint64_t sessions[MEMBERSHIP_RANKS_MAX];
     bool settled[MEMBERSHIP_RANKS_MAX];
     struct join_request terms;
-    struct replica_stream_config config = config_of(p, j, &terms, j->epoch, sessions);
+    struct replica_stream_config config = make_stream_config(p, j, &terms, j->epoch, sessions);
 
-    read_sessions(j, sessions);
+    read_joined_sessions(j, sessions);
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         settled[rank] = sessions[rank] == 0;
     return replica_stream_restore(&config, settled, &j->replica_stream, err);
@@ -130,7 +133,7 @@ void replication_update_role(struct job *j)
 
     if (!j->replica_stream || j->role == JOB_SUPERSEDED)
         return;
-    read_sessions(j, sessions);
+    read_joined_sessions(j, sessions);
     j->role = replica_stream_role(j->replica_stream, sessions);
 }
 
@@ -139,14 +142,14 @@ void replication_tick(struct job *j)
     replica_stream_tick(j->replica_stream, clock_now_ns());
 }
 
-/* The primary has gone on alone. */
-static void note_epoch(struct replication *p, struct job *j, uint64_t epoch)
+/* epoch != 0: all ranks agreed to continue here without the replica. */
+static void store_standalone_epoch(struct replication *p, struct job *j, uint64_t epoch)
 {
     if (epoch == 0)
         return;
     (void)pthread_mutex_lock(&p->table->lock);
     j->epoch = epoch;
-    (void)job_table_keep_members(p->table, j, NULL);
+    (void)job_table_persist_members(p->table, j, NULL);
     (void)pthread_mutex_unlock(&p->table->lock);
 }
 
@@ -159,31 +162,31 @@ void replication_vote(struct replication *p, struct job *j, unsigned rank, uint6
         return;
     if (vote != 0)
         replica_stream_vote(j->replica_stream, rank, vote, &epoch);
-    note_epoch(p, j, epoch);
+    store_standalone_epoch(p, j, epoch);
     *ret_propose = replica_stream_proposal(j->replica_stream);
 }
 
-void replication_settle(struct replication *p, struct job *j, unsigned rank)
+void replication_mark_settled(struct replication *p, struct job *j, unsigned rank)
 {
     uint64_t epoch;
 
-    replica_stream_settle(j->replica_stream, rank, &epoch);
-    note_epoch(p, j, epoch);
+    replica_stream_mark_settled(j->replica_stream, rank, &epoch);
+    store_standalone_epoch(p, j, epoch);
 }
 
-uint64_t replication_change_members(struct job *j)
+uint64_t replication_send_membership(struct job *j)
 {
     uint64_t sessions[MEMBERSHIP_RANKS_MAX];
 
     if (!j->replica_stream)
         return 0;
-    read_sessions(j, sessions);
-    return replica_stream_members(j->replica_stream, j->epoch, sessions);
+    read_joined_sessions(j, sessions);
+    return replica_stream_send_membership(j->replica_stream, j->epoch, sessions);
 }
 
-bool replication_knows(const struct job *j, uint64_t change)
+bool replication_membership_acknowledged(const struct job *j, uint64_t change)
 {
-    return replica_stream_knows(j->replica_stream, change);
+    return replica_stream_membership_acknowledged(j->replica_stream, change);
 }
 
 bool replication_hold(struct job *j, const struct held_reply *reply)
@@ -191,12 +194,12 @@ bool replication_hold(struct job *j, const struct held_reply *reply)
     return replica_stream_hold(j->replica_stream, reply);
 }
 
-void replication_forget(struct job *j, unsigned rank)
+void replication_drop_held(struct job *j, unsigned rank)
 {
-    replica_stream_forget(j->replica_stream, rank);
+    replica_stream_drop_held(j->replica_stream, rank);
 }
 
-/* A server that stops leaves the job to its replica; any other end is the end of the job. */
+/* A server that stops leaves the job to its replica; any other end also ends the replica's job. */
 void replication_end(struct replication *p, struct job *j, const struct error *failure)
 {
     if (failure && failure->status == STATUS_UNAVAILABLE)
@@ -204,7 +207,7 @@ void replication_end(struct replication *p, struct job *j, const struct error *f
     else
         replica_stream_end(j->replica_stream);
     if (failure && j->replica)
-        replica_fail(p->table, j, failure);
+        replica_send_failure(p->table, j, failure);
 }
 
 void replication_cancel(struct job *j)

@@ -1,11 +1,13 @@
 /*
- * replication: a shard that two servers keep, the primary and its replica.
+ * replication: a shard that two servers hold, the primary and its replica.
  *
- * Promises: no rank gets a reply before the replica has every record that is in it; never do both
- * servers go on with the job.  Needs: job, shard, succession, rpc.  Called by: service.
+ * Promises: no rank gets a reply before the replica has every record that the reply depends on; at
+ * most one of the servers continues the job.  Needs: job, shard, succession, rpc.  Called by:
+ * service.
  *
  * The primary's side is a stream of records (replica_stream.h), the replica's a job whose ranks are
- * all away (replica.h).  In a job without either, what is not said to be of a copy does nothing.
+ * all away (replica.h).  The functions below do nothing for a job without a replica, except those
+ * called replica_..., which need a job that is one.
  */
 #ifndef SPARRING_SERVER_REPLICATION_REPLICATION_H
 #define SPARRING_SERVER_REPLICATION_REPLICATION_H
@@ -14,103 +16,107 @@
 #include "common/wire/wire.h"
 #include "server/job/job_table.h"
 
-/* A reply to a rank, which may have to wait for the replica. */
+/* A reply to a rank, which may be held until the replica has acknowledged its records. */
 struct held_reply {
     unsigned rank;
     bool is_pull; /* not to a push */
     struct chunk_header header;
-    struct shard_reply answer;
+    struct shard_reply shard_reply;
 };
 
-/* One of a server.  All constant. */
+/* One per server.  All constant. */
 struct replication {
     struct job_table *table;
-    struct rpc_security security; /* borrowed: as the client of replicas */
-    /* May this peer have its jobs copied here?  From a handler, no lock. */
+    struct rpc_security security; /* borrowed; of this server as a replica's client */
+    /* May this peer have its jobs replicated here?  From a handler, no lock. */
     enum status (*authorize)(void *user, const struct rpc_call *call, struct error *err);
-    /* A reply that was held may leave now.  Any thread, no lock. */
+    /* Send a reply that was held.  Any thread, no lock. */
     void (*reply)(void *user, struct job *j, const struct held_reply *reply);
     void *user;
 };
 
 /* ------------------------------------------------------------------ the primary */
 
-/* The job is built and its ranks want a replica: have one take the terms.  Supervisor only, no
- * lock; blocks until then, or until the first join would be replied to too late. */
+/* Open the stream of a job that is built and whose terms name a replica.  Supervisor only, no lock.
+ * Blocks until the replica has accepted the terms, at most until the earliest join deadline.
+ * STATUS_UNSUPPORTED: a rank has no session or cannot reconnect; else as replica_stream_open. */
 enum status replication_open(struct replication *p, struct job *j, struct error *err);
 
-/* The job, whose members are read and whose ranks are away, was one of two when its server died.
- * While the service starts. */
+/* The job, whose membership was restored and whose ranks are away, had a replica when the server
+ * ended.  While the service starts. */
 enum status replication_restore(struct replication *p, struct job *j, struct error *err);
 
-/* j->role as the replica's knowledge is by now.  Lock held. */
+/* Set j->role by what the replica has acknowledged.  Lock held. */
 void replication_update_role(struct job *j);
 
-/* Signs of life, and the replica's.  Supervisor only, no lock, every tenth of a second at least. */
+/* Send heartbeats and check the replica's.  Supervisor only, no lock, at least every 100 ms. */
 void replication_tick(struct job *j);
 
-/* A rank votes (0: for nothing); *ret_propose is the question to the ranks (0: none).  And: a rank
- * has left in order, and votes no more.  No lock, with a use of the job. */
+/* Count a rank's vote (0: none); *ret_propose is the epoch to vote on (0: none; untouched without a
+ * replica).  mark_settled: a rank has left in order and has no vote any more.  No lock, with a use
+ * of the job. */
 void replication_vote(struct replication *p, struct job *j, unsigned rank, uint64_t vote,
                       uint64_t *ret_propose);
-void replication_settle(struct replication *p, struct job *j, unsigned rank);
+void replication_mark_settled(struct replication *p, struct job *j, unsigned rank);
 
-/* Who holds the job's places has changed: the number of the change.  And: does the replica know of
- * it, or is there none any more?  Until then a newcomer does not hear that it is in.  Lock held. */
-uint64_t replication_change_members(struct job *j);
-bool replication_knows(const struct job *j, uint64_t change);
+/* The membership has changed: send it to the replica; returns the number of the change.
+ * membership_acknowledged: the replica has that change, or there is none any more; until then the
+ * join of a new session is not replied to.  Lock held. */
+uint64_t replication_send_membership(struct job *j);
+bool replication_membership_acknowledged(const struct job *j, uint64_t change);
 
-/* True: the reply waits (in a copy) and leaves later; an earlier one to the same rank from the same
- * partition that still waits is dropped.  And: drop what waits for a rank whose connection broke;
- * it asks again on the next one.  No lock. */
+/* True: the reply is held (as a copy) and sent later; it replaces a held reply to the same rank for
+ * the same partition.  drop_held: drop the held replies to a rank whose connection broke; it
+ * requests them again when it has reconnected.  No lock. */
 bool replication_hold(struct job *j, const struct held_reply *reply);
-void replication_forget(struct job *j, unsigned rank);
+void replication_drop_held(struct job *j, unsigned rank);
 
 /* ------------------------------------------------------------------ the replica */
 
-/* Replicate calls; user: the struct replication. */
+/* Of Replicate calls; user: the struct replication. */
 extern const struct rpc_handler replicate_handler;
 
-/* May this worker, whose session holds its place in a copy, be served?  Promotes this server if it
- * must be.  STATUS_UNAVAILABLE: not now.  Lock held. */
+/* May this worker, whose session holds its rank in a replica, be served?  Promotes this server when
+ * the worker has lost the primary.  STATUS_UNAVAILABLE: the primary serves the job.  Lock held. */
 enum status replica_admit(struct job *j, const struct join_request *request, struct error *err);
 
-/* A copy is built and runs: its ranks are the primary's, which is kept.  Lock held.  Then, no lock:
- * the primary may send records. */
-void replica_run(struct replication *p, struct job *j);
-void replica_ask_records(struct replication *p, struct job *j);
+/* A replica is built and runs: mark its ranks away and persist that.  Lock held.  Then, without
+ * it: reply to the terms, so that the primary sends records. */
+void replica_start(struct replication *p, struct job *j);
+void replica_request_records(struct replication *p, struct job *j);
 
 enum replica_event {
-    REPLICA_NOTHING,
-    REPLICA_TAKES_OVER, /* call replica_take_over */
-    REPLICA_DESERTED    /* the primary is lost and no worker came: the job has to end, with *err */
+    REPLICA_NO_EVENT,
+    REPLICA_TAKEOVER_DUE,    /* call replica_take_over */
+    REPLICA_TAKEOVER_TIMEOUT /* the primary is lost and no worker came: end the job with *err */
 };
 
 /* Supervisor only, lock held. */
-enum replica_event replica_look(const struct replication *p, struct job *j, struct error *err);
+enum replica_event replica_poll(const struct replication *p, struct job *j, struct error *err);
 
-/* From here on it is a job like any other whose ranks are away.  False: it has ended instead.  The
- * caller takes the ranks out that have left, then replica_announce tells the primary, which removes
- * what it has.  Supervisor only, no lock. */
+/* Turn the replica into an ordinary job whose ranks are away, in the next epoch.  False: the job
+ * has ended instead.  The caller then removes the ranks that have left; replica_send_superseded
+ * comes last and notifies the primary, which removes its files.  Supervisor only, no lock. */
 bool replica_take_over(struct replication *p, struct job *j);
-void replica_announce(struct replication *p, struct job *j);
+void replica_send_superseded(struct replication *p, struct job *j);
 
-/* A copy that an earlier process of this server has kept, or taken over (j->role); its ranks are
- * away.  While the service starts. */
+/* A replica of an earlier process of this server, promoted or not (j->role); its ranks are away.
+ * While the service starts. */
 enum status replica_restore(struct job *j, int64_t now_ns, struct error *err);
 
 /* ------------------------------------------------------------------ both */
 
-/* The job is over: the other server is told.  No lock, with a use of the job. */
+/* The job has ended (failure NULL: in order): notify the other server.  No lock, with a use of the
+ * job. */
 void replication_end(struct replication *p, struct job *j, const struct error *failure);
 
-/* Break the stream off; gRPC then lets go of what it holds. */
+/* Cancel the replica stream, so that gRPC releases its payloads. */
 void replication_cancel(struct job *j);
 
 /* Lock held. */
 void replication_count(const struct job *j, struct job_figures *ret);
 
-/* Free what is in the job.  Nothing refers to it any more. */
+/* Free replication's part of the job, to which nothing refers any more. */
 void replication_release(struct job *j);
 
 #endif

@@ -1,7 +1,9 @@
 /*
- * Which ranks a peer may speak for, with --bind-ranks: those that its certificate names, as
- * alternative names "URI:sparring:rank/3".  One certificate may name several ranks, as those of one
- * host that share it.  A server that wants its shard copied names itself "URI:sparring:server".
+ * Authorization of ranks and servers by certificate (--bind-ranks).
+ *
+ * A peer may act for the ranks that its certificate names as alternative names
+ * "URI:sparring:rank/3".  One certificate may name several ranks, e.g. all ranks of a host.  A
+ * primary that replicates its shard here needs the name "URI:sparring:server".  No state, no locks.
  */
 #include "common/base/strbuf.h"
 #include "server/service/service_internal.h"
@@ -14,7 +16,7 @@
 #define URI_BYTES_MAX 64
 #define LISTED_MAX    8
 
-static enum status refuse(const struct rpc_call *call, unsigned rank, struct error *err)
+static enum status deny_rank(const struct rpc_call *call, unsigned rank, struct error *err)
 {
     struct strbuf names = STRBUF_INIT;
     char uri[URI_BYTES_MAX];
@@ -57,5 +59,5 @@ enum status authorize_rank(const struct service *s, const struct rpc_call *call,
     for (size_t i = 0; rpc_call_peer_uri(call, i, uri, sizeof(uri)); i++)
         if (strcmp(uri, wanted) == 0)
             return STATUS_OK;
-    return refuse(call, rank, err);
+    return deny_rank(call, rank, err);
 }

@@ -1,20 +1,28 @@
+/*
+ * Checks and book-keeping for calls that are bound to a rank's session.
+ *
+ * A claim is checked in this order: the job runs, the rank is in it, the session is the rank's
+ * current one, the connection is the session's current one.  Each failure has its own status,
+ * because a worker reacts to each differently (end, reconnect).  Locking: the table's lock, as
+ * call_binding.h says.
+ */
 #include "server/service/call_binding.h"
 
 #include <inttypes.h>
 
-uint64_t call_binding_number(const struct service *s, const struct rank_session *session)
+uint64_t call_binding_connection_number(const struct service *s, const struct rank_session *session)
 {
-    return s->connections_from + session->connection;
+    return s->connection_base + session->connection;
 }
 
-/* The session is right: so is the connection?  Lock held. */
+/* Check the connection of a claim whose session is the current one.  Lock held. */
 static enum status check_connection(const struct service *s, const struct rank_session *session,
                                     const struct call_claim *claim, struct error *err)
 {
     if (session->state != RANK_HELD)
         return error_set(err, STATUS_UNAVAILABLE, "rank %u was cut off meanwhile (%s)", claim->rank,
                          session->how);
-    if (claim->connection != 0 && claim->connection != call_binding_number(s, session))
+    if (claim->connection != 0 && claim->connection != call_binding_connection_number(s, session))
         return error_set(err, STATUS_UNAVAILABLE,
                          "rank %u %s on another connection than its present one", claim->rank,
                          claim->what);
@@ -49,37 +57,38 @@ enum status call_binding_check(const struct service *s, const struct call_claim 
     return check_connection(s, session, claim, err);
 }
 
-void call_binding_bind(struct call_binding *t, struct job *j, unsigned rank, struct rpc_call *call)
+void call_binding_bind(struct call_binding *b, struct job *j, unsigned rank, struct rpc_call *call)
 {
     struct rank_session *session = &j->ranks[rank].session;
 
-    t->job = j;
-    t->rank = rank;
-    t->connection = session->connection;
+    b->job = j;
+    b->rank = rank;
+    b->connection = session->connection;
     j->users++;
     session->calls++;
     rpc_call_ref(call);
 }
 
-bool call_binding_holds(const struct call_binding *t)
+bool call_binding_is_current(const struct call_binding *b)
 {
-    const struct rank_session *session = &t->job->ranks[t->rank].session;
+    const struct rank_session *session = &b->job->ranks[b->rank].session;
 
-    return session->connection == t->connection && session->state == RANK_HELD;
+    return session->connection == b->connection && session->state == RANK_HELD;
 }
 
-void call_binding_release(struct call_binding *t, struct rpc_call *call, struct rpc_call **place)
+void call_binding_release(struct call_binding *b, struct rpc_call *call,
+                          struct rpc_call **session_call)
 {
-    (void)pthread_mutex_lock(&t->service->table.lock);
-    if (*place == call)
-        *place = NULL;
-    t->job->ranks[t->rank].session.calls--;
-    (void)pthread_mutex_unlock(&t->service->table.lock);
-    job_table_drop(&t->service->table, t->job); /* wakes the supervisor */
+    (void)pthread_mutex_lock(&b->service->table.lock);
+    if (*session_call == call)
+        *session_call = NULL;
+    b->job->ranks[b->rank].session.calls--;
+    (void)pthread_mutex_unlock(&b->service->table.lock);
+    job_table_unref(&b->service->table, b->job); /* wakes the supervisor */
     rpc_call_unref(call);
 }
 
-void call_binding_cut(const struct call_binding *t, const char *how)
+void call_binding_cut(const struct call_binding *b, const char *how)
 {
-    session_cut(&t->service->table, t->job, t->rank, t->connection, how);
+    session_cut(&b->service->table, b->job, b->rank, b->connection, how);
 }

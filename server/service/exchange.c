@@ -1,11 +1,13 @@
 /*
- * The Exchange stream.  One chunk is asked for at a time; while it is summed the next ones wait in
- * the transport, which is the back-pressure.
+ * The Exchange stream.  One chunk is requested at a time; the next ones wait in the transport while
+ * it is summed, which is the back-pressure.
  *
- * A stream belongs to a rank from its first chunk on, and to one of its lanes: HELLO says which; a
- * rank without a session has one and sends none.  Until then a bad chunk ends that stream only;
+ * The first chunk binds a stream to a rank and one of its lanes: HELLO names them.  A rank without
+ * a session has one lane and sends no HELLO.  Before binding, a bad chunk ends only that stream;
  * after it, a bad chunk ends the job, because the sum may hold part of it.  The loss of the stream
  * cuts the rank off (rank_recovery.c).
+ *
+ * Locking: the table's lock for binding; never while the shard works or rpc is called.
  */
 #include "server/service/exchange.h"
 
@@ -16,10 +18,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* May a stream whose first chunk this is begin now?  STATUS_EXISTS: there is one already, which may
- * be left over from before where HELLO does not say the connection's number.  Lock held. */
-static enum status check_bind(const struct service *s, const struct chunk_header *h,
-                              struct error *err)
+/* Check whether a stream with this first chunk may be bound.  STATUS_EXISTS: the lane has a stream
+ * already, which may be stale if HELLO does not name the connection.  Lock held. */
+static enum status check_stream_bind(const struct service *s, const struct chunk_header *h,
+                                     struct error *err)
 {
     struct call_claim claim = {.rank = h->rank, .what = "sent a chunk"};
     const struct job *j = s->table.current;
@@ -44,24 +46,24 @@ static enum status check_bind(const struct service *s, const struct chunk_header
     return STATUS_OK;
 }
 
-/* The first chunk says whose stream this is. */
-static enum status bind_stream(struct stream *st, struct rpc_call *call,
+/* Bind the stream to the rank and lane that its first chunk names. */
+static enum status bind_stream(struct exchange_stream *st, struct rpc_call *call,
                                const struct chunk_header *h, struct error *err)
 {
     struct service *s = st->binding.service;
     struct job *j;
     enum status status = authorize_rank(s, call, h->rank, err);
-    uint64_t doubted = 0;
+    uint64_t suspect_connection = 0;
 
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&s->table.lock);
     j = s->table.current;
-    status = check_bind(s, h, err);
+    status = check_stream_bind(s, h, err);
     if (status == STATUS_OK) {
         struct rank_session *session;
 
-        assert(j); /* check_bind refuses none */
+        assert(j);
         session = &j->ranks[h->rank].session;
         call_binding_bind(&st->binding, j, h->rank, call);
         st->lane = h->lane;
@@ -70,21 +72,22 @@ static enum status bind_stream(struct stream *st, struct rpc_call *call,
         session->opened |= UINT32_C(1) << h->lane;
         session->alive_ns[h->lane] = clock_now_ns();
     } else if (status == STATUS_EXISTS && h->session != 0 && h->connection == 0) {
-        doubted = j->ranks[h->rank].session.connection;
+        suspect_connection = j->ranks[h->rank].session.connection;
         j->users++;
     }
     (void)pthread_mutex_unlock(&s->table.lock);
-    if (doubted != 0) { /* one of the two is left over from before: let it begin anew */
-        session_cut(&s->table, j, h->rank, doubted, "a lane was opened twice");
-        job_table_drop(&s->table, j);
-        err->status = status = STATUS_UNAVAILABLE; /* the right one may be the one that came late */
+    if (suspect_connection != 0) { /* one of the two streams is stale: cut off the connection, so
+                                      that the session reconnects */
+        session_cut(&s->table, j, h->rank, suspect_connection, "a lane was opened twice");
+        job_table_unref(&s->table, j);
+        err->status = status = STATUS_UNAVAILABLE; /* the refused stream may be the valid one */
     }
     return status;
 }
 
 static void exchange_start(struct rpc_call *call, void *user)
 {
-    struct stream *st = NULL;
+    struct exchange_stream *st = NULL;
     struct error err = {0};
 
     if (mem_calloc(1, sizeof(*st), "stream", &st, &err) != STATUS_OK)
@@ -96,9 +99,9 @@ static void exchange_start(struct rpc_call *call, void *user)
         rpc_call_receive(call);
 }
 
-/* One chunk: the first one binds, and is all there is of a HELLO. */
-static enum status take(struct stream *st, struct rpc_call *call, struct rpc_message *message,
-                        struct error *err)
+/* Handle one chunk.  The first one binds the stream; a HELLO does nothing else. */
+static enum status handle_chunk(struct exchange_stream *st, struct rpc_call *call,
+                                struct rpc_message *message, struct error *err)
 {
     struct chunk_header header;
     size_t size;
@@ -115,7 +118,7 @@ static enum status take(struct stream *st, struct rpc_call *call, struct rpc_mes
 
 static void exchange_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
-    struct stream *st = user;
+    struct exchange_stream *st = user;
     struct error err = {0};
     enum status status;
 
@@ -125,13 +128,13 @@ static void exchange_message(struct rpc_call *call, struct rpc_message *message,
         rpc_call_finish(call, STATUS_OK, "");
         return;
     }
-    status = take(st, call, message, &err);
+    status = handle_chunk(st, call, message, &err);
     if (status == STATUS_OK) {
         rpc_call_receive(call);
         return;
     }
     if (status == STATUS_CANCELLED)
-        return; /* the job is over or the rank cut off, and this stream's end is on its way */
+        return; /* the job is over or the rank was cut off: the stream is being closed */
     if (st->binding.job)
         job_table_end(&st->binding.service->table, st->binding.job, &err);
     rpc_call_finish(call, status, err.text);
@@ -139,7 +142,7 @@ static void exchange_message(struct rpc_call *call, struct rpc_message *message,
 
 static void exchange_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
-    struct stream *st = user;
+    struct exchange_stream *st = user;
 
     (void)result;
     if (st && st->binding.job) {

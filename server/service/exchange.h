@@ -1,13 +1,12 @@
 /*
- * exchange: what the sources behind the Exchange stream share.
+ * exchange: declarations shared by the sources of the Exchange stream.
  *
- *   exchange.c        the stream: whose it is, and what its end means
- *   exchange_chunk.c  what a rank sends: checked, counted, given to the shard
- *   reply.c           what goes back: the shard says to whom, one buffer for all
+ *   exchange.c        the stream: binding to a rank, and the effect of its end
+ *   exchange_chunk.c  chunks from a rank: checked, counted, applied to the shard
+ *   reply.c           replies to ranks, sent from the shard's memory
  *
- * A contribution goes  exchange_take_chunk -> shard -> exchange_chunk.c's count_push ->
- * reply_waiting.  What must happen to a whole sum before anybody sees it belongs between the last
- * two.
+ * The path of a push: exchange_take_chunk -> shard_push -> count_push -> reply_waiting.  Processing
+ * of a complete sum that must precede every reply belongs between the last two.
  */
 #ifndef SPARRING_SERVER_SERVICE_EXCHANGE_H
 #define SPARRING_SERVER_SERVICE_EXCHANGE_H
@@ -15,33 +14,32 @@
 #include "server/service/call_binding.h"
 
 /* One Exchange call. */
-struct stream {
-    struct call_binding binding; /* from its first chunk on */
+struct exchange_stream {
+    struct call_binding binding; /* bound by its first chunk */
     unsigned lane, lanes;
 };
 
 /* ------------------------------------------------------------------ exchange_chunk.c */
 
-/* Check one chunk of a stream that belongs to a rank, and do what it asks.  STATUS_CANCELLED: the
- * job is over or the rank cut off, and the stream's end is on its way.  Takes the locks that it
- * needs. */
-enum status exchange_take_chunk(struct stream *st, const struct chunk_header *h,
+/* Check one chunk of a bound stream and apply it.  STATUS_CANCELLED: the job is over or the rank
+ * was cut off, and the stream will be closed.  Takes the locks that it needs. */
+enum status exchange_take_chunk(struct exchange_stream *st, const struct chunk_header *h,
                                 struct rpc_message *message, struct error *err);
 
 /* ------------------------------------------------------------------ reply.c: no lock held */
 
-/* Initial values to a rank that asked for them. */
+/* Send initial values to a rank that pulled them. */
 void reply_pull(struct service *s, struct job *j, unsigned rank, uint32_t partition,
-                const struct shard_reply *answer);
+                const struct shard_reply *reply);
 
-/* The answer to a push or to a request for the final values. */
+/* Send the reply to a push or to a request for the final values. */
 void reply_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
-                const struct shard_reply *answer);
+                const struct shard_reply *reply);
 
-/* One that has waited for the replica. */
-void reply_send(struct service *s, struct job *j, const struct held_reply *a);
+/* Send a reply that the replica has delayed. */
+void reply_send(struct service *s, struct job *j, const struct held_reply *held);
 
-/* All that may read the partition now. */
+/* Send the reply to every rank that may read the partition now. */
 void reply_waiting(struct service *s, struct job *j, uint32_t partition);
 
 #endif

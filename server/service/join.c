@@ -1,9 +1,12 @@
 /*
- * Join.  The first of a rank is held until every rank has joined and the supervisor has built the
- * job, so its answer means: all are here, all agree, go.  In a job that runs it brings a session
- * back that was cut off, or another one to a slot that is free; the supervisor answers it when
- * nothing is left of the slot's last connection (rank_recovery.c).  Nothing but a reference to the
- * call waits.
+ * Join.  The first join of a rank is held until every rank has joined and the supervisor has built
+ * the job, so its reply means that all ranks have joined and agree.
+ *
+ * In a running job, a join resumes a session that was cut off, or replaces the session of a rank
+ * that is lost; the supervisor replies when all calls of the rank's last connection are closed
+ * (rank_recovery.c).  A waiting join holds only a reference to its call.
+ *
+ * Locking: requests are checked and held under the table's lock; calls are ended after unlock.
  */
 #include "common/base/clock.h"
 #include "common/base/memory.h"
@@ -15,13 +18,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A join answers so long before its call's own deadline would cut it off without a reason: a part
- * of its time, within limits, because a busy host needs a while to say it. */
-#define ANSWER_MARGIN_PART     8
-#define ANSWER_MARGIN_LEAST_NS INT64_C(250000000)
-#define ANSWER_MARGIN_MOST_NS  INT64_C(2000000000)
+/* Reply this long before the call's own deadline, which would end the call without a reason.  A
+ * fraction of the remaining time, within limits, because a busy host may need a while to send the
+ * reply. */
+#define REPLY_MARGIN_DIVISOR 8
+#define REPLY_MARGIN_MIN_NS  INT64_C(250000000)
+#define REPLY_MARGIN_MAX_NS  INT64_C(2000000000)
 
-#define TAKEOVER_MARGIN_MS 500 /* for the news of a death that everybody else has heard */
+/* For a loss that the other ranks have detected but this server has not yet. */
+#define REPLACEMENT_MARGIN_MS 500
 
 struct join_call {
     struct service *service;
@@ -29,36 +34,35 @@ struct join_call {
     unsigned rank;
 };
 
-/* What else a join that was admitted leads to. */
+/* Further effects of an admitted join. */
 struct join_outcome {
     struct rpc_call *displaced; /* an earlier join of the rank; a reference */
-    bool is_back;               /* it was of another session, which wanted the place of this one */
-    struct rpc_call
-        *cut[RANK_SESSION_CALLS_MAX]; /* the session's calls that are over; references */
+    bool session_resumed;       /* the earlier join was a replacement for this session */
+    struct rpc_call *cut[RANK_SESSION_CALLS_MAX]; /* calls of the session to be ended; references */
     size_t cut_count;
 };
 
-static int64_t answer_margin_ns(int64_t left_ns)
+static int64_t reply_margin_ns(int64_t left_ns)
 {
-    int64_t margin_ns = left_ns / ANSWER_MARGIN_PART;
+    int64_t margin_ns = left_ns / REPLY_MARGIN_DIVISOR;
 
-    if (margin_ns < ANSWER_MARGIN_LEAST_NS)
-        return ANSWER_MARGIN_LEAST_NS;
-    return margin_ns < ANSWER_MARGIN_MOST_NS ? margin_ns : ANSWER_MARGIN_MOST_NS;
+    if (margin_ns < REPLY_MARGIN_MIN_NS)
+        return REPLY_MARGIN_MIN_NS;
+    return margin_ns < REPLY_MARGIN_MAX_NS ? margin_ns : REPLY_MARGIN_MAX_NS;
 }
 
-static int64_t join_deadline(const struct service *s, const struct rpc_call *call)
+static int64_t join_reply_deadline_ns(const struct service *s, const struct rpc_call *call)
 {
     int64_t own_ns = clock_deadline_ns(s->table.timeout_ms);
     int64_t call_ns = rpc_call_deadline_ns(call);
 
     if (call_ns != INT64_MAX)
-        call_ns -= answer_margin_ns(call_ns - clock_now_ns());
+        call_ns -= reply_margin_ns(call_ns - clock_now_ns());
     return own_ns < call_ns ? own_ns : call_ns;
 }
 
-/* There is no job to come back to: say what became of it.  Lock held. */
-static enum status refuse_return(const struct service *s, const struct join_request *request,
+/* No job can be resumed: report how the job of that name ended.  Lock held. */
+static enum status refuse_resume(const struct service *s, const struct join_request *request,
                                  struct error *err)
 {
     if (strcmp(s->table.last_job, request->job) != 0)
@@ -71,34 +75,35 @@ static enum status refuse_return(const struct service *s, const struct join_requ
     return error_set(err, s->table.last_failure.status, "%s", s->table.last_failure.text);
 }
 
-/* How long it takes to find out that the holder of a slot is dead, if it is.  Lock held. */
-static int64_t takeover_delay_ms(const struct job *j, const struct rank_session *session)
+/* Time to detect that a rank's current session is dead, if it is.  Lock held. */
+static int64_t replacement_delay_ms(const struct job *j, const struct rank_session *session)
 {
     int64_t silence_ms = rank_session_has_heartbeat(session) ? j->terms.heartbeat_timeout_ms : 0;
     int64_t open_ms = rank_session_is_open(session) ? 0 : session_open_ms(j);
 
-    return (silence_ms > open_ms ? silence_ms : open_ms) + TAKEOVER_MARGIN_MS;
+    return (silence_ms > open_ms ? silence_ms : open_ms) + REPLACEMENT_MARGIN_MS;
 }
 
-/* The join waits for the supervisor.  Lock held. */
-static void hold_join(struct join_call *jc, struct job *j, struct rpc_call *call,
-                      const struct join_request *request, enum job_join kind,
-                      struct join_outcome *outcome)
+/* Queue the join for the supervisor.  Lock held. */
+static void queue_join(struct join_call *jc, struct job *j, struct rpc_call *call,
+                       const struct join_request *request, enum job_join kind,
+                       struct join_outcome *outcome)
 {
     struct job_rank *r = &j->ranks[request->rank];
 
     if (r->join)
         rpc_call_ref(r->join);
     outcome->displaced = r->join;
-    outcome->is_back = r->join_session != request->session;
+    outcome->session_resumed = r->join_session != request->session;
     jc->job = j;
     jc->rank = request->rank;
     j->users++;
-    j->shares = j->shares || (kind == JOIN_START && memory_sharing_serves(jc->service, request));
+    j->shares =
+        j->shares || (kind == JOIN_START && memory_sharing_is_possible(jc->service, request));
     r->join = call;
     r->join_kind = kind;
-    r->join_deadline_ns = join_deadline(jc->service, call);
-    r->takeover_deadline_ns = clock_deadline_ns(takeover_delay_ms(j, &r->session));
+    r->join_deadline_ns = join_reply_deadline_ns(jc->service, call);
+    r->takeover_deadline_ns = clock_deadline_ns(replacement_delay_ms(j, &r->session));
     r->join_session = request->session;
     r->join_attempt = request->attempt;
     r->join_round = request->round;
@@ -107,14 +112,14 @@ static void hold_join(struct join_call *jc, struct job *j, struct rpc_call *call
     (void)pthread_cond_broadcast(&jc->service->table.changed);
 }
 
-/* May this session take the place of the one that has, or had, it?  Lock held. */
-static enum status check_take(const struct job *j, const struct join_request *request,
-                              const char *peer, struct error *err)
+/* Check whether this session may replace the rank's current or last session.  Lock held. */
+static enum status check_replacement(const struct job *j, const struct join_request *request,
+                                     const char *peer, struct error *err)
 {
     const struct job_rank *r = &j->ranks[request->rank];
     const struct member *member = &j->members.members[request->rank];
     bool ends = j->terms.on_loss == WORKER_LOSS_FAIL || request->session == 0;
-    bool free = r->session.state == RANK_VACANT || r->session.state == RANK_LOST || !ends;
+    bool available = r->session.state == RANK_VACANT || r->session.state == RANK_LOST || !ends;
 
     if (request->resume)
         return error_set(err, STATUS_PEER_LOST,
@@ -122,7 +127,7 @@ static enum status check_take(const struct job *j, const struct join_request *re
                          j->members.job, request->rank, r->session.how,
                          r->session.state == RANK_VACANT ? "vacant" : "another session's",
                          j->epoch);
-    if (!free || (member->state == MEMBER_LEFT && j->terms.on_loss != WORKER_LOSS_SHRINK))
+    if (!available || (member->state == MEMBER_LEFT && j->terms.on_loss != WORKER_LOSS_SHRINK))
         return error_set(err, STATUS_EXISTS, "job '%s': rank %u has %s from %s; %s is a second one",
                          j->members.job, request->rank,
                          member->state == MEMBER_LEFT ? "joined and left" : "joined", member->peer,
@@ -138,8 +143,7 @@ static enum status check_take(const struct job *j, const struct join_request *re
     return STATUS_OK;
 }
 
-/* A job that runs: the session of the rank comes back, or another one takes its place.  Lock held.
- */
+/* In a running job: resume the session of the rank, or replace it.  Lock held. */
 static enum status admit_running(struct join_call *jc, struct rpc_call *call,
                                  const struct join_request *request, struct join_outcome *outcome,
                                  struct error *err)
@@ -155,32 +159,32 @@ static enum status admit_running(struct join_call *jc, struct rpc_call *call,
     known = request->session != 0 && request->session == session->id &&
             session->state != RANK_VACANT &&
             j->members.members[request->rank].state == MEMBER_JOINED;
-    if (j->role == JOB_COPY && !known)
+    if (j->role == JOB_REPLICA && !known)
         return error_set(err, STATUS_UNAVAILABLE,
                          "job '%s': this server keeps a copy for a primary, which knows no session "
                          "of rank %u like this",
                          j->members.job, request->rank);
-    if (j->role == JOB_COPY)
-        status = membership_check_again(&j->members, request, err);
-    if (j->role == JOB_COPY && status == STATUS_OK)
+    if (j->role == JOB_REPLICA)
+        status = membership_check_rejoin(&j->members, request, err);
+    if (j->role == JOB_REPLICA && status == STATUS_OK)
         status = replica_admit(j, request, err);
     if (!known)
-        status = check_take(j, request, rpc_call_peer(call), err);
+        status = check_replacement(j, request, rpc_call_peer(call), err);
     if (status == STATUS_OK)
-        status = membership_check_again(&j->members, request, err);
+        status = membership_check_rejoin(&j->members, request, err);
     if (status != STATUS_OK)
         return status;
     if (known && session->state == RANK_HELD)
         outcome->cut_count = session_cut_locked(&jc->service->table, j, request->rank,
                                                 "it joined again", outcome->cut);
-    hold_join(jc, j, call, request, known ? JOIN_RESUME : JOIN_TAKE, outcome);
+    queue_join(jc, j, call, request, known ? JOIN_RESUME : JOIN_REPLACE, outcome);
     return STATUS_OK;
 }
 
-/* A job that gathers, or is built.  Lock held. */
-static enum status admit_first(struct join_call *jc, struct rpc_call *call,
-                               const struct join_request *request, struct join_outcome *outcome,
-                               struct error *err)
+/* In a job that gathers its ranks or is being built.  Lock held. */
+static enum status admit_gathering(struct join_call *jc, struct rpc_call *call,
+                                   const struct join_request *request, struct join_outcome *outcome,
+                                   struct error *err)
 {
     struct service *s = jc->service;
     struct job *j = s->table.current;
@@ -190,32 +194,32 @@ static enum status admit_first(struct join_call *jc, struct rpc_call *call,
                 j->ranks[request->rank].join_session == request->session;
     enum status status;
 
-    if (same && j->state == JOB_GATHERING) /* its call broke, which nobody has told us yet */
+    if (same && j->state == JOB_GATHERING) /* its call broke, but is not closed here yet */
         membership_forget(&j->members, request->rank);
     if (request->resume && !same)
-        return refuse_return(s, request, err);
+        return refuse_resume(s, request, err);
     if (!same || j->state == JOB_GATHERING) {
         status = membership_join(&j->members, request, rpc_call_peer(call), err);
         if (status != STATUS_OK)
             return status;
     }
-    hold_join(jc, j, call, request, JOIN_START, outcome);
+    queue_join(jc, j, call, request, JOIN_START, outcome);
     if (j->state == JOB_GATHERING && membership_is_complete(&j->members))
         j->state = JOB_BUILDING;
     return STATUS_OK;
 }
 
-/* Does the job run here, as one of which this server is the primary?  Lock held. */
-static bool is_served(const struct service *s, const struct join_request *request)
+/* True when the job runs here and this server is its primary.  Lock held. */
+static bool is_primary_of_job(const struct service *s, const struct join_request *request)
 {
     return s->table.current && s->table.current->state == JOB_RUNNING &&
-           s->table.current->role != JOB_COPY &&
+           s->table.current->role != JOB_REPLICA &&
            strcmp(s->table.current->members.job, request->job) == 0;
 }
 
-/* Was it on its way while a later one of its session came?  That one's connection is the present
+/* True when a later join of the same session arrived first: the current connection belongs to that
  * one.  Lock held. */
-static bool is_outdated(const struct job *j, const struct join_request *request)
+static bool is_superseded(const struct job *j, const struct join_request *request)
 {
     const struct job_rank *r;
 
@@ -227,22 +231,22 @@ static bool is_outdated(const struct job *j, const struct join_request *request)
 }
 
 /* Lock held. */
-static enum status admit(struct join_call *jc, struct rpc_call *call,
-                         const struct join_request *request, struct join_outcome *outcome,
-                         struct error *err)
+static enum status admit_join(struct join_call *jc, struct rpc_call *call,
+                              const struct join_request *request, struct join_outcome *outcome,
+                              struct error *err)
 {
     struct service *s = jc->service;
     enum status status = STATUS_OK;
 
     if (s->table.draining)
         return error_set(err, STATUS_UNAVAILABLE, "the parameter server is stopping");
-    if (is_outdated(s->table.current, request))
+    if (is_superseded(s->table.current, request))
         return error_set(err, STATUS_UNAVAILABLE,
                          "job '%s': rank %u has joined again since this join was sent",
                          request->job, request->rank);
     if (!s->table.current && request->resume)
-        return refuse_return(s, request, err);
-    if (request->follows && !request->resume && !is_served(s, request))
+        return refuse_resume(s, request, err);
+    if (request->follows && !request->resume && !is_primary_of_job(s, request))
         return error_set(err, STATUS_NOT_FOUND, "job '%s' has not been taken over here",
                          request->job);
     if (!s->table.current)
@@ -252,37 +256,38 @@ static enum status admit(struct join_call *jc, struct rpc_call *call,
     if (s->table.current->state == JOB_RUNNING &&
         strcmp(s->table.current->members.job, request->job) == 0)
         return admit_running(jc, call, request, outcome, err);
-    status = admit_first(jc, call, request, outcome, err);
+    status = admit_gathering(jc, call, request, outcome, err);
     if (status != STATUS_OK && s->table.current->state == JOB_GATHERING &&
         s->table.current->members.joined == 0) {
-        job_close(s->table.current); /* made for this request */
+        job_close(s->table.current); /* it was opened for this request */
         s->table.current = NULL;
     }
     return status;
 }
 
-/* Ranks that gather and cannot agree on how many they are will never be complete: tell them. */
-static void end_gathering(struct service *s, const struct join_request *request,
-                          const struct error *err)
+/* Ranks with different world sizes never become complete: end the job that gathers, so that all its
+ * ranks get the reason. */
+static void end_mismatched_gathering(struct service *s, const struct join_request *request,
+                                     const struct error *err)
 {
     struct job *j;
-    bool concerned;
+    bool affected;
 
     (void)pthread_mutex_lock(&s->table.lock);
     j = s->table.current;
-    concerned = j && j->state == JOB_GATHERING && strcmp(j->members.job, request->job) == 0 &&
-                j->members.world_size != request->world_size;
-    if (concerned)
+    affected = j && j->state == JOB_GATHERING && strcmp(j->members.job, request->job) == 0 &&
+               j->members.world_size != request->world_size;
+    if (affected)
         j->users++;
     (void)pthread_mutex_unlock(&s->table.lock);
-    if (!concerned)
+    if (!affected)
         return;
     job_table_end(&s->table, j, err);
-    job_table_drop(&s->table, j);
+    job_table_unref(&s->table, j);
 }
 
-static enum status take_join(struct join_call *jc, struct rpc_call *call,
-                             struct rpc_message *message, struct error *err)
+static enum status handle_join(struct join_call *jc, struct rpc_call *call,
+                               struct rpc_message *message, struct error *err)
 {
     struct service *s = jc->service;
     struct join_request request = {0};
@@ -298,16 +303,17 @@ static enum status take_join(struct join_call *jc, struct rpc_call *call,
         return status;
     }
     (void)pthread_mutex_lock(&s->table.lock);
-    status = admit(jc, call, &request, &outcome, err);
+    status = admit_join(jc, call, &request, &outcome, err);
     (void)pthread_mutex_unlock(&s->table.lock);
     if (outcome.displaced) {
-        rpc_call_finish(outcome.displaced, outcome.is_back ? STATUS_EXISTS : STATUS_UNAVAILABLE,
-                        outcome.is_back ? "the rank is back" : "its session has joined again");
+        rpc_call_finish(
+            outcome.displaced, outcome.session_resumed ? STATUS_EXISTS : STATUS_UNAVAILABLE,
+            outcome.session_resumed ? "the rank is back" : "its session has joined again");
         rpc_call_unref(outcome.displaced);
     }
     session_end_calls(outcome.cut, outcome.cut_count);
     if (status == STATUS_MISMATCH)
-        end_gathering(s, &request, err);
+        end_mismatched_gathering(s, &request, err);
     wire_release_join_request(&request);
     return status;
 }
@@ -334,15 +340,15 @@ static void join_message(struct rpc_call *call, struct rpc_message *message, voi
     if (!message)
         status = error_set(&err, STATUS_PROTOCOL, "a join without a request");
     else
-        status = take_join(user, call, message, &err);
+        status = handle_join(user, call, message, &err);
     if (status != STATUS_OK)
         rpc_call_finish(call, status, err.text);
 }
 
-/* The caller has its answer, or is gone: then, before the job has begun, it may come again; and
- * when it has begun, that is a connection that broke.  Lock held; *ret_cut: session_cut it.
- */
-static void note_closed(struct join_call *jc, struct rpc_call *call,
+/* The join call is closed, after its reply or without.  If it broke before the job began, the rank
+ * may join again; if after, the connection broke.  Lock held; *ret_cut: the connection to cut
+ * off. */
+static void forget_join(struct join_call *jc, struct rpc_call *call,
                         const struct rpc_result *result, bool *ret_end, uint64_t *ret_cut)
 {
     struct job *j = jc->job;
@@ -377,15 +383,15 @@ static void join_closed(struct rpc_call *call, const struct rpc_result *result, 
     }
     s = jc->service;
     (void)pthread_mutex_lock(&s->table.lock);
-    note_closed(jc, call, result, &end, &cut);
+    forget_join(jc, call, result, &end, &cut);
     (void)pthread_mutex_unlock(&s->table.lock);
     if (end) {
         (void)error_set(&err, STATUS_PEER_LOST, WIRE_RANK_LOST "its join was cut off)", jc->rank);
-        job_table_end_deserted(&s->table, jc->job, &err);
+        job_table_end_if_empty(&s->table, jc->job, &err);
     } else if (cut != 0) {
         session_cut(&s->table, jc->job, jc->rank, cut, "its join was cut off");
     }
-    job_table_drop(&s->table, jc->job);
+    job_table_unref(&s->table, jc->job);
     rpc_call_unref(call);
     free(jc);
 }
@@ -393,9 +399,10 @@ static void join_closed(struct rpc_call *call, const struct rpc_result *result, 
 const struct rpc_handler join_handler = {
     .start = join_start, .message = join_message, .closed = join_closed};
 
-/* `reply` with what is the same in all of the job's, packed. */
-static enum status pack_reply(const struct service *s, const struct job *j, struct join_reply reply,
-                              uint8_t **ret_bytes, size_t *ret_size, struct error *err)
+/* Complete `reply` with the fields common to all joins of the job, and pack it. */
+static enum status pack_join_reply(const struct service *s, const struct job *j,
+                                   struct join_reply reply, uint8_t **ret_bytes, size_t *ret_size,
+                                   struct error *err)
 {
     const uint32_t *held;
     enum status status;
@@ -417,8 +424,8 @@ static enum status pack_reply(const struct service *s, const struct job *j, stru
     return status;
 }
 
-void join_answer(struct service *s, struct job *j, unsigned rank, struct rpc_call *call,
-                 uint64_t epoch, uint64_t round)
+void join_send_reply(struct service *s, struct job *j, unsigned rank, struct rpc_call *call,
+                     uint64_t epoch, uint64_t round)
 {
     struct join_reply reply = {.epoch = epoch, .round = round};
     struct error err = {0};
@@ -426,10 +433,11 @@ void join_answer(struct service *s, struct job *j, unsigned rank, struct rpc_cal
     size_t size = 0;
 
     (void)pthread_mutex_lock(&s->table.lock);
-    reply.connection = call_binding_number(s, &j->ranks[rank].session);
+    reply.connection = call_binding_connection_number(s, &j->ranks[rank].session);
     (void)pthread_mutex_unlock(&s->table.lock);
-    if (pack_reply(s, j, reply, &bytes, &size, &err) != STATUS_OK) {
-        job_table_end(&s->table, j, &err); /* which does not know of this call any more */
+    if (pack_join_reply(s, j, reply, &bytes, &size, &err) != STATUS_OK) {
+        job_table_end(&s->table, j, &err); /* it does not end this call, which is no longer
+                                              registered in the job */
         rpc_call_finish(call, err.status, err.text);
         return;
     }
@@ -438,7 +446,7 @@ void join_answer(struct service *s, struct job *j, unsigned rank, struct rpc_cal
     free(bytes);
 }
 
-void join_answer_all(struct service *s, struct job *j)
+void join_send_replies(struct service *s, struct job *j)
 {
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
         struct rpc_call *call;
@@ -456,7 +464,7 @@ void join_answer_all(struct service *s, struct job *j)
             session_cut(&s->table, j, rank, connection, "its join was cut off");
             continue;
         }
-        join_answer(s, j, rank, call, 1, 0);
+        join_send_reply(s, j, rank, call, 1, 0);
         rpc_call_unref(call);
     }
 }

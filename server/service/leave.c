@@ -1,7 +1,11 @@
 /*
- * Leave: a rank is done, or says why it cannot go on.  The first is the end of its slot: where the
- * others wait for it, rounds go without it from then on or, in lockstep without shrinking, cannot
- * be made any more.  The second is a loss at once.
+ * Leave: a rank has finished, or reports why it cannot continue.
+ *
+ * After a normal leave, rounds that waited for the rank continue without it or, in lockstep without
+ * shrinking, can no longer complete.  A leave with a reason is an immediate loss of the rank.
+ *
+ * Locking: the effect is decided under the table's lock (apply_leave) and carried out without it
+ * (perform_leave_effect).
  */
 #include "common/base/clock.h"
 #include "server/service/service_internal.h"
@@ -9,26 +13,29 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* What a leave means for the others. */
+/* The effect of a leave on the other ranks. */
 struct leave_effect {
-    struct job *job;                                /* with one use of it; NULL: nothing */
-    bool ends;                                      /* the job; badly with a failure */
-    bool ended;                                     /* by this leave: finish the end */
+    struct job *job;                                /* with one use of it; NULL: no effect */
+    bool ends;                                      /* the job ends; as failed if there is a
+                                                       failure */
+    bool ended;                                     /* this leave ended the job: finish the end */
     struct error failure;                           /* STATUS_OK: none */
-    bool vacates;                                   /* its place: the others go on */
-    bool finishes;                                  /* its contributions; not in lockstep */
-    struct rpc_call *calls[RANK_SESSION_CALLS_MAX]; /* to end, because the rank is lost */
+    bool vacates;                                   /* the rank is removed, the others continue */
+    bool finishes;                                  /* the rank contributes no more; not in
+                                                       lockstep */
+    struct rpc_call *calls[RANK_SESSION_CALLS_MAX]; /* to be ended, because the rank is lost */
     size_t call_count;
 };
 
-static const struct error *failure_of(const struct leave_effect *effect)
+static const struct error *leave_failure(const struct leave_effect *effect)
 {
     return effect->failure.status == STATUS_OK ? NULL : &effect->failure;
 }
 
-/* It failed, and the others may do without it: lost, without the time to come back.  Lock held. */
-static void lose_now(struct service *s, struct job *j, const struct leave_request *request,
-                     struct leave_effect *effect)
+/* The rank failed, and the job can continue without it: it is lost at once, without time to
+ * reconnect.  Lock held. */
+static void mark_rank_lost(struct service *s, struct job *j, const struct leave_request *request,
+                           struct leave_effect *effect)
 {
     struct rank_session *session = &j->ranks[request->rank].session;
     char how[RANK_SESSION_HOW_MAX];
@@ -39,7 +46,7 @@ static void lose_now(struct service *s, struct job *j, const struct leave_reques
     session->until_ns = clock_now_ns();
 }
 
-/* Is there such a member, which may leave?  Lock held. */
+/* Check that the rank is a member and may leave.  Lock held. */
 static enum status check_leave(const struct job *j, const struct leave_request *request,
                                struct error *err)
 {
@@ -53,8 +60,8 @@ static enum status check_leave(const struct job *j, const struct leave_request *
 }
 
 /* Lock held. */
-static enum status note_leave(struct service *s, const struct leave_request *request,
-                              struct leave_effect *effect, struct error *err)
+static enum status apply_leave(struct service *s, const struct leave_request *request,
+                               struct leave_effect *effect, struct error *err)
 {
     struct job *j = s->table.current;
     enum status status = check_leave(j, request, err);
@@ -66,16 +73,16 @@ static enum status note_leave(struct service *s, const struct leave_request *req
     effect->job = j;
     if (request->reason[0] != '\0' && j->terms.on_loss != WORKER_LOSS_FAIL &&
         j->state == JOB_RUNNING) {
-        lose_now(s, j, request, effect);
+        mark_rank_lost(s, j, request, effect);
         return STATUS_OK;
     }
     shrinks = j->terms.on_loss == WORKER_LOSS_SHRINK && j->state == JOB_RUNNING;
     if (shrinks)
-        job_lose(j, request->rank);
+        job_remove_rank(j, request->rank);
     else
-        membership_lose(&j->members, request->rank);
-    (void)job_table_keep_members(&s->table, j, NULL);
-    (void)replication_change_members(j);
+        membership_remove(&j->members, request->rank);
+    (void)job_table_persist_members(&s->table, j, NULL);
+    (void)replication_send_membership(j);
     if (request->reason[0] != '\0')
         (void)error_set(&effect->failure, STATUS_PEER_LOST, "rank %u failed: %s", request->rank,
                         request->reason);
@@ -86,21 +93,21 @@ static enum status note_leave(struct service *s, const struct leave_request *req
     effect->ends = effect->failure.status != STATUS_OK || j->members.left == j->members.world_size;
     effect->vacates = !effect->ends && shrinks;
     effect->finishes = !effect->ends && !shrinks && j->state == JOB_RUNNING && !job_is_lockstep(j);
-    job_resume_watch(j, clock_now_ns());
-    /* At once: a chunk that comes next would end the job because a rank has left, without the
-     * reason. */
-    effect->ended = effect->ends && job_table_begin_end(&s->table, j, failure_of(effect));
+    job_update_pause(j, clock_now_ns());
+    /* Begin the end before unlock: otherwise the next chunk would end the job because a rank has
+     * left, without the reason. */
+    effect->ended = effect->ends && job_table_begin_end(&s->table, j, leave_failure(effect));
     return STATUS_OK;
 }
 
 /* No lock. */
-static void have_effect(struct service *s, struct leave_effect *effect, unsigned rank)
+static void perform_leave_effect(struct service *s, struct leave_effect *effect, unsigned rank)
 {
     struct job *j = effect->job;
 
     session_end_calls(effect->calls, effect->call_count);
     if (effect->ended) {
-        job_table_finish_end(&s->table, j, failure_of(effect));
+        job_table_finish_end(&s->table, j, leave_failure(effect));
     } else if (effect->vacates) {
         exchange_vacate_rank(s, j, rank);
         (void)pthread_mutex_lock(&s->table.lock);
@@ -110,13 +117,13 @@ static void have_effect(struct service *s, struct leave_effect *effect, unsigned
         exchange_finish_rank(s, j, rank);
     }
     if (!effect->ends && effect->call_count == 0)
-        replication_settle(&s->replication, j, rank);
-    job_table_drop(&s->table, j);
+        replication_mark_settled(&s->replication, j, rank);
+    job_table_unref(&s->table, j);
 }
 
 static void leave_start(struct rpc_call *call, void *user)
 {
-    (void)user; /* stays the call's pointer */
+    (void)user; /* the call's pointer stays the service */
     rpc_call_receive(call);
 }
 
@@ -140,11 +147,11 @@ static void leave_message(struct rpc_call *call, struct rpc_message *message, vo
         status = authorize_rank(s, call, request.rank, &err);
     if (status == STATUS_OK) {
         (void)pthread_mutex_lock(&s->table.lock);
-        status = note_leave(s, &request, &effect, &err);
+        status = apply_leave(s, &request, &effect, &err);
         (void)pthread_mutex_unlock(&s->table.lock);
     }
     if (effect.job)
-        have_effect(s, &effect, request.rank);
+        perform_leave_effect(s, &effect, request.rank);
     if (status == STATUS_OK)
         (void)rpc_call_send(call, (const uint8_t *)"", 0, NULL); /* LeaveReply has no fields */
     rpc_call_finish(call, status, err.text);

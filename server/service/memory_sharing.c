@@ -1,6 +1,9 @@
 /*
- * What the service does with workers that hand their memory over: a rank of the running job, known
- * by the session of its join, gets the shard's memory for its own.
+ * Shared memory between the running job and its workers on this host: a worker, identified by the
+ * session of its join, sends the descriptor of its memory and gets the shard's in return.
+ *
+ * Locking: accept_memory runs on the listener's thread and takes the table's lock; the previous
+ * memory of the rank is released after unlock.
  */
 #include "common/base/log.h"
 #include "server/service/service_internal.h"
@@ -9,10 +12,10 @@
 #include <fcntl.h>
 #include <string.h>
 
-/* Lock held.  *ret_old is the caller's to let go. */
-static enum status place(struct service *s, unsigned rank, struct worker_memory *memory,
-                         struct worker_memory **ret_old, struct shared_memory *ret_memory,
-                         struct error *err)
+/* Lock held.  The caller releases *ret_old. */
+static enum status attach_memory(struct service *s, unsigned rank, struct worker_memory *memory,
+                                 struct worker_memory **ret_old, struct shared_memory *ret_memory,
+                                 struct error *err)
 {
     struct job *j = s->table.current;
     struct shared_memory copy;
@@ -22,7 +25,7 @@ static enum status place(struct service *s, unsigned rank, struct worker_memory 
         j->ranks[rank].session.id != memory->session)
         return error_set(err, STATUS_NOT_FOUND, "rank %u is not here", rank);
     copy = j->shard.reply_memory;
-    copy.fd = fcntl(copy.fd, F_DUPFD_CLOEXEC, 0); /* the job may end while it is on its way */
+    copy.fd = fcntl(copy.fd, F_DUPFD_CLOEXEC, 0); /* a copy: the job may end before it is sent */
     if (copy.fd < 0)
         return error_set_errno(err, errno, "cannot give the shard's memory away");
     *ret_old = j->ranks[rank].memory;
@@ -31,15 +34,15 @@ static enum status place(struct service *s, unsigned rank, struct worker_memory 
     return STATUS_OK;
 }
 
-static enum status take(void *user, unsigned rank, struct worker_memory *memory,
-                        struct shared_memory *ret_memory, struct error *err)
+static enum status accept_memory(void *user, unsigned rank, struct worker_memory *memory,
+                                 struct shared_memory *ret_memory, struct error *err)
 {
     struct service *s = user;
     struct worker_memory *old = NULL;
     enum status status;
 
     (void)pthread_mutex_lock(&s->table.lock);
-    status = place(s, rank, memory, &old, ret_memory, err);
+    status = attach_memory(s, rank, memory, &old, ret_memory, err);
     (void)pthread_mutex_unlock(&s->table.lock);
     worker_memory_unref(old);
     return status;
@@ -47,7 +50,7 @@ static enum status take(void *user, unsigned rank, struct worker_memory *memory,
 
 void memory_sharing_open(struct service *s)
 {
-    const struct fd_listener_config config = {.take = take, .user = s};
+    const struct fd_listener_config config = {.accept_memory = accept_memory, .user = s};
     struct error why = {0};
 
     host_id_find(NULL, s->host_id);
@@ -55,7 +58,7 @@ void memory_sharing_open(struct service *s)
         log_warning("no memory is shared with workers of this host: %s", why.text);
 }
 
-bool memory_sharing_serves(const struct service *s, const struct join_request *request)
+bool memory_sharing_is_possible(const struct service *s, const struct join_request *request)
 {
     return s->fd_listener && s->host_id[0] != '\0' && strcmp(request->arena, s->host_id) == 0;
 }

@@ -1,7 +1,9 @@
 /*
- * Straight from the received slices into the accumulator, and from the shard's memory to the wire:
- * nothing is copied in between.  By reference straight from the rank's memory, and nothing goes
- * back but the place.
+ * Payloads of pushes, initial values and replies.
+ *
+ * Elements go straight from the received slices into the accumulator, and from the shard's memory
+ * to the wire, without a copy in between.  By reference the server reads them in the worker's
+ * memory, and a reply carries only the offset in the shard's reply memory.  No state, no locks.
  */
 #include "server/service/payload.h"
 
@@ -37,25 +39,25 @@ static enum status add_shared(void *user, float *dst, size_t count, struct error
     return STATUS_OK;
 }
 
-/* A contribution that waits in its rank's memory, which the rank leaves alone until it is answered.
- */
-struct kept_elements {
+/* A contribution that is held in its rank's memory, which the rank does not write before it gets
+ * the reply. */
+struct kept_reference {
     struct worker_memory *memory; /* one reference */
     const float *elements;
 };
 
-static enum status kept_elements_copy(void *user, float *dst, size_t count, struct error *err)
+static enum status kept_reference_copy(void *user, float *dst, size_t count, struct error *err)
 {
-    const struct kept_elements *kept = user;
+    const struct kept_reference *kept = user;
 
     (void)err;
     memcpy(dst, kept->elements, count * sizeof(float));
     return STATUS_OK;
 }
 
-static void kept_elements_drop(void *user)
+static void kept_reference_drop(void *user)
 {
-    struct kept_elements *kept = user;
+    struct kept_reference *kept = user;
 
     worker_memory_unref(kept->memory);
     free(kept);
@@ -64,14 +66,14 @@ static void kept_elements_drop(void *user)
 static enum status keep_shared(void *user, struct shard_source *ret, struct error *err)
 {
     struct payload *p = user;
-    struct kept_elements *kept = NULL;
+    struct kept_reference *kept = NULL;
     enum status status = mem_calloc(1, sizeof(*kept), "kept contribution", &kept, err);
 
     if (status != STATUS_OK)
         return status;
-    *kept = (struct kept_elements){worker_memory_ref(p->memory), p->elements};
-    *ret =
-        (struct shard_source){.copy = kept_elements_copy, .drop = kept_elements_drop, .user = kept};
+    *kept = (struct kept_reference){worker_memory_ref(p->memory), p->elements};
+    *ret = (struct shard_source){
+        .copy = kept_reference_copy, .drop = kept_reference_drop, .user = kept};
     return STATUS_OK;
 }
 
@@ -97,12 +99,12 @@ static enum status payload_add(void *user, float *dst, size_t count, struct erro
     return rpc_message_add_f32(p->message, dst, count, err);
 }
 
-static enum status kept_copy(void *user, float *dst, size_t count, struct error *err)
+static enum status kept_message_copy(void *user, float *dst, size_t count, struct error *err)
 {
     return rpc_message_copy(user, dst, count * sizeof(float), err);
 }
 
-static void kept_drop(void *user)
+static void kept_message_drop(void *user)
 {
     rpc_message_drop(user);
 }
@@ -117,14 +119,16 @@ static enum status payload_keep(void *user, struct shard_source *ret, struct err
         return payload_keep_coded(p->message, &p->codec, ret, err);
     status = rpc_message_keep(p->message, &kept, err);
     if (status == STATUS_OK)
-        *ret = (struct shard_source){.copy = kept_copy, .drop = kept_drop, .user = kept};
+        *ret = (struct shard_source){
+            .copy = kept_message_copy, .drop = kept_message_drop, .user = kept};
     return status;
 }
 
-/* Is the flag where it may be?  Kept contributions are read as they are: where there are any, each
- * push is a step, and nothing is divided. */
-static enum status open_undivided(const struct shard *shard, const struct chunk_header *h,
-                                  struct payload *ret, struct error *err)
+/* Set the factor for CHUNK_UNDIVIDED; STATUS_PROTOCOL where the flag is not allowed.  Held
+ * contributions are read without a factor: they exist only where each push is a step, and there the
+ * divisor is 1. */
+static enum status apply_undivided_flag(const struct shard *shard, const struct chunk_header *h,
+                                        struct payload *ret, struct error *err)
 {
     const struct shard_config *c = &shard->config;
 
@@ -140,10 +144,10 @@ static enum status open_undivided(const struct shard *shard, const struct chunk_
     return STATUS_OK;
 }
 
-/* A chunk without elements says by the flag how it wants its answer. */
-static enum status open_reference(const struct chunk_header *h, size_t bytes, size_t size,
-                                  struct payload *ret, struct shard_source *ret_source,
-                                  struct error *err)
+/* For a chunk without elements the flag only selects how the reply is sent. */
+static enum status open_by_reference(const struct chunk_header *h, size_t bytes, size_t size,
+                                     struct payload *ret, struct shard_source *ret_source,
+                                     struct error *err)
 {
     if (!ret->memory)
         return error_set(err, STATUS_PROTOCOL,
@@ -185,11 +189,11 @@ enum status payload_open(const struct shard *shard, const struct chunk_header *h
                          "rank %" PRIu32 " sent partition %" PRIu32
                          " by reference, which is only for elements as they are",
                          h->rank, h->partition);
-    status = open_undivided(shard, h, ret, err);
+    status = apply_undivided_flag(shard, h, ret, err);
     if (status != STATUS_OK)
         return status;
     if (h->flags & CHUNK_BY_REFERENCE)
-        return open_reference(h, bytes, size, ret, ret_source, err);
+        return open_by_reference(h, bytes, size, ret, ret_source, err);
     if (size != bytes || h->length != bytes)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %" PRIu32 " sent %zu bytes for partition %" PRIu32
@@ -200,24 +204,24 @@ enum status payload_open(const struct shard *shard, const struct chunk_header *h
     return STATUS_OK;
 }
 
-void payload_make(const struct shard *shard, const struct shard_reply *answer, bool by_reference,
-                  struct chunk_header *header, struct rpc_payload *ret)
+void payload_make_reply(const struct shard *shard, const struct shard_reply *reply,
+                        bool by_reference, struct chunk_header *header, struct rpc_payload *ret)
 {
     header->dtype = CODEC_NONE;
-    if (answer->coded) {
-        header->dtype = (uint32_t)answer->codec.kind;
-        ret->data = answer->coded;
-        ret->size = answer->bytes;
+    if (reply->coded) {
+        header->dtype = (uint32_t)reply->codec.kind;
+        ret->data = reply->coded;
+        ret->size = reply->bytes;
         header->length = ret->size;
         return;
     }
-    header->length = answer->count * sizeof(float);
+    header->length = reply->count * sizeof(float);
     if (by_reference) {
         header->flags |= CHUNK_BY_REFERENCE;
         header->offset =
-            (uint64_t)(answer->data - (const float *)shard->reply_memory.base) * sizeof(float);
+            (uint64_t)(reply->data - (const float *)shard->reply_memory.base) * sizeof(float);
         return;
     }
-    ret->data = answer->data;
+    ret->data = reply->data;
     ret->size = header->length;
 }

@@ -1,15 +1,17 @@
 /*
- * Loss and return of ranks.  Handlers only notice: session_cut ends all calls of a connection that
- * broke, Join leaves its call in the rank.  What becomes of the place is decided here, one rank
- * after the other, by the supervisor alone, and only when no handler of the old connection is at
- * work.  rank_return.c has what is done about those who want in.
+ * Loss and rejoin of ranks.  Handlers only note events: session_cut ends all calls of a connection
+ * that broke, Join leaves its call in the rank.  The action is decided here, for one rank at a
+ * time, by the supervisor alone, and only when no handler of the old connection is running.
+ * rank_rejoin.c carries out the actions that concern joins.
  *
- *   back in time         the session holds its place again; nobody else notices more than a delay
- *   not back, fail       the job ends
- *   not back, shrink     the rank is taken out of all rounds, which may complete them
- *   not back, wait       the job stands still until another session takes the place or time is up
+ *   resumes in time      the session continues as the rank; the other ranks see only a delay
+ *   lost, fail           the job ends
+ *   lost, shrink         the rank is removed from all rounds, which may complete them
+ *   lost, wait           the job waits until another session replaces it or the time-out expires
  *
- * The initial values come from rank 0 alone: where it is lost before they are here, the job ends.
+ * The initial values come from rank 0 alone: if it is lost before they are here, the job ends.
+ * Locking: rank_recovery_next and its decide_ and prepare_ functions run under the table's lock,
+ * rank_recovery_run and its functions without it.
  */
 #include "server/service/rank_recovery.h"
 
@@ -20,61 +22,65 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define LOOK_MS_MOST 200 /* between two looks of a supervisor that gets on the processor */
+#define CHECK_INTERVAL_MAX_MS                                                                      \
+    200 /* longest normal time between two checks of a supervisor that                             \
+           gets the processor */
 
-/* ------------------------------------------------------------------ what a look finds */
+/* ------------------------------------------------------------------ decisions */
 
 static bool has_values(const struct job *j)
 {
     return j->values_set == j->shard.length;
 }
 
-/* What becomes of a join that waits.  Lock held. */
-static enum recovery_act judge_join(const struct job_rank *r, int64_t now_ns)
+/* The action for a waiting join.  Lock held. */
+static enum recovery_action decide_join_action(const struct job_rank *r, int64_t now_ns)
 {
     const struct rank_session *session = &r->session;
-    bool free = session->state == RANK_VACANT || session->state == RANK_LOST;
+    bool available = session->state == RANK_VACANT || session->state == RANK_LOST;
 
     if (r->join_kind == JOIN_RESUME && session->id != r->join_session)
         return RECOVERY_REFUSE;
     if (r->join_kind == JOIN_RESUME && session->state == RANK_VACANT)
         return RECOVERY_REFUSE;
-    if (r->join_kind == JOIN_TAKE && session->state == RANK_HELD &&
+    if (r->join_kind == JOIN_REPLACE && session->state == RANK_HELD &&
         now_ns >= r->takeover_deadline_ns)
         return RECOVERY_REFUSE;
     if (rank_session_is_quiet(session) && r->join_kind == JOIN_RESUME)
-        return RECOVERY_RETURN;
-    if (rank_session_is_quiet(session) && free)
-        return RECOVERY_TAKE;
+        return RECOVERY_RESUME;
+    if (rank_session_is_quiet(session) && available)
+        return RECOVERY_REPLACE;
     return now_ns >= r->join_deadline_ns ? RECOVERY_REFUSE : RECOVERY_NONE;
 }
 
-/* A session that opens no stream: a new one may have to wait for other servers, unless another one
- * is there for its place.  Who has not heard that it is in has nothing to open yet.  Lock held. */
+/* The session has not opened all its streams in time.  A new session may have to wait for other
+ * servers first, so it has longer unless a replacement waits; a session whose join reply is pending
+ * has nothing to open yet.  Lock held. */
 static bool is_unopened(const struct service *s, const struct job *j, const struct job_rank *r,
                         int64_t now_ns)
 {
-    bool doubted = r->join && r->join_kind == JOIN_TAKE;
-    int64_t limit_ms = r->session.is_new && !doubted ? s->table.timeout_ms : session_open_ms(j);
+    bool replacement_waits = r->join && r->join_kind == JOIN_REPLACE;
+    int64_t limit_ms =
+        r->session.is_new && !replacement_waits ? s->table.timeout_ms : session_open_ms(j);
 
     return !r->pending_join_reply && rank_session_is_unopened(&r->session, limit_ms, now_ns);
 }
 
 /* Lock held. */
-static enum recovery_act judge(const struct service *s, const struct job *j, unsigned rank,
-                               int64_t now_ns)
+static enum recovery_action decide_action(const struct service *s, const struct job *j,
+                                          unsigned rank, int64_t now_ns)
 {
     const struct job_rank *r = &j->ranks[rank];
-    bool lost_start = rank == 0 && !has_values(j);
+    bool initial_values_lost = rank == 0 && !has_values(j);
     unsigned lane;
-    enum recovery_act act = RECOVERY_NONE;
+    enum recovery_action action = RECOVERY_NONE;
 
-    if (r->pending_join_reply && replication_knows(j, r->pending_join_change))
+    if (r->pending_join_reply && replication_membership_acknowledged(j, r->pending_join_change))
         return RECOVERY_REPLY;
     if (r->join && r->join_kind != JOIN_START)
-        act = judge_join(r, now_ns);
-    if (act != RECOVERY_NONE || j->members.members[rank].state == MEMBER_LEFT)
-        return act;
+        action = decide_join_action(r, now_ns);
+    if (action != RECOVERY_NONE || j->members.members[rank].state == MEMBER_LEFT)
+        return action;
     if (rank_session_is_silent(&r->session, j->terms.heartbeat_timeout_ms, now_ns, &lane) ||
         is_unopened(s, j, r, now_ns))
         return RECOVERY_CUT;
@@ -82,13 +88,13 @@ static enum recovery_act judge(const struct service *s, const struct job *j, uns
         return RECOVERY_NONE;
     if (r->session.state == RANK_LOST)
         return RECOVERY_END;
-    return j->terms.on_loss == WORKER_LOSS_SHRINK && !lost_start ? RECOVERY_VACATE
-                                                                 : RECOVERY_GIVE_UP;
+    return j->terms.on_loss == WORKER_LOSS_SHRINK && !initial_values_lost ? RECOVERY_VACATE
+                                                                          : RECOVERY_GIVE_UP;
 }
 
-/* ------------------------------------------------------------------ noted under the lock */
+/* ------------------------------------------------------------------ preparation under the lock */
 
-static void note_cut(struct recovery *r)
+static void prepare_cut(struct recovery *r)
 {
     const struct job *j = r->job;
     const struct rank_session *session = &j->ranks[r->rank].session;
@@ -109,8 +115,8 @@ static void note_cut(struct recovery *r)
 }
 
 /* "rank 1 was lost (its connection closed in round 7; waited 2.0 s for it to come back)" */
-static void describe(const struct job *j, unsigned rank, const char *awaited, int64_t now_ns,
-                     struct error *err)
+static void describe_loss(const struct job *j, unsigned rank, const char *awaited, int64_t now_ns,
+                          struct error *err)
 {
     const struct rank_session *session = &j->ranks[rank].session;
 
@@ -119,61 +125,63 @@ static void describe(const struct job *j, unsigned rank, const char *awaited, in
                     session->how, job_round(j), (double)(now_ns - session->cut_ns) * 1e-9, awaited);
 }
 
-/* The job ends, or begins to wait for another session. */
-static void note_give_up(const struct service *s, struct recovery *r)
+/* The job ends, or starts to wait for another session. */
+static void prepare_give_up(const struct service *s, struct recovery *r)
 {
     struct job *j = r->job;
     struct rank_session *session = &j->ranks[r->rank].session;
     int64_t now_ns = clock_now_ns();
 
-    describe(j, r->rank, session->state == RANK_LOST ? "a replacement" : "it to come back", now_ns,
-             &r->err);
+    describe_loss(j, r->rank, session->state == RANK_LOST ? "a replacement" : "it to come back",
+                  now_ns, &r->err);
     r->ends = j->terms.on_loss != WORKER_LOSS_WAIT || (r->rank == 0 && !has_values(j)) ||
               session->state != RANK_AWAY;
     if (r->ends) {
         j->totals.lost += session->state == RANK_AWAY;
-        job_note_incident(j, r->rank, INCIDENT_FAILED, now_ns); /* all hear of the job's end */
+        job_add_incident(j, r->rank, INCIDENT_FAILED, now_ns); /* the end of the job notifies all
+                                                                  ranks */
     } else {
-        r->displaced = rank_return_take_pending(&j->ranks[r->rank]);
+        r->displaced = rank_rejoin_detach_pending(&j->ranks[r->rank]);
         session->state = RANK_LOST;
         session->until_ns = now_ns + s->table.timeout_ms * 1000000;
         j->totals.lost++;
     }
 }
 
-static void note_vacate(struct service *s, struct recovery *r)
+static void prepare_vacate(struct service *s, struct recovery *r)
 {
     struct job *j = r->job;
 
-    r->displaced = rank_return_take_pending(&j->ranks[r->rank]);
-    describe(j, r->rank, "it to come back", clock_now_ns(), &r->err);
-    job_lose(j, r->rank);
-    if (j->members.joined > 0) /* else it is over; who goes on with its files takes this place */
-        (void)job_table_keep_members(&s->table, j, NULL);
-    (void)replication_change_members(j);
+    r->displaced = rank_rejoin_detach_pending(&j->ranks[r->rank]);
+    describe_loss(j, r->rank, "it to come back", clock_now_ns(), &r->err);
+    job_remove_rank(j, r->rank);
+    if (j->members.joined > 0) /* else the job is over; a job that continues from its files replaces
+                                  this rank */
+        (void)job_table_persist_members(&s->table, j, NULL);
+    (void)replication_send_membership(j);
 }
 
 /* Lock held. */
-static void note(struct service *s, struct recovery *r)
+static void prepare_action(struct service *s, struct recovery *r)
 {
-    switch (r->act) {
+    switch (r->action) {
     case RECOVERY_NONE:
         return;
     case RECOVERY_CUT:
-        note_cut(r);
+        prepare_cut(r);
         return;
     case RECOVERY_REFUSE:
-    case RECOVERY_RETURN:
-    case RECOVERY_TAKE:
+    case RECOVERY_RESUME:
+    case RECOVERY_REPLACE:
     case RECOVERY_REPLY:
-        rank_return_note(r);
+        rank_rejoin_prepare(r);
         return;
     case RECOVERY_GIVE_UP:
     case RECOVERY_END:
-        note_give_up(s, r);
+        prepare_give_up(s, r);
         return;
     case RECOVERY_VACATE:
-        note_vacate(s, r);
+        prepare_vacate(s, r);
         return;
     case RECOVERY_DESERTED:
         (void)error_set(&r->err, STATUS_PEER_LOST, "no rank is left (in round %" PRIu64 ")",
@@ -182,7 +190,7 @@ static void note(struct service *s, struct recovery *r)
     }
 }
 
-/* Nobody takes part, and no join waits for a place.  Lock held. */
+/* No rank takes part, and no join waits.  Lock held. */
 static bool is_deserted(const struct job *j)
 {
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
@@ -191,18 +199,18 @@ static bool is_deserted(const struct job *j)
     return j->members.joined == 0;
 }
 
-/* When this process was stopped, or did not get on the processor, heartbeats lie unread: the ranks
- * have that time once more.  Lock held. */
-static void forgive_own_delay(struct service *s, struct job *j)
+/* If this process was stopped, or did not get the processor, heartbeats are unread: extend the
+ * deadlines of the ranks by that time.  Lock held. */
+static void compensate_own_delay(struct service *s, struct job *j)
 {
-    int64_t now_ns = clock_now_ns(), since_ns = s->looked_ns;
-    int64_t usual_ms = LOOK_MS_MOST + (int64_t)j->terms.heartbeat_timeout_ms / 3;
+    int64_t now_ns = clock_now_ns(), since_ns = s->recovery_checked_ns;
+    int64_t usual_ms = CHECK_INTERVAL_MAX_MS + (int64_t)j->terms.heartbeat_timeout_ms / 3;
 
-    s->looked_ns = now_ns;
+    s->recovery_checked_ns = now_ns;
     if (j->state != JOB_RUNNING || now_ns - since_ns < usual_ms * 1000000)
         return;
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        rank_session_forgive(&j->ranks[rank].session, since_ns, now_ns);
+        rank_session_exclude_pause(&j->ranks[rank].session, since_ns, now_ns);
 }
 
 bool rank_recovery_next(struct service *s, struct recovery *ret)
@@ -210,43 +218,43 @@ bool rank_recovery_next(struct service *s, struct recovery *ret)
     struct job *j = s->table.current;
 
     *ret = (struct recovery){.job = j};
-    if (!j || j->role == JOB_COPY) /* its ranks are another server's */
+    if (!j || j->role == JOB_REPLICA) /* the primary recovers its ranks */
         return false;
-    forgive_own_delay(s, j);
+    compensate_own_delay(s, j);
     if (j->state != JOB_RUNNING)
         return false;
     if (j->takeover_pending && is_deserted(j))
-        ret->act = RECOVERY_DESERTED;
-    for (unsigned rank = 0; ret->act == RECOVERY_NONE && rank < j->members.world_size; rank++) {
+        ret->action = RECOVERY_DESERTED;
+    for (unsigned rank = 0; ret->action == RECOVERY_NONE && rank < j->members.world_size; rank++) {
         ret->rank = rank;
-        ret->act = judge(s, j, rank, clock_now_ns());
+        ret->action = decide_action(s, j, rank, clock_now_ns());
     }
-    note(s, ret);
-    return ret->act != RECOVERY_NONE;
+    prepare_action(s, ret);
+    return ret->action != RECOVERY_NONE;
 }
 
-/* ------------------------------------------------------------------ done without it */
+/* ------------------------------------------------------------------ actions without the lock */
 
-static void give_up(struct service *s, struct recovery *r)
+static void give_up_rank(struct service *s, struct recovery *r)
 {
-    rank_return_end_pending(r->displaced);
+    rank_rejoin_refuse_pending(r->displaced);
     if (r->ends)
         job_table_end(&s->table, r->job, &r->err);
     else
         log_warning("job '%s': %s; waiting for a replacement", r->job->members.job, r->err.text);
 }
 
-/* Rounds go without it. */
-static void vacate(struct service *s, struct recovery *r)
+/* Rounds continue without the rank. */
+static void vacate_rank(struct service *s, struct recovery *r)
 {
     struct job *j = r->job;
     unsigned joined;
     uint64_t epoch;
     bool deserted;
 
-    rank_return_end_pending(r->displaced);
+    rank_rejoin_refuse_pending(r->displaced);
     exchange_vacate_rank(s, j, r->rank);
-    replication_forget(j, r->rank); /* nobody is there to be told */
+    replication_drop_held(j, r->rank); /* no session is left to receive held replies */
     (void)pthread_mutex_lock(&s->table.lock);
     if (j->state != JOB_RUNNING) {
         (void)pthread_mutex_unlock(&s->table.lock);
@@ -254,7 +262,7 @@ static void vacate(struct service *s, struct recovery *r)
     }
     j->totals.lost++;
     job_vacate(j, r->rank, clock_now_ns());
-    job_note_incident(j, r->rank, INCIDENT_VACATED, clock_now_ns());
+    job_add_incident(j, r->rank, INCIDENT_VACATED, clock_now_ns());
     joined = j->members.joined;
     epoch = j->epoch;
     deserted = is_deserted(j);
@@ -270,38 +278,38 @@ static void vacate(struct service *s, struct recovery *r)
 
 void rank_recovery_run(struct service *s, struct recovery *r)
 {
-    switch (r->act) {
+    switch (r->action) {
     case RECOVERY_NONE:
         return;
     case RECOVERY_CUT:
         session_cut(&s->table, r->job, r->rank, r->connection, r->how);
         return;
     case RECOVERY_REFUSE:
-        rank_return_refuse(r);
+        rank_rejoin_refuse(r);
         return;
-    case RECOVERY_RETURN:
-        rank_return_bring_back(s, r);
+    case RECOVERY_RESUME:
+        rank_rejoin_resume(s, r);
         return;
-    case RECOVERY_TAKE:
-        rank_return_take(s, r);
+    case RECOVERY_REPLACE:
+        rank_rejoin_replace(s, r);
         return;
     case RECOVERY_REPLY:
-        rank_return_reply(s, r);
+        rank_rejoin_reply(s, r);
         return;
     case RECOVERY_GIVE_UP:
     case RECOVERY_END:
-        give_up(s, r);
+        give_up_rank(s, r);
         return;
     case RECOVERY_VACATE:
-        vacate(s, r);
+        vacate_rank(s, r);
         return;
-    case RECOVERY_DESERTED: /* who wanted to take a place has not come after all */
+    case RECOVERY_DESERTED: /* the replacement that was expected has not come */
         job_table_end(&s->table, r->job, &r->err);
         return;
     }
 }
 
-void rank_recovery_take_out(struct service *s, struct job *j)
+void rank_recovery_vacate_departed(struct service *s, struct job *j)
 {
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
         if (j->members.members[rank].state == MEMBER_JOINED)

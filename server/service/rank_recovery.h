@@ -1,62 +1,66 @@
 /*
- * rank_recovery: loss and return of ranks.  The supervisor decides under the table's lock what
- * becomes of one rank (rank_recovery_next), and does it without (rank_recovery_run).
+ * rank_recovery: loss and rejoin of ranks.  The supervisor selects an action for one rank under the
+ * table's lock (rank_recovery_next) and carries it out without the lock (rank_recovery_run).
+ *
+ * Needs: session_cut, exchange (removal of ranks), replication, join.  Called by: supervisor.c,
+ * restore.c.
  */
 #ifndef SPARRING_SERVER_SERVICE_RANK_RECOVERY_H
 #define SPARRING_SERVER_SERVICE_RANK_RECOVERY_H
 
 #include "server/service/service_internal.h"
 
-enum recovery_act {
+enum recovery_action {
     RECOVERY_NONE,
-    RECOVERY_CUT,     /* silent, or never there */
-    RECOVERY_REFUSE,  /* a join whose place is another's, or that waited too long */
-    RECOVERY_RETURN,  /* the session is back */
-    RECOVERY_TAKE,    /* another one is there for the place */
-    RECOVERY_REPLY,   /* and may hear that it is in */
-    RECOVERY_GIVE_UP, /* AWAY for too long, and the job ends or waits */
-    RECOVERY_VACATE,  /* the same, and the job goes on without */
-    RECOVERY_END,     /* LOST for too long */
-    RECOVERY_DESERTED /* nobody is left, nor comes */
+    RECOVERY_CUT,     /* the connection is silent, or was not opened in time */
+    RECOVERY_REFUSE,  /* a join whose rank has another session, or that has waited too long */
+    RECOVERY_RESUME,  /* the session resumes */
+    RECOVERY_REPLACE, /* another session replaces it */
+    RECOVERY_REPLY,   /* the replica has acknowledged the join: reply to it */
+    RECOVERY_GIVE_UP, /* AWAY for too long: the job ends, or waits for a replacement */
+    RECOVERY_VACATE,  /* AWAY for too long: the job continues without the rank */
+    RECOVERY_END,     /* LOST for too long: the job ends */
+    RECOVERY_DESERTED /* no rank is left, and none is joining */
 };
 
-/* What is to be done, with what was noted under the lock. */
+/* An action, with the data taken under the lock. */
 struct recovery {
-    enum recovery_act act;
+    enum recovery_action action;
     struct job *job;
     unsigned rank;
-    struct rpc_call *join;      /* to be replied to; a reference, or NULL */
-    struct rpc_call *displaced; /* a pending join that is not to be replied to any more; the same */
-    struct job_newcomer by;     /* who joins */
-    uint64_t connection;        /* CUT: which */
-    uint64_t round;             /* RETURN: the last one that its worker has completed */
-    uint64_t epoch;             /* of the reply */
-    bool replaces;              /* TAKE: of one that was waited for */
-    bool ends;                  /* GIVE_UP: the job */
-    char how[64];               /* CUT */
-    struct error err;           /* the refusal, or why the rank is given up */
+    struct rpc_call *join;        /* to be replied to; a reference, or NULL */
+    struct rpc_call *displaced;   /* a pending join to be refused; a reference, or NULL */
+    struct job_newcomer newcomer; /* the joining session */
+    uint64_t connection;          /* CUT: the connection to cut off */
+    uint64_t round;               /* RESUME: the last round that the worker has completed */
+    uint64_t epoch;               /* of the reply */
+    bool replaces;                /* REPLACE: of a rank that the job waited for */
+    bool ends;                    /* GIVE_UP: the job ends */
+    char how[64];                 /* CUT: the reason */
+    struct error err;             /* the refusal, or the reason to give the rank up */
 };
 
-/* Is a rank of the current job silent, back, overdue or replaced?  The first.  Lock held. */
+/* The first rank of the current job that needs an action (silent, resumed, overdue, replaced);
+ * false: none.  Lock held. */
 bool rank_recovery_next(struct service *s, struct recovery *ret);
 void rank_recovery_run(struct service *s, struct recovery *r);
 
-/* In a job that comes from elsewhere: partitions that do not know yet which ranks have left, or are
- * lost for good, go without them.  No lock. */
-void rank_recovery_take_out(struct service *s, struct job *j);
+/* After a restore or takeover: remove the ranks that have left or are lost for good from the
+ * partitions that still count them.  No lock. */
+void rank_recovery_vacate_departed(struct service *s, struct job *j);
 
-/* ------------------------------------------------------------------ rank_return.c */
+/* ------------------------------------------------------------------ rank_rejoin.c */
 
-/* The parts of the acts about joins.  note: lock held.  The others: no lock. */
-void rank_return_note(struct recovery *r);
-void rank_return_refuse(struct recovery *r);
-void rank_return_bring_back(struct service *s, struct recovery *r);
-void rank_return_take(struct service *s, struct recovery *r);
-void rank_return_reply(struct service *s, struct recovery *r);
+/* The parts of the actions that concern joins. prepare: lock held.  The others: no lock. */
+void rank_rejoin_prepare(struct recovery *r);
+void rank_rejoin_refuse(struct recovery *r);
+void rank_rejoin_resume(struct service *s, struct recovery *r);
+void rank_rejoin_replace(struct service *s, struct recovery *r);
+void rank_rejoin_reply(struct service *s, struct recovery *r);
 
-/* Whoever took the place and waits to hear it, which it will not: a reference, or NULL.  Lock
- * held.  And: end it; NULL is allowed.  No lock. */
-struct rpc_call *rank_return_take_pending(struct job_rank *r);
-void rank_return_end_pending(struct rpc_call *call);
+/* Detach the pending join reply of a rank that lost its session again: a reference, or NULL.  Lock
+ * held.  Then refuse it; NULL is allowed.  No lock. */
+struct rpc_call *rank_rejoin_detach_pending(struct job_rank *r);
+void rank_rejoin_refuse_pending(struct rpc_call *call);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * Answers: one partition to one rank, sent from the shard's own memory, which core holds until it
- * is done with it (job->outstanding).  An answer goes to the stream that the rank has by then; one
- * whose stream is gone is dropped.
+ * Replies: one partition to one rank, sent from the shard's own memory, which gRPC core holds until
+ * the send is done (job->outstanding).  A reply goes to the stream that the rank has at that time;
+ * without a stream it is dropped, and the rank repeats its request after it has reconnected.
  *
- * Locking: the service's lock to look up the stream and to count, never during the send.
+ * Locking: the table's lock to look up the stream and to count, never during the send.
  */
 #include "server/service/exchange.h"
 
@@ -14,49 +14,49 @@ static void release_payload(void *user)
     atomic_fetch_sub((atomic_size_t *)user, 1);
 }
 
-/* The stream that a partition travels on, both ways; NULL: it is gone.  Lock held. */
-static struct rpc_call *lane_of(const struct job *j, unsigned rank, uint32_t partition)
+/* The rank's stream for a partition; NULL: it is closed.  Lock held. */
+static struct rpc_call *stream_of(const struct job *j, unsigned rank, uint32_t partition)
 {
     const struct rank_session *session = &j->ranks[rank].session;
 
     return session->streams[j->map.partitions[partition].local_index % session->lanes];
 }
 
-/* In lockstep answers to pushes are counted with the completion.  Lock held. */
-static void count_answer(struct job *j, unsigned rank, bool is_pull, size_t bytes,
-                         const struct shard_reply *answer)
+/* In lockstep the replies to pushes are counted with the completion.  Lock held. */
+static void count_reply(struct job *j, unsigned rank, bool is_pull, size_t bytes,
+                        const struct shard_reply *reply)
 {
     if (is_pull)
         j->totals.initial_tx_payload_bytes += bytes;
     else if (!job_is_lockstep(j))
-        job_count_answer(j, rank, bytes, answer->is_final);
+        job_count_reply(j, rank, bytes, reply->is_final);
 }
 
-/* Queue one answer to one rank; nothing happens when its stream is gone. */
-void reply_send(struct service *s, struct job *j, const struct held_reply *a)
+/* Queue one reply to one rank; does nothing when its stream is closed. */
+void reply_send(struct service *s, struct job *j, const struct held_reply *held)
 {
     struct rpc_payload payload = {.release = release_payload, .user = &j->outstanding};
-    size_t bytes = a->answer.bytes;
-    struct chunk_header header = a->header;
+    size_t bytes = held->shard_reply.bytes;
+    struct chunk_header header = held->header;
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
     struct rpc_call *call;
     bool by_reference;
 
-    header.rank = a->rank;
+    header.rank = held->rank;
     (void)pthread_mutex_lock(&s->table.lock);
-    call = lane_of(j, a->rank, header.partition);
+    call = stream_of(j, held->rank, header.partition);
     if (call)
         rpc_call_ref(call);
-    by_reference = j->ranks[a->rank].by_reference && !a->answer.coded &&
-                   shard_reply_memory_has(&j->shard, a->answer.data);
-    if (j->state == JOB_RUNNING && !a->answer.again) {
-        count_answer(j, a->rank, a->is_pull, bytes, &a->answer);
+    by_reference = j->ranks[held->rank].by_reference && !held->shard_reply.coded &&
+                   shard_reply_memory_has(&j->shard, held->shard_reply.data);
+    if (j->state == JOB_RUNNING && !held->shard_reply.again) {
+        count_reply(j, held->rank, held->is_pull, bytes, &held->shard_reply);
         j->totals.tx_reference_bytes += by_reference && call ? bytes : 0;
     }
     (void)pthread_mutex_unlock(&s->table.lock);
     if (!call)
         return;
-    payload_make(&j->shard, &a->answer, by_reference, &header, &payload);
+    payload_make_reply(&j->shard, &held->shard_reply, by_reference, &header, &payload);
     if (payload.size > 0)
         atomic_fetch_add(&j->outstanding, 1);
     (void)rpc_call_send_prioritized(call, j->terms.in_order ? 0 : header.partition + 1, head,
@@ -65,41 +65,41 @@ void reply_send(struct service *s, struct job *j, const struct held_reply *a)
     rpc_call_unref(call);
 }
 
-/* Now, or when the replica has what is in it. */
-static void send_safe(struct service *s, struct job *j, const struct held_reply *a)
+/* Send now, or when the replica has acknowledged the mutations that the reply contains. */
+static void send_or_hold(struct service *s, struct job *j, const struct held_reply *held)
 {
-    if (!replication_hold(j, a))
-        reply_send(s, j, a);
+    if (!replication_hold(j, held))
+        reply_send(s, j, held);
 }
 
 void reply_pull(struct service *s, struct job *j, unsigned rank, uint32_t partition,
-                const struct shard_reply *answer)
+                const struct shard_reply *reply)
 {
-    struct held_reply a = {
+    struct held_reply held = {
         .rank = rank,
         .is_pull = true,
-        .header = {.kind = CHUNK_VALUES, .round = answer->round, .partition = partition},
-        .answer = *answer};
+        .header = {.kind = CHUNK_VALUES, .round = reply->round, .partition = partition},
+        .shard_reply = *reply};
 
-    send_safe(s, j, &a);
+    send_or_hold(s, j, &held);
 }
 
 void reply_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
-                const struct shard_reply *answer)
+                const struct shard_reply *reply)
 {
-    struct held_reply a = {.rank = rank,
-                           .header = {.kind = j->shard.config.update ? CHUNK_VALUES : CHUNK_MEAN,
-                                      .round = answer->round,
-                                      .partition = partition},
-                           .answer = *answer};
+    struct held_reply held = {.rank = rank,
+                              .header = {.kind = j->shard.config.update ? CHUNK_VALUES : CHUNK_MEAN,
+                                         .round = reply->round,
+                                         .partition = partition},
+                              .shard_reply = *reply};
 
-    send_safe(s, j, &a);
+    send_or_hold(s, j, &held);
 }
 
 void reply_waiting(struct service *s, struct job *j, uint32_t partition)
 {
-    struct shard_reply answer;
+    struct shard_reply reply;
 
-    for (unsigned rank = 0; shard_next_reply(&j->shard, partition, &rank, &answer); rank++)
-        reply_push(s, j, rank, partition, &answer);
+    for (unsigned rank = 0; shard_next_reply(&j->shard, partition, &rank, &reply); rank++)
+        reply_push(s, j, rank, partition, &reply);
 }

@@ -1,6 +1,8 @@
 /*
- * A service starts and goes on with the job that an earlier process has not finished: it runs, and
- * every rank is away.
+ * Restore: when a service starts, it continues the unfinished job of an earlier process from the
+ * state folder.  The job runs, and every rank is AWAY until its session resumes.
+ *
+ * Runs before there are calls and a supervisor, so no other thread uses the job.
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -10,12 +12,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define HOW_AWAY "its server was started again"
+#define AWAY_REASON "its server was started again"
 
-/* A job whose shard can be filled; with memory that workers of this host may come to map, of which
- * the folder knows nothing. */
-static enum status make_job(const struct service *s, const struct join_request *terms,
-                            struct job **ret, struct error *err)
+/* Build a job whose shard can be filled.  Its memory can be mapped by workers of this host if this
+ * process shares memory; the folder does not record that. */
+static enum status build_restored_job(const struct service *s, const struct join_request *terms,
+                                      struct job **ret, struct error *err)
 {
     uint64_t *sessions = NULL;
     struct job *j = NULL;
@@ -38,8 +40,9 @@ static enum status make_job(const struct service *s, const struct join_request *
     return STATUS_OK;
 }
 
-/* The job runs, and nobody is there. */
-static enum status run_job(struct job *j, const struct membership_file *file, struct error *err)
+/* Set the job to running, with every rank AWAY, or VACANT if it is not a member. */
+static enum status start_restored_job(struct job *j, const struct membership_file *file,
+                                      struct error *err)
 {
     const struct membership_file_rank *ranks = file->ranks;
     int64_t now_ns = clock_now_ns();
@@ -51,84 +54,85 @@ static enum status run_job(struct job *j, const struct membership_file *file, st
     j->epoch = file->epoch;
     j->role = file->role;
     job_restore(j, now_ns);
-    job_send_away(j, HOW_AWAY, file->role == JOB_COPY ? INT64_MAX : until_ns, now_ns);
+    job_mark_away(j, AWAY_REASON, file->role == JOB_REPLICA ? INT64_MAX : until_ns, now_ns);
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        if (!ranks[rank].in) {
-            membership_lose(&j->members, rank);
+        if (!ranks[rank].is_joined) {
+            membership_remove(&j->members, rank);
             j->ranks[rank].session.state = RANK_VACANT;
         }
-    job_resume_watch(j, now_ns);
-    return file->role == JOB_COPY || file->role == JOB_PROMOTED ? replica_restore(j, now_ns, err)
-                                                                : STATUS_OK;
+    job_update_pause(j, now_ns);
+    return file->role == JOB_REPLICA || file->role == JOB_PROMOTED ? replica_restore(j, now_ns, err)
+                                                                   : STATUS_OK;
 }
 
 static void log_restored(const struct job *j)
 {
-    static const char *const whats[] = {[JOB_ALONE] = "waiting for its ranks",
+    static const char *const texts[] = {[JOB_ALONE] = "waiting for its ranks",
                                         [JOB_PAIR] =
                                             "if its replica has not taken over, all ranks decide",
-                                        [JOB_COPY] = "a copy, in case its primary is lost",
+                                        [JOB_REPLICA] = "a copy, in case its primary is lost",
                                         [JOB_PROMOTED] = "waiting for its ranks"};
 
     log_info("job '%s': round %" PRIu64 ", epoch %" PRIu64 "; %s", j->members.job, job_round(j),
-             j->epoch, whats[j->role]);
+             j->epoch, texts[j->role]);
 }
 
-/* Go on with the job (*ret_fate: its folder is kept), or find that there is nothing to go on with.
- */
-static enum status take_up(struct service *s, struct job *j, const char *members,
-                           enum folder_fate *ret_fate, struct error *err)
+/* Continue the job (*ret_fate: its folder is kept), or find that there is nothing to continue. */
+static enum status resume_job(struct service *s, struct job *j, const char *members,
+                              enum folder_action *ret_fate, struct error *err)
 {
     struct membership_file_rank ranks[MEMBERSHIP_RANKS_MAX];
     struct membership_file file;
     enum status status = membership_file_parse(members, j->members.world_size, &file, ranks, err);
 
-    *ret_fate = FOLDER_REMOVED; /* all ranks had left */
+    *ret_fate = FOLDER_REMOVE; /* all ranks had left */
     if (status != STATUS_OK)
         return status;
     if (file.role == JOB_CHANGING) {
-        log_warning("job '%s': this server died while its replica was told who is in it; only the "
-                    "replica can go on",
-                    j->members.job);
+        log_warning(
+            "job '%s': this server died during a membership change of its replica; only the "
+            "replica can continue",
+            j->members.job);
         j->role = JOB_CHANGING;
-        *ret_fate = FOLDER_ASIDE;
+        *ret_fate = FOLDER_PUT_ASIDE;
         return STATUS_OK;
     }
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        if (ranks[rank].in)
-            *ret_fate = FOLDER_KEPT;
-    if (*ret_fate != FOLDER_KEPT)
+        if (ranks[rank].is_joined)
+            *ret_fate = FOLDER_KEEP;
+    if (*ret_fate != FOLDER_KEEP)
         return STATUS_OK;
-    status = run_job(j, &file, err);
+    status = start_restored_job(j, &file, err);
     if (status == STATUS_OK && file.role == JOB_PAIR)
         status = replication_restore(&s->replication, j, err);
     if (status != STATUS_OK)
         return status;
     log_restored(j);
     s->table.current = j;
-    if (file.role != JOB_COPY)
-        rank_recovery_take_out(s, j);
+    if (file.role != JOB_REPLICA)
+        rank_recovery_vacate_departed(s, j);
     return STATUS_OK;
 }
 
-static enum status go_on(struct service *s, const struct unfinished_job *found, struct error *err)
+static enum status restore_job(struct service *s, const struct unfinished_job *found,
+                               struct error *err)
 {
     struct strbuf members = STRBUF_INIT;
     struct job *j = NULL;
-    enum folder_fate fate = FOLDER_REMOVED; /* it never began */
-    enum status status = make_job(s, &found->terms, &j, err);
+    enum folder_action fate = FOLDER_REMOVE; /* the job never began */
+    enum status status = build_restored_job(s, &found->terms, &j, err);
 
     if (status == STATUS_OK)
-        status = persistence_fill(&s->persistence, found, j, &members, err);
+        status = persistence_restore(&s->persistence, found, j, &members, err);
     if (status == STATUS_OK && members.length > 0)
-        status = take_up(s, j, members.text, &fate, err);
+        status = resume_job(s, j, members.text, &fate, err);
     strbuf_release(&members);
-    if (status == STATUS_OK && fate == FOLDER_KEPT)
+    if (status == STATUS_OK && fate == FOLDER_KEEP)
         return STATUS_OK;
-    if (status == STATUS_OK && fate == FOLDER_ASIDE)
+    if (status == STATUS_OK && fate == FOLDER_PUT_ASIDE)
         persistence_put_aside(j);
     job_table_free(&s->table, j);
-    return status == STATUS_OK && fate == FOLDER_REMOVED ? persistence_remove(found, err) : status;
+    return status == STATUS_OK && fate == FOLDER_REMOVE ? persistence_remove(found, err) : status;
 }
 
 enum status restore_open(struct service *s, const char *state_dir, struct error *err)
@@ -137,7 +141,7 @@ enum status restore_open(struct service *s, const char *state_dir, struct error 
     enum status status = persistence_open(&s->persistence, state_dir, &found, err);
 
     if (status == STATUS_OK && found.folder[0])
-        status = go_on(s, &found, err);
+        status = restore_job(s, &found, err);
     wire_release_join_request(&found.terms);
     return status;
 }

@@ -1,5 +1,11 @@
 /*
- * The service's life, and what a job means to its rooms.
+ * The life cycle of a service: open, wire its modules together, close.
+ *
+ * The job table does not depend on replication or persistence.  It calls the hooks set here when
+ * the membership of a job changes and when a job ends; each hook calls the modules in the order
+ * that correctness requires.
+ *
+ * Locking: hooks run with or without the table's lock as job_hooks says.
  */
 #include "server/service/service.h"
 
@@ -14,7 +20,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define CLOSE_GRACE_MS    2000 /* for calls that have been told to end */
+#define CLOSE_GRACE_MS    2000 /* for ended calls to close */
 #define REQUEST_BYTES_MAX 4096 /* of a Leave or Stats */
 
 static enum status open_rpc(struct service *s, const struct service_config *config,
@@ -77,15 +83,15 @@ static enum status open_rpc(struct service *s, const struct service_config *conf
     return status;
 }
 
-/* Where the numbers of this process's connections begin: nowhere near those of another one that its
- * ranks have been connected to. */
-static uint64_t draw_number(void)
+/* A random base for the connection numbers of this process, so that they differ from those of
+ * another process that the ranks were connected to. */
+static uint64_t random_connection_base(void)
 {
-    uint32_t drawn = 0;
+    uint32_t random_bits = 0;
 
-    if (getrandom(&drawn, sizeof(drawn), 0) != (ssize_t)sizeof(drawn))
-        drawn = (uint32_t)clock_now_ns();
-    return (uint64_t)(drawn | 1) << 32;
+    if (getrandom(&random_bits, sizeof(random_bits), 0) != (ssize_t)sizeof(random_bits))
+        random_bits = (uint32_t)clock_now_ns();
+    return (uint64_t)(random_bits | 1) << 32;
 }
 
 static bool is_given(const char *text)
@@ -93,7 +99,7 @@ static bool is_given(const char *text)
     return text && text[0] != '\0';
 }
 
-static enum status check_identity(const struct service_config *config, struct error *err)
+static enum status check_rank_binding(const struct service_config *config, struct error *err)
 {
     if (config->bind_ranks && !is_given(config->security.cert_file))
         return error_set(err, STATUS_INVALID,
@@ -114,8 +120,8 @@ static enum status write_metrics(void *user, struct strbuf *out, struct error *e
     return strbuf_ok(out) ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "no memory for a page");
 }
 
-static enum status open_page(struct service *s, const struct service_config *config,
-                             struct error *err)
+static enum status open_metrics_page(struct service *s, const struct service_config *config,
+                                     struct error *err)
 {
     struct metrics_page_config page = {
         .listen = config->metrics_listen,
@@ -129,17 +135,17 @@ static enum status open_page(struct service *s, const struct service_config *con
     return config->show_metrics ? metrics_page_open(&page, &s->page, err) : STATUS_OK;
 }
 
-/* ------------------------------------------------------------------ rooms */
+/* ------------------------------------------------------------------ hooks */
 
-/* In this order: whoever is told of a change is told behind it. */
-static enum status keep_members(void *user, struct job *j, struct error *err)
+/* The order matters: the role is updated first, because the membership file stores it. */
+static enum status persist_members(void *user, struct job *j, struct error *err)
 {
     (void)user;
     replication_update_role(j);
-    return persistence_keep_members(j, err);
+    return persistence_write_membership(j, err);
 }
 
-static void tell_end(void *user, struct job *j, const struct error *failure)
+static void notify_job_end(void *user, struct job *j, const struct error *failure)
 {
     struct service *s = user;
 
@@ -155,36 +161,36 @@ static void release_job(void *user, struct job *j)
     persistence_release(j);
 }
 
-static void count_job(void *user, const struct job *j, struct job_figures *ret)
+static void fill_job_figures(void *user, const struct job *j, struct job_figures *ret)
 {
     (void)user;
     replication_count(j, ret);
     persistence_count(j, &ret->log);
 }
 
-static enum status authorize_copy(void *user, const struct rpc_call *call, struct error *err)
+static enum status authorize_replication(void *user, const struct rpc_call *call, struct error *err)
 {
     return authorize_server(user, call, err);
 }
 
-static void send_held(void *user, struct job *j, const struct held_reply *reply)
+static void send_held_reply(void *user, struct job *j, const struct held_reply *reply)
 {
     reply_send(user, j, reply);
 }
 
-static void open_rooms(struct service *s, const struct service_config *config)
+static void init_modules(struct service *s, const struct service_config *config)
 {
     s->table = (struct job_table){.timeout_ms = config->timeout_ms,
-                                  .hooks = {.keep_members = keep_members,
-                                            .ended = tell_end,
+                                  .hooks = {.persist_members = persist_members,
+                                            .ended = notify_job_end,
                                             .release = release_job,
-                                            .count = count_job,
+                                            .count = fill_job_figures,
                                             .user = s}};
     job_table_init(&s->table);
     s->replication = (struct replication){.table = &s->table,
                                           .security = config->security,
-                                          .authorize = authorize_copy,
-                                          .reply = send_held,
+                                          .authorize = authorize_replication,
+                                          .reply = send_held_reply,
                                           .user = s};
     s->persistence.snapshot_every = config->snapshot_every;
     s->persistence.journal_bytes = config->journal_bytes;
@@ -196,16 +202,16 @@ enum status service_open(const struct service_config *config, struct service **r
                          struct error *err)
 {
     struct service *s;
-    enum status status = check_identity(config, err);
+    enum status status = check_rank_binding(config, err);
 
     if (status == STATUS_OK)
         status = mem_calloc(1, sizeof(*s), "service", &s, err);
     if (status != STATUS_OK)
         return status;
-    open_rooms(s, config);
+    init_modules(s, config);
     s->bind_ranks = config->bind_ranks;
     s->start_time_seconds = clock_wall_seconds();
-    s->connections_from = draw_number();
+    s->connection_base = random_connection_base();
     run_log_init(&s->run_log, config->run_dir,
                  &(struct run_log_settings){
                      .threads = config->threads,
@@ -222,7 +228,7 @@ enum status service_open(const struct service_config *config, struct service **r
     if (status == STATUS_OK)
         status = open_rpc(s, config, err);
     if (status == STATUS_OK)
-        status = open_page(s, config, err);
+        status = open_metrics_page(s, config, err);
     if (status != STATUS_OK) {
         service_close(s);
         return status;
@@ -249,7 +255,7 @@ void service_close(struct service *s)
         rpc_server_drain(s->rpc);
     if (s->supervisor_started)
         job_table_drain(&s->table);
-    metrics_page_close(s->page); /* shows the drain; reads s->rpc */
+    metrics_page_close(s->page); /* it shows the drain and reads s->rpc: close it first */
     rpc_server_close(s->rpc, CLOSE_GRACE_MS);
     fd_listener_close(s->fd_listener);
     supervisor_stop(s);

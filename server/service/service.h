@@ -1,10 +1,12 @@
 /*
- * service: one parameter-server shard as a gRPC service: Join, Exchange, Attend, Leave, Stats.  It
- * serves one job at a time and is ready for the next once all workers of a job have left or the job
- * has failed.
+ * service: one shard of the parameter server as a gRPC service (Join, Exchange, Attend, Leave,
+ * State, Stats, Replicate).  It serves one job at a time and accepts the next one when all workers
+ * of a job have left or the job has failed.
  *
- * Threads.  Calls are handled on rpc's threads and never block.  One thread of the service's own,
- * the supervisor, watches deadlines, builds jobs, writes records and frees what is no longer used.
+ * Needs: job, shard, replication, persistence, observe, rpc.  Called by: the server's main.
+ *
+ * Threads.  Calls are handled on rpc's threads; handlers never block.  One thread of the service,
+ * the supervisor, checks deadlines, builds jobs, writes records and frees jobs.
  */
 #ifndef SPARRING_SERVER_SERVICE_SERVICE_H
 #define SPARRING_SERVER_SERVICE_SERVICE_H
@@ -25,40 +27,40 @@
 #define SERVICE_STATS     "/sparring.v1.ParameterServer/Stats"
 
 struct service_config {
-    struct endpoint listen;       /* port 0: any free one; or a Unix socket */
-    const char *listen_origin;    /* "--listen"; where the address came from, for messages */
+    struct endpoint listen;       /* port 0: any free port; or a Unix socket */
+    const char *listen_origin;    /* the option that gave the address ("--listen"), for messages */
     struct rpc_security security; /* its texts are borrowed until service_close */
-    bool bind_ranks;    /* a peer speaks for the ranks that its certificate names, and no others */
-    unsigned threads;   /* of rpc; 0: as rpc_server_config says */
-    int64_t timeout_ms; /* how long ranks may wait for a silent one, in a join and in a round */
-    bool show_metrics;  /* a page for Prometheus, */
-    struct endpoint metrics_listen;    /* here (port 0: any free one); loopback, or insecure */
+    bool bind_ranks;              /* a peer may act only for the ranks that its certificate names */
+    unsigned threads;             /* of rpc; 0: the default of rpc_server_config */
+    int64_t timeout_ms; /* how long ranks wait for a silent rank, in a join and in a round */
+    bool show_metrics;  /* serve a Prometheus page */
+    struct endpoint metrics_listen;    /* port 0: any free port; loopback, or insecure */
     const char *metrics_listen_origin; /* "--metrics-listen" */
-    bool share_memory;       /* with workers of this host, where chunks then go by reference */
-    const char *state_dir;   /* borrowed; unfinished jobs are kept here; NULL: nowhere */
+    bool share_memory;       /* with workers on this host; their chunks then go by reference */
+    const char *state_dir;   /* borrowed; unfinished jobs are persisted here; NULL: not persisted */
     uint64_t snapshot_every; /* rounds; 0: see journal_bytes */
     uint64_t journal_bytes;  /* as in job_log_config */
-    const char *run_dir; /* borrowed; records go to <run_dir>/server<index>.jsonl; NULL: nowhere */
+    const char *run_dir;     /* borrowed; records go to <run_dir>/server<index>.jsonl; NULL: none */
 };
 
 struct service;
 
-/* Bind and serve. */
+/* Bind, restore the job in state_dir if there is one, and serve. */
 enum status service_open(const struct service_config *config, struct service **ret_service,
                          struct error *err);
 
-/* 0 for a Unix socket. */
+/* The bound TCP port; 0: a Unix socket. */
 uint16_t service_port(const struct service *s);
 
-/* Of the metrics page, 0 without one. */
+/* The port of the metrics page; 0: there is none. */
 uint16_t service_metrics_port(const struct service *s);
 
-/* What it counts and what it does now, in memory of the caller's (free).  Takes the service's lock
- * for a moment; any thread, until service_close. */
+/* Counters and current state.  *ret_stats is allocated; the caller frees it.  Takes the table's
+ * lock briefly; any thread, until service_close. */
 enum status service_stats(struct service *s, struct server_stats **ret_stats, struct error *err);
 
-/* Health says NOT_SERVING, new calls are refused, the round under way is given timeout_ms to end;
- * then the workers are told, and everything is closed and freed.  NULL is allowed. */
+/* Set health to NOT_SERVING, refuse new calls, give the current round up to timeout_ms to end; then
+ * send the workers the reason, close everything and free it.  NULL is allowed. */
 void service_close(struct service *s);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * What the sources of the service share.  Lock: the job table's (server/job/job_table.h).
+ * service_internal: declarations shared by the sources of service.  Lock: the job table's
+ * (server/job/job_table.h). "Lock held" below means that one.
  */
 #ifndef SPARRING_SERVER_SERVICE_SERVICE_INTERNAL_H
 #define SPARRING_SERVER_SERVICE_SERVICE_INTERNAL_H
@@ -24,38 +25,38 @@ struct service {
     struct run_log run_log;          /* supervisor only, once it runs */
     bool bind_ranks;                 /* constant */
     double start_time_seconds;       /* constant, Unix time */
-    uint64_t connections_from;       /* constant, random: numbers of connections are above it */
+    uint64_t connection_base;        /* constant, random; connection numbers start above it */
     struct metrics_page *page;       /* NULL: none */
     struct fd_listener *fd_listener; /* NULL: no memory is shared; constant */
     char host_id[HOST_ID_SIZE];      /* constant */
     pthread_t supervisor;
     bool supervisor_started;
 
-    /* The table's lock guards what follows. */
-    int64_t looked_ns;      /* when rank_recovery_next looked last */
-    struct rpc_server *rpc; /* constant once it is open: calls may come before that */
-    struct asking *asking;  /* list of the open State calls that were let in; see state_fetch.c */
-    bool stop; /* all calls are closed: the supervisor ends when nothing is left to do */
+    /* The table's lock guards the fields below. */
+    int64_t recovery_checked_ns;    /* time of the last rank_recovery_next */
+    struct rpc_server *rpc;         /* constant once open; calls may arrive before it is set */
+    struct state_call *state_calls; /* list of the admitted open State calls; see state_fetch.c */
+    bool stop; /* all calls are closed; the supervisor ends when no job is left */
 };
 
 /* ------------------------------------------------------------------ authorize.c */
 
-/* STATUS_DENIED when ranks are bound to certificates and the one of the call's peer does not name
- * this rank.  From a handler. */
+/* STATUS_DENIED when ranks are bound to certificates and the certificate of the call's peer does
+ * not name this rank.  From a handler. */
 enum status authorize_rank(const struct service *s, const struct rpc_call *call, unsigned rank,
                            struct error *err);
 
-/* The same for a server that brings its records: its certificate must say that it is one. */
+/* The same for a primary that sends its mutations: its certificate must name a server. */
 enum status authorize_server(const struct service *s, const struct rpc_call *call,
                              struct error *err);
 
 /* ------------------------------------------------------------------ memory_sharing.c */
 
-/* A listener that cannot be had is said in the log: then no memory is shared. */
+/* Open the listener.  A failure is logged, and no memory is shared. */
 void memory_sharing_open(struct service *s);
 
-/* Does a rank that joins so want to share memory, and can it? */
-bool memory_sharing_serves(const struct service *s, const struct join_request *request);
+/* True when the joining rank requests shared memory and runs on this host. */
+bool memory_sharing_is_possible(const struct service *s, const struct join_request *request);
 
 /* ------------------------------------------------------------------ handlers */
 
@@ -66,38 +67,40 @@ extern const struct rpc_handler exchange_handler;
 extern const struct rpc_handler state_handler;
 extern const struct rpc_handler stats_handler;
 
-/* Not in lockstep: a rank has left in order, and contributes no more.  No lock; with a use of the
- * job. */
+/* Not in lockstep: a rank has left normally and contributes no more.  No lock; the caller holds a
+ * use of the job. */
 void exchange_finish_rank(struct service *s, struct job *j, unsigned rank);
 
-/* A rank is lost, or has left where the others go on: all partitions go without it.  As above. */
+/* A rank is lost, or has left a job that continues without it: remove it from all partitions.  As
+ * above. */
 void exchange_vacate_rank(struct service *s, struct job *j, unsigned rank);
 
-/* Another session has the rank's place: of one that was waited for (replaces), or in the rounds
- * under way.  No lock; no call of the rank is open.  A failure must end the job. */
+/* Another session continues as this rank: it replaces a rank that the job waited for (replaces), or
+ * joins the current rounds.  No lock; no call of the rank is open.  On failure the caller ends the
+ * job. */
 enum status exchange_occupy_rank(struct job *j, unsigned rank, bool replaces, struct error *err);
 
 /* ------------------------------------------------------------------ restore.c */
 
-/* Take the state folder (NULL: none) and go on with the job that is in it.  Before there are calls
- * and a supervisor. */
+/* Open the state folder (NULL: none) and continue the job in it.  Before calls and the supervisor
+ * start. */
 enum status restore_open(struct service *s, const char *state_dir, struct error *err);
 
 /* ------------------------------------------------------------------ join.c */
 
-/* Reply to the joins of a job that runs now.  Supervisor only, no lock. */
-void join_answer_all(struct service *s, struct job *j);
+/* Reply to all pending joins of a job that has just started.  Supervisor only, no lock. */
+void join_send_replies(struct service *s, struct job *j);
 
-/* Reply to one join of `rank`, whose place it holds, in a job that has run for a while.  round:
- * as in JoinReply.  Supervisor only, no lock. */
-void join_answer(struct service *s, struct job *j, unsigned rank, struct rpc_call *call,
-                 uint64_t epoch, uint64_t round);
+/* Reply to one join of `rank`, whose session is held by the caller of the join, in a running job.
+ * round: as in JoinReply.  Supervisor only, no lock. */
+void join_send_reply(struct service *s, struct job *j, unsigned rank, struct rpc_call *call,
+                     uint64_t epoch, uint64_t round);
 
 /* ------------------------------------------------------------------ supervisor.c */
 
 enum status supervisor_start(struct service *s, struct error *err);
 
-/* service->stop is set: finish and join. */
+/* Set service->stop, let the supervisor finish, and join its thread. */
 void supervisor_stop(struct service *s);
 
 #endif

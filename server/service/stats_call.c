@@ -1,5 +1,8 @@
 /*
- * The Stats call, and what both it and the metrics page show.
+ * The Stats call, and the statistics that both it and the metrics page show.
+ *
+ * service_stats adds the call counts of rpc to the figures of the job table.  Locking: takes the
+ * table's lock briefly; packing and sending are done without it.
  */
 #include "server/observe/stats.h"
 
@@ -30,7 +33,7 @@ enum status service_stats(struct service *s, struct server_stats **ret_stats, st
 
 static void stats_start(struct rpc_call *call, void *user)
 {
-    (void)user; /* stays the call's pointer */
+    (void)user; /* the call's pointer stays the service */
     rpc_call_receive(call);
 }
 

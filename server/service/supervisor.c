@@ -1,8 +1,9 @@
 /*
- * The supervisor: the service's own thread.  It decides under the table's lock what is to be done
- * next, and does it without; only it builds and frees jobs, so a job that it has decided about
- * stays.  Only it moves sessions on, too (rank_recovery.c).  It sleeps without a limit while no job
- * is known, else a tenth of the time-out at most.
+ * The supervisor: the thread of the service.  It selects the next task under the table's lock and
+ * runs it without the lock.  Only this thread builds and frees jobs, so the job of a selected task
+ * stays valid; only this thread changes the state of sessions, too (rank_recovery.c).
+ *
+ * It waits without a limit while there is no job, else a tenth of the time-out at most.
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"
@@ -13,32 +14,32 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define TICK_MS_MAX     100
-#define OVER_GRACE_NS   INT64_C(5000000000) /* for ranks to read why their job ended */
-#define LEAVE_GRACE_NS  INT64_C(2000000000) /* for the others, when some have left */
-#define RECORDS_AT_ONCE 64
+#define TICK_MS_MAX      100
+#define OVER_GRACE_NS    INT64_C(5000000000) /* for ranks to read the reason of the end */
+#define LEAVE_GRACE_NS   INT64_C(2000000000) /* for the other ranks, when some have left */
+#define RECORD_BATCH_MAX 64
 
-/* What a job has to say, taken out of its queues. */
+/* A job's records, taken out of its queues. */
 struct record_batch {
-    struct round_record rounds[RECORDS_AT_ONCE];
-    struct incident incidents[RECORDS_AT_ONCE];
+    struct round_record rounds[RECORD_BATCH_MAX];
+    struct incident incidents[RECORD_BATCH_MAX];
     size_t round_count, incident_count;
-    bool first, last; /* of the job */
+    bool first, last; /* the first, the last batch of the job */
 };
 
 struct task {
     void (*run)(struct service *s, struct task *t); /* no lock */
     struct job *job;
-    struct error err;          /* end_job: why */
-    enum folder_fate fate;     /* settle_folder */
-    struct recovery recovery;  /* recover */
+    struct error err;          /* end_job: the reason */
+    enum folder_action fate;   /* finalize_folder */
+    struct recovery recovery;  /* recover_rank */
     struct record_batch batch; /* write_records */
 };
 
 /* ------------------------------------------------------------------ the end of a job */
 
-/* Is a rank missing that no round goes without?  While the server drains nobody joins.  Lock held.
- */
+/* True when a rank is missing that rounds need.  While the server drains no rank joins.  Lock
+ * held. */
 static bool waits_for_rank(const struct job *j)
 {
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
@@ -51,10 +52,10 @@ static bool waits_for_rank(const struct job *j)
     return false;
 }
 
-/* Is this a good moment for the job to be interrupted?  Between two rounds, or in one that cannot
- * be completed any more; what is kept on the disk can be anywhere.  A job that ranks have begun to
- * leave is at its end: the others may still wait for another server's answers, and leave next;
- * where they may leave early that says nothing. Lock held. */
+/* True when the job may be interrupted: between two rounds, or in a round that cannot complete any
+ * more; a persistent job anywhere.  A job that ranks have begun to leave is at its end: the others
+ * may still wait for another server's replies, and leave next.  With shrink a leave does not mean
+ * that.  Lock held. */
 static bool may_interrupt(const struct service *s, const struct job *j, int64_t now_ns)
 {
     bool ends = j->members.left > 0;
@@ -67,11 +68,12 @@ static bool may_interrupt(const struct service *s, const struct job *j, int64_t 
            now_ns >= s->table.drain_begin_ns + LEAVE_GRACE_NS;
 }
 
-/* Should the server stop now?  Lock held. */
+/* True when a draining server should end the job now.  Lock held. */
 static bool is_drained(const struct service *s, const struct job *j, int64_t now_ns,
                        struct error *err)
 {
-    bool ready = j->role == JOB_COPY || may_interrupt(s, j, now_ns); /* its ranks are elsewhere */
+    /* its ranks use the primary */
+    bool ready = j->role == JOB_REPLICA || may_interrupt(s, j, now_ns);
 
     if (!s->table.draining || (!ready && now_ns < s->table.drain_deadline_ns))
         return false;
@@ -86,7 +88,7 @@ static void end_job(struct service *s, struct task *t)
     job_table_end(&s->table, t->job, &t->err);
 }
 
-/* Does the current job have to end?  Lock held, like for all that says what is next. */
+/* True when the current job has to end.  Lock held, as for every next_ function. */
 static bool next_end(struct service *s, struct task *t)
 {
     const struct job *j = s->table.current;
@@ -97,28 +99,29 @@ static bool next_end(struct service *s, struct task *t)
                  job_has_stalled(j, now_ns, s->table.timeout_ms, &t->err));
 }
 
-static void settle_folder(struct service *s, struct task *t)
+static void finalize_folder(struct service *s, struct task *t)
 {
     (void)s;
-    persistence_settle(t->job, t->fate);
+    persistence_apply_folder_action(t->job, t->fate);
 }
 
-/* The folder of the last job is settled before the next is built, which may have its name. */
+/* Finalize the folder of the last job before the next job is built, because that may have the same
+ * name. */
 static bool next_folder(struct service *s, struct task *t)
 {
-    t->run = settle_folder;
-    t->job = persistence_next_over(&s->table, &t->fate);
+    t->run = finalize_folder;
+    t->job = persistence_next_ended(&s->table, &t->fate);
     return t->job != NULL;
 }
 
 /* ------------------------------------------------------------------ the beginning of a job */
 
-/* Compare the ranks, allocate, and have others keep it. */
-static enum status build_rooms(struct service *s, struct job *j, struct error *err)
+/* Check that the ranks agree, allocate, and open replication and persistence. */
+static enum status build_modules(struct service *s, struct job *j, struct error *err)
 {
     enum status status = job_build(j, err);
 
-    if (status == STATUS_OK && j->role == JOB_COPY)
+    if (status == STATUS_OK && j->role == JOB_REPLICA)
         status = shard_check_recorded(&j->shard.config, err);
     else if (status == STATUS_OK && j->terms.replica[0])
         status = replication_open(&s->replication, j, err);
@@ -127,11 +130,11 @@ static enum status build_rooms(struct service *s, struct job *j, struct error *e
     return status;
 }
 
-static void build(struct service *s, struct task *t)
+static void build_job(struct service *s, struct task *t)
 {
     struct job *j = t->job;
     struct error err = {0};
-    enum status status = build_rooms(s, j, &err);
+    enum status status = build_modules(s, j, &err);
 
     if (status != STATUS_OK) {
         job_table_end(&s->table, j, &err);
@@ -140,19 +143,19 @@ static void build(struct service *s, struct task *t)
     (void)pthread_mutex_lock(&s->table.lock);
     if (j->state == JOB_BUILDING)
         job_run(j, clock_now_ns());
-    if (j->role == JOB_COPY)
-        replica_run(&s->replication, j);
-    else /* before anybody is told that it runs */
-        (void)job_table_keep_members(&s->table, j, NULL);
+    if (j->role == JOB_REPLICA)
+        replica_start(&s->replication, j);
+    else /* before any rank gets its reply */
+        (void)job_table_persist_members(&s->table, j, NULL);
     (void)pthread_mutex_unlock(&s->table.lock);
-    if (j->role == JOB_COPY) {
-        replica_ask_records(&s->replication, j);
+    if (j->role == JOB_REPLICA) {
+        replica_request_records(&s->replication, j);
         return;
     }
     log_info("job '%s': %u ranks, %zu of %zu partitions here, %s", j->members.job,
              j->members.world_size, j->shard.length, j->map.length,
              j->shard.config.update ? "the optimizer runs here" : "mean gradients go back");
-    join_answer_all(s, j);
+    join_send_replies(s, j);
 }
 
 static bool next_build(struct service *s, struct task *t)
@@ -161,9 +164,9 @@ static bool next_build(struct service *s, struct task *t)
 
     if (!j || j->state != JOB_BUILDING)
         return false;
-    j->shares = j->shares ||
-                memory_sharing_serves(s, &j->terms); /* of a job that comes from elsewhere, too */
-    t->run = build;
+    j->shares = j->shares || memory_sharing_is_possible(s, &j->terms); /* also for a job that a
+                                                                          primary has sent */
+    t->run = build_job;
     t->job = j;
     return true;
 }
@@ -174,28 +177,28 @@ static void take_over(struct service *s, struct task *t)
 {
     if (!replica_take_over(&s->replication, t->job))
         return;
-    rank_recovery_take_out(s, t->job);
-    replica_announce(&s->replication, t->job);
+    rank_recovery_vacate_departed(s, t->job);
+    replica_send_superseded(&s->replication, t->job);
 }
 
 static bool next_replica(struct service *s, struct task *t)
 {
     struct job *j = s->table.current;
-    enum replica_event event = j ? replica_look(&s->replication, j, &t->err) : REPLICA_NOTHING;
+    enum replica_event event = j ? replica_poll(&s->replication, j, &t->err) : REPLICA_NO_EVENT;
 
-    t->run = event == REPLICA_TAKES_OVER ? take_over : end_job;
+    t->run = event == REPLICA_TAKEOVER_DUE ? take_over : end_job;
     t->job = j;
-    return event != REPLICA_NOTHING;
+    return event != REPLICA_NO_EVENT;
 }
 
-static void recover(struct service *s, struct task *t)
+static void recover_rank(struct service *s, struct task *t)
 {
     rank_recovery_run(s, &t->recovery);
 }
 
 static bool next_recovery(struct service *s, struct task *t)
 {
-    t->run = recover;
+    t->run = recover_rank;
     return rank_recovery_next(s, &t->recovery);
 }
 
@@ -224,42 +227,42 @@ static void write_records(struct service *s, struct task *t)
     s->run_log.folder = NULL;
 }
 
-/* Has this job anything to say? */
-static bool take_records(struct job *j, struct record_batch *b)
+/* Take records out of the job; false: there is nothing to write. */
+static bool collect_records(struct job *j, struct record_batch *b)
 {
     bool over = j->state == JOB_OVER;
 
     b->round_count = b->incident_count = 0;
     if (!j->shard.parts || j->state < JOB_RUNNING || j->recorded)
         return false;
-    while (b->round_count < RECORDS_AT_ONCE && job_next_record(j, &b->rounds[b->round_count]))
+    while (b->round_count < RECORD_BATCH_MAX && job_next_record(j, &b->rounds[b->round_count]))
         b->round_count++;
-    while (b->incident_count < RECORDS_AT_ONCE &&
+    while (b->incident_count < RECORD_BATCH_MAX &&
            job_next_incident(j, &b->incidents[b->incident_count]))
         b->incident_count++;
     if (j->recording && b->round_count == 0 && b->incident_count == 0 && !over)
         return false;
     b->first = !j->recording;
-    b->last = over && b->round_count < RECORDS_AT_ONCE && b->incident_count < RECORDS_AT_ONCE;
+    b->last = over && b->round_count < RECORD_BATCH_MAX && b->incident_count < RECORD_BATCH_MAX;
     j->recording = true;
     j->recorded = b->last;
     return true;
 }
 
-/* The oldest job first: a file is finished before the next is begun. */
+/* The oldest job first: its file is finished before the next is begun. */
 static bool next_records(struct service *s, struct task *t)
 {
     t->run = write_records;
     for (t->job = s->table.over; t->job; t->job = t->job->next)
-        if (take_records(t->job, &t->batch))
+        if (collect_records(t->job, &t->batch))
             return true;
     t->job = s->table.current;
-    return t->job && take_records(t->job, &t->batch);
+    return t->job && collect_records(t->job, &t->batch);
 }
 
 /* ------------------------------------------------------------------ what is left of a job */
 
-/* A peer that does not read keeps its call open for ever: cut it off. */
+/* A peer that does not read keeps its call open: cancel it. */
 static void cancel_calls(struct service *s, struct task *t)
 {
     struct job *j = t->job;
@@ -269,7 +272,7 @@ static void cancel_calls(struct service *s, struct task *t)
         size_t count;
 
         (void)pthread_mutex_lock(&s->table.lock);
-        count = job_take_calls(j, rank, calls);
+        count = job_ref_calls(j, rank, calls);
         (void)pthread_mutex_unlock(&s->table.lock);
         session_end_calls(calls, count);
     }
@@ -281,17 +284,17 @@ static void free_job(struct service *s, struct task *t)
     job_table_free(&s->table, t->job);
 }
 
-/* No calls are left, and core will not give the payloads back either. */
-static void leave_job(struct service *s, struct task *t)
+/* No calls are left, but core still holds payloads: leave the job allocated. */
+static void abandon_job(struct service *s, struct task *t)
 {
     (void)s;
     log_warning("job '%s': gRPC kept %zu payloads", t->job->members.job,
                 atomic_load(&t->job->outstanding));
 }
 
-/* The first job that is over and that nothing refers to, or that something has referred to for too
- * long. */
-static bool next_over(struct service *s, struct task *t)
+/* The first finished job that nothing refers to, or that is still referred to after the grace
+ * time. */
+static bool next_unused(struct service *s, struct task *t)
 {
     for (struct job **link = &s->table.over; *link; link = &(*link)->next) {
         struct job *j = *link;
@@ -300,9 +303,9 @@ static bool next_over(struct service *s, struct task *t)
         if (!unused && !late)
             continue;
         t->job = j;
-        t->run = unused ? free_job : s->stop ? leave_job : cancel_calls;
+        t->run = unused ? free_job : s->stop ? abandon_job : cancel_calls;
         if (t->run == cancel_calls)
-            j->over_ns = clock_now_ns(); /* once per grace */
+            j->over_ns = clock_now_ns(); /* at most once per grace time */
         else
             *link = j->next;
         return true;
@@ -312,8 +315,8 @@ static bool next_over(struct service *s, struct task *t)
 
 /* ------------------------------------------------------------------ the thread */
 
-/* Lock held; given up while it sleeps. */
-static void rest(struct service *s)
+/* Lock held; released while waiting. */
+static void wait_for_work(struct service *s)
 {
     int64_t tick_ms = s->table.timeout_ms / 10 + 1;
     struct timespec until;
@@ -326,23 +329,23 @@ static void rest(struct service *s)
     (void)pthread_cond_timedwait(&s->table.changed, &s->table.lock, &until);
 }
 
-/* The first thing that is to be done.  Lock held. */
+/* The first task that is due.  Lock held. */
 static bool next_task(struct service *s, struct task *t)
 {
-    static bool (*const nexts[])(struct service * s, struct task * t) = {
-        next_end, next_folder, next_build, next_replica, next_recovery, next_records, next_over};
+    static bool (*const checks[])(struct service * s, struct task * t) = {
+        next_end, next_folder, next_build, next_replica, next_recovery, next_records, next_unused};
 
-    for (size_t i = 0; i < sizeof(nexts) / sizeof(nexts[0]); i++) {
+    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
         t->job = s->table.current;
-        if (nexts[i](s, t))
+        if (checks[i](s, t))
             return true;
     }
     return false;
 }
 
-/* Signs of life to the replica of the current job; were its members changing when they were kept,
- * and are they known by now?  Lock held; returns the job whose stream wants to be looked after. */
-static struct job *look_at_replica(struct service *s)
+/* Update the role of a replicated job when the replica has acknowledged a membership change.
+ * Returns the job whose replica stream needs a tick, or NULL.  Lock held. */
+static struct job *update_replica_role(struct service *s)
 {
     struct job *j = s->table.current;
 
@@ -351,7 +354,7 @@ static struct job *look_at_replica(struct service *s)
     if (j->role == JOB_CHANGING) {
         replication_update_role(j);
         if (j->role != JOB_CHANGING)
-            (void)job_table_keep_members(&s->table, j, NULL);
+            (void)job_table_persist_members(&s->table, j, NULL);
     }
     return j;
 }
@@ -364,21 +367,21 @@ static void *supervise(void *user)
 
     (void)pthread_mutex_lock(&table->lock);
     while (!s->stop || table->current || table->over) {
-        struct job *kept_twice = NULL;
+        struct job *replicated = NULL;
         bool found = next_task(s, &t);
 
         if (!found)
-            kept_twice = look_at_replica(s);
-        if (found || kept_twice) {
+            replicated = update_replica_role(s);
+        if (found || replicated) {
             (void)pthread_mutex_unlock(&table->lock);
             if (found)
                 t.run(s, &t);
             else
-                replication_tick(kept_twice);
+                replication_tick(replicated);
             (void)pthread_mutex_lock(&table->lock);
         }
         if (!found)
-            rest(s);
+            wait_for_work(s);
     }
     (void)pthread_mutex_unlock(&table->lock);
     return NULL;

@@ -1,7 +1,10 @@
 /*
- * The listener's thread sleeps until somebody connects or the listener is closed.  Strangers
- * (another user, a wrong token, no ticket in time) are sent away without a word, and so are workers
- * that the owner does not want: whoever is sent away uses its streams.
+ * The listener's thread sleeps until a process connects or the listener is closed.  A process that
+ * is not authenticated (another user, a wrong token, no message in time) is disconnected without a
+ * reply, and so is a worker that the owner refuses; a worker that gets no reply sends its chunks
+ * over its streams.
+ *
+ * Locking: none; references are atomic, and the owner locks in accept_memory.
  */
 #include "server/service/worker_memory.h"
 
@@ -19,28 +22,28 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define TICKET_WAIT_MS 2000 /* for a ticket on an accepted connection */
+#define MESSAGE_TIMEOUT_MS 2000 /* for the message on an accepted connection */
 
-struct worker_memory *worker_memory_ref(struct worker_memory *a)
+struct worker_memory *worker_memory_ref(struct worker_memory *m)
 {
-    (void)atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed);
-    return a;
+    (void)atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
+    return m;
 }
 
-void worker_memory_unref(struct worker_memory *a)
+void worker_memory_unref(struct worker_memory *m)
 {
-    if (!a || atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) != 1)
+    if (!m || atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1)
         return;
-    shared_memory_release(&a->memory);
-    free(a);
+    shared_memory_release(&m->memory);
+    free(m);
 }
 
-const float *worker_memory_at(const struct worker_memory *a, uint64_t place, size_t count)
+const float *worker_memory_at(const struct worker_memory *m, uint64_t offset, size_t count)
 {
-    if (place % sizeof(float) != 0 || place > a->memory.size ||
-        count > (a->memory.size - place) / sizeof(float))
+    if (offset % sizeof(float) != 0 || offset > m->memory.size ||
+        count > (m->memory.size - offset) / sizeof(float))
         return NULL;
-    return (const float *)a->memory.base + place / sizeof(float);
+    return (const float *)m->memory.base + offset / sizeof(float);
 }
 
 /* ------------------------------------------------------------------ the listener */
@@ -56,58 +59,58 @@ struct fd_listener {
     bool started;
 };
 
-/* The memory of a ticket, with one reference. */
-static enum status open_memory(const struct handover_message *ticket, int memory_fd,
+/* Map the memory of a message; one reference. */
+static enum status open_memory(const struct handover_message *message, int memory_fd,
                                struct worker_memory **ret, struct error *err)
 {
-    struct worker_memory *a = NULL;
-    enum status status = mem_calloc(1, sizeof(*a), "worker memory", &a, err);
+    struct worker_memory *m = NULL;
+    enum status status = mem_calloc(1, sizeof(*m), "worker memory", &m, err);
 
     if (status != STATUS_OK) {
         (void)close(memory_fd);
         return status;
     }
-    atomic_init(&a->refs, 1);
-    a->session = ticket->session;
-    status = shared_memory_map_read_only(memory_fd, ticket->size, &a->memory, err);
+    atomic_init(&m->refs, 1);
+    m->session = message->session;
+    status = shared_memory_map_read_only(memory_fd, message->size, &m->memory, err);
     if (status != STATUS_OK)
-        free(a);
+        free(m);
     else
-        *ret = a;
+        *ret = m;
     return status;
 }
 
-static enum status serve(struct fd_listener *d, int fd, struct error *err)
+static enum status serve_worker(struct fd_listener *l, int fd, struct error *err)
 {
-    int64_t deadline_ns = clock_deadline_ns(TICKET_WAIT_MS);
-    struct handover_message ticket = {0};
+    int64_t deadline_ns = clock_deadline_ns(MESSAGE_TIMEOUT_MS);
+    struct handover_message message = {0};
     struct shared_memory shard = SHARED_MEMORY_NONE;
     struct worker_memory *memory = NULL;
     int memory_fd = -1;
-    enum status status = handover_receive(fd, d->token, deadline_ns, &ticket, &memory_fd, err);
+    enum status status = handover_receive(fd, l->token, deadline_ns, &message, &memory_fd, err);
 
     if (status == STATUS_OK && memory_fd < 0)
-        status = error_set(err, STATUS_PROTOCOL, "a ticket without memory");
+        status = error_set(err, STATUS_PROTOCOL, "a message without memory");
     if (status == STATUS_OK)
-        status = open_memory(&ticket, memory_fd, &memory, err);
+        status = open_memory(&message, memory_fd, &memory, err);
     if (status == STATUS_OK)
-        status = d->config.take(d->config.user, ticket.sender, memory, &shard, err);
+        status = l->config.accept_memory(l->config.user, message.sender, memory, &shard, err);
     if (status != STATUS_OK) {
         worker_memory_unref(memory);
         return status;
     }
-    ticket = (struct handover_message){.has_memory = 1, .size = shard.size};
-    memcpy(ticket.token, d->token, sizeof(ticket.token));
-    status = handover_send(fd, &ticket, shard.fd, deadline_ns, err);
+    message = (struct handover_message){.has_memory = 1, .size = shard.size};
+    memcpy(message.token, l->token, sizeof(message.token));
+    status = handover_send(fd, &message, shard.fd, deadline_ns, err);
     (void)close(shard.fd);
     return status;
 }
 
-static void *run(void *user)
+static void *accept_workers(void *user)
 {
-    struct fd_listener *d = user;
-    struct pollfd both[] = {{.fd = d->stop_fd, .events = POLLIN},
-                            {.fd = d->listen_fd, .events = POLLIN}};
+    struct fd_listener *l = user;
+    struct pollfd both[] = {{.fd = l->stop_fd, .events = POLLIN},
+                            {.fd = l->listen_fd, .events = POLLIN}};
 
     for (;;) {
         int fd;
@@ -116,57 +119,57 @@ static void *run(void *user)
             continue; /* EINTR; signals are blocked here */
         if (both[0].revents)
             return NULL;
-        fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        fd = accept4(l->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
-            (void)poll(both, 1, TICKET_WAIT_MS); /* the connection stays: do not spin */
+            (void)poll(both, 1, MESSAGE_TIMEOUT_MS); /* the connection stays queued: do not spin */
         if (fd < 0)
             continue;
         if (handover_is_our_user(fd))
-            (void)serve(d, fd, NULL);
+            (void)serve_worker(l, fd, NULL);
         (void)close(fd);
     }
 }
 
-static enum status start(struct fd_listener *d, struct error *err)
+static enum status start_thread(struct fd_listener *l, struct error *err)
 {
     sigset_t all, before;
     int failed;
 
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&d->thread, NULL, run, d);
+    failed = pthread_create(&l->thread, NULL, accept_workers, l);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed)
         return error_set_errno(err, failed, "cannot start the thread for workers' memory");
-    d->started = true;
+    l->started = true;
     return STATUS_OK;
 }
 
 enum status fd_listener_open(const struct fd_listener_config *config,
                              struct fd_listener **ret_listener, struct error *err)
 {
-    struct fd_listener *d = NULL;
-    enum status status = mem_calloc(1, sizeof(*d), "listener for workers' memory", &d, err);
+    struct fd_listener *l = NULL;
+    enum status status = mem_calloc(1, sizeof(*l), "listener for workers' memory", &l, err);
 
     if (status != STATUS_OK)
         return status;
-    d->config = *config;
-    d->listen_fd = -1;
-    d->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (d->stop_fd < 0)
+    l->config = *config;
+    l->listen_fd = -1;
+    l->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (l->stop_fd < 0)
         status = error_set_errno(err, errno, "cannot make an eventfd");
     if (status == STATUS_OK)
-        status = handover_generate(d->name, d->token, err);
+        status = handover_generate(l->name, l->token, err);
     if (status == STATUS_OK)
-        status = handover_listen(d->name, &d->listen_fd, err);
+        status = handover_listen(l->name, &l->listen_fd, err);
     if (status == STATUS_OK) {
-        handover_format(d->name, d->token, d->address);
-        status = start(d, err);
+        handover_format(l->name, l->token, l->address);
+        status = start_thread(l, err);
     }
     if (status != STATUS_OK)
-        fd_listener_close(d);
+        fd_listener_close(l);
     else
-        *ret_listener = d;
+        *ret_listener = l;
     return status;
 }
 

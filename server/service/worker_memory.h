@@ -1,13 +1,14 @@
 /*
- * memory: memory of workers on this server's host, and the listener where they hand it over.
+ * worker_memory: memory of workers on this server's host, and fd_listener, which receives its
+ * descriptors.
  *
- * A worker that is told the listener's address in the reply to its join connects to it, sends the
- * descriptor of the memory that its slabs lie in, and gets that of the memory that answers are sent
- * from.  From then on chunks may go by reference: the server adds from the worker's memory, the
- * worker copies from the server's.  Both map the other's to read it, never to write.
+ * A worker that gets the listener's address in its join reply connects to it, sends the descriptor
+ * of the memory that holds its slabs, and gets the descriptor of the memory that replies are sent
+ * from.  From then on chunks may go by reference: the server adds from the worker's memory, and the
+ * worker copies from the server's.  Each side maps the other's memory read-only.
  *
- * The listener has one thread, which takes one worker after the other; one that dawdles is sent
- * away.
+ * Threads: the listener has one thread and serves one worker after the other; a slow worker is
+ * disconnected.  Needs: handover, shared_memory.  Called by memory_sharing.c, payload.c.
  */
 #ifndef SPARRING_SERVER_SERVICE_WORKER_MEMORY_H
 #define SPARRING_SERVER_SERVICE_WORKER_MEMORY_H
@@ -26,20 +27,20 @@ struct worker_memory {
     struct shared_memory memory;
 };
 
-struct worker_memory *worker_memory_ref(struct worker_memory *a);
-void worker_memory_unref(struct worker_memory *a); /* NULL is allowed */
+struct worker_memory *worker_memory_ref(struct worker_memory *m);
+void worker_memory_unref(struct worker_memory *m); /* NULL is allowed */
 
-/* `count` float32 at `place` bytes from its start; NULL when they are not all inside, or not where
- * a float may be. */
-const float *worker_memory_at(const struct worker_memory *a, uint64_t place, size_t count);
+/* `count` float32 at byte `offset`; NULL: not all inside, or misaligned for a float. */
+const float *worker_memory_at(const struct worker_memory *m, uint64_t offset, size_t count);
 
 struct fd_listener;
 
 struct fd_listener_config {
-    /* On the listener's thread: a worker has come.  STATUS_OK keeps the reference to `memory`;
-     * *ret_memory is then a descriptor of the caller's own to give away, and its bytes. */
-    enum status (*take)(void *user, unsigned rank, struct worker_memory *memory,
-                        struct shared_memory *ret_memory, struct error *err);
+    /* On the listener's thread: a worker has sent its memory.  STATUS_OK keeps the reference to
+     * `memory`; *ret_memory then holds a descriptor owned by the listener, to be sent and closed,
+     * and its size. */
+    enum status (*accept_memory)(void *user, unsigned rank, struct worker_memory *memory,
+                                 struct shared_memory *ret_memory, struct error *err);
     void *user;
 };
 

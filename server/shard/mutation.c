@@ -1,5 +1,8 @@
 /*
- * Mutations as the sinks get them.
+ * mutation: emits the changes of a shard to its sinks (journal, replica).
+ *
+ * The caller holds the partition's lock, so each sink gets the mutations of a partition in order.
+ * When a sink fails, the partition is marked failed and sends no more replies.
  */
 #include "server/shard/shard_internal.h"
 
@@ -28,47 +31,47 @@ static bool has_sink(const struct shard *s)
     bool any = false;
 
     for (size_t i = 0; i < SHARD_SINKS; i++)
-        any = any || s->sinks[i].put;
+        any = any || s->sinks[i].on_mutation;
     return any;
 }
 
-static enum status tell(struct shard *s, struct shard_part *part, enum mutation_kind kind,
+static enum status emit(struct shard *s, struct shard_part *part, enum mutation_kind kind,
                         uint64_t step, double rate, const float *payload, struct error *err)
 {
     size_t ranks = (size_t)(part - s->parts) * s->config.world_size;
     enum status status = STATUS_OK;
-    struct mutation record = {.kind = kind,
-                              .partition = part->partition,
-                              .sequence = part->sequence + 1,
-                              .step = step,
-                              .rate = rate,
-                              .world_size = s->config.world_size,
-                              .clocks = s->clocks + ranks,
-                              .flags = s->flags + ranks,
-                              .payload = payload,
-                              .count = payload ? part->count : 0};
+    struct mutation mutation = {.kind = kind,
+                                .partition = part->partition,
+                                .sequence = part->sequence + 1,
+                                .step = step,
+                                .rate = rate,
+                                .world_size = s->config.world_size,
+                                .clocks = s->clocks + ranks,
+                                .flags = s->flags + ranks,
+                                .payload = payload,
+                                .count = payload ? part->count : 0};
 
     if (!has_sink(s))
         return STATUS_OK;
     part->sequence++;
     policy_save(&part->policy, s->clocks + ranks, NULL, s->flags + ranks);
     for (size_t i = 0; status == STATUS_OK && i < SHARD_SINKS; i++)
-        if (s->sinks[i].put)
-            status = s->sinks[i].put(s->sinks[i].user, &record, err);
+        if (s->sinks[i].on_mutation)
+            status = s->sinks[i].on_mutation(s->sinks[i].user, &mutation, err);
     part->failed = part->failed || status != STATUS_OK;
     return status;
 }
 
-enum status shard_tell(struct shard *s, struct shard_part *part, enum mutation_kind kind,
-                       double rate, const float *payload, struct error *err)
+enum status shard_emit_mutation(struct shard *s, struct shard_part *part, enum mutation_kind kind,
+                                double rate, const float *payload, struct error *err)
 {
-    return tell(s, part, kind, part->policy.steps, rate, payload, err);
+    return emit(s, part, kind, part->policy.steps, rate, payload, err);
 }
 
-enum status shard_tell_state(struct shard *s, struct shard_part *part, unsigned index,
+enum status shard_emit_state(struct shard *s, struct shard_part *part, unsigned index,
                              struct error *err)
 {
-    return tell(s, part, MUTATION_STATE, index, 0, s->optimizer.state[index] + part->offset, err);
+    return emit(s, part, MUTATION_STATE, index, 0, s->optimizer.state[index] + part->offset, err);
 }
 
 enum status shard_refuse_failed(const struct shard_part *part, struct error *err)

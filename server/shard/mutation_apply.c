@@ -1,5 +1,9 @@
 /*
- * Mutations of another shard: applied in order they make this one the same, bit for bit.
+ * mutation_apply: applies mutations of another shard to this one.
+ *
+ * Applied in order they make this shard equal to the other one, bit for bit.  A mutation that is
+ * applied already is skipped, one that does not follow the newest is refused.  Takes the
+ * partition's lock; used by a replica and when a journal is replayed.
  */
 #include "server/shard/shard_internal.h"
 
@@ -7,9 +11,10 @@
 #include <math.h>
 #include <string.h>
 
-/* Is it a record of this partition, whose turn it is?  *ret_known: it is in already.  Lock held. */
-static enum status check_record(const struct shard *s, const struct shard_part *part,
-                                const struct mutation *r, bool *ret_known, struct error *err)
+/* Does the mutation fit this partition and follow its newest?  *ret_known: it is applied already.
+ * Lock held. */
+static enum status check_mutation(const struct shard *s, const struct shard_part *part,
+                                  const struct mutation *r, bool *ret_known, struct error *err)
 {
     const struct policy *p = &part->policy;
     size_t count = r->kind == MUTATION_RANKS ? 0 : part->count;
@@ -26,7 +31,7 @@ static enum status check_record(const struct shard *s, const struct shard_part *
                          part->partition, (int)r->kind, r->step, r->world_size, r->count,
                          s->config.world_size, part->count);
     if (r->kind == MUTATION_STATE) {
-        *ret_known = p->initialised || part->stated & 1u << r->step;
+        *ret_known = p->initialised || part->states_set & 1u << r->step;
         return STATUS_OK;
     }
     *ret_known = r->kind == MUTATION_INIT ? p->initialised
@@ -49,7 +54,7 @@ static enum status copy_payload(const struct mutation *r, const struct shard_sou
     return STATUS_OK;
 }
 
-/* Lock held. */
+/* Set one initial state of the optimizer.  Lock held. */
 static enum status apply_state(struct shard *s, struct shard_part *part, const struct mutation *r,
                                const struct shard_source *source, struct error *err)
 {
@@ -57,16 +62,16 @@ static enum status apply_state(struct shard *s, struct shard_part *part, const s
     enum status status =
         copy_payload(r, source, s->optimizer.state[index] + part->offset, part->count, err);
 
-    part->stated |= 1u << index;
-    return status == STATUS_OK ? shard_tell_state(s, part, index, err) : status;
+    part->states_set |= 1u << index;
+    return status == STATUS_OK ? shard_emit_state(s, part, index, err) : status;
 }
 
-/* The payload is in `payload`.  Lock held. */
+/* Update values and encoding by the payload, which has been copied.  Lock held. */
 static void apply_payload(struct shard *s, struct shard_part *part, const struct mutation *r,
                           float *payload)
 {
     if (r->kind == MUTATION_INIT)
-        reply_encoding_begin(&s->down, payload, part->offset, part->count);
+        reply_encoding_set_initial(&s->encoding, payload, part->offset, part->count);
     if (r->kind != MUTATION_STEP || !s->config.update)
         return;
     shard_keep_previous(s, part);
@@ -74,19 +79,20 @@ static void apply_payload(struct shard *s, struct shard_part *part, const struct
                         part->count, s->values + part->offset, payload);
 }
 
-/* What the ranks are told of the record, and what they are not.  Lock held. */
-static enum status apply_told(struct shard *s, const struct shard_part *part,
-                              const struct mutation *r, const float *payload, struct error *err)
+/* Encode the common reply of a step, as the other shard did, for the same codec state.  Lock
+ * held. */
+static enum status encode_step(struct shard *s, const struct shard_part *part,
+                               const struct mutation *r, const float *payload, struct error *err)
 {
     if (r->kind != MUTATION_STEP)
         return STATUS_OK;
-    return reply_encoding_encode(&s->down, (size_t)(part - s->parts), part->offset, part->count,
+    return reply_encoding_encode(&s->encoding, (size_t)(part - s->parts), part->offset, part->count,
                                  s->config.update ? s->values + part->offset : payload, err);
 }
 
-/* Lock held. */
-static enum status apply(struct shard *s, struct shard_part *part, const struct mutation *r,
-                         const struct shard_source *source, struct error *err)
+/* Apply a mutation of any other kind than STATE.  Lock held. */
+static enum status apply_change(struct shard *s, struct shard_part *part, const struct mutation *r,
+                                const struct shard_source *source, struct error *err)
 {
     bool init = r->kind == MUTATION_INIT;
     float *payload = (init ? s->values : s->accumulators[r->step % 2]) + part->offset;
@@ -107,26 +113,26 @@ static enum status apply(struct shard *s, struct shard_part *part, const struct 
     }
     apply_payload(s, part, r, payload);
     part->summed = 0;
-    part->turn = 0;
-    status = shard_tell(s, part, r->kind, r->rate, r->count > 0 ? payload : NULL, err);
-    return status == STATUS_OK ? apply_told(s, part, r, payload, err) : status;
+    part->next_rank = 0;
+    status = shard_emit_mutation(s, part, r->kind, r->rate, r->count > 0 ? payload : NULL, err);
+    return status == STATUS_OK ? encode_step(s, part, r, payload, err) : status;
 }
 
-enum status shard_apply(struct shard *s, const struct mutation *record,
+enum status shard_apply(struct shard *s, const struct mutation *mutation,
                         const struct shard_source *source, bool *ret_applied, struct error *err)
 {
-    struct shard_part *part = shard_find(s, record->partition);
+    struct shard_part *part = shard_find(s, mutation->partition);
     bool known = false;
     enum status status;
 
     if (!part)
         return error_set(err, STATUS_DATA, "a record is of partition %" PRIu32 ", not held here",
-                         record->partition);
+                         mutation->partition);
     (void)pthread_mutex_lock(&part->lock);
-    status = check_record(s, part, record, &known, err);
+    status = check_mutation(s, part, mutation, &known, err);
     if (status == STATUS_OK && !known)
-        status = record->kind == MUTATION_STATE ? apply_state(s, part, record, source, err)
-                                                : apply(s, part, record, source, err);
+        status = mutation->kind == MUTATION_STATE ? apply_state(s, part, mutation, source, err)
+                                                  : apply_change(s, part, mutation, source, err);
     (void)pthread_mutex_unlock(&part->lock);
     if (status == STATUS_OK)
         *ret_applied = !known;

@@ -1,3 +1,9 @@
+/*
+ * policy: decides on each contribution and finds the ranks that may be answered; exact staleness.
+ *
+ * Pure functions of one struct policy; the caller holds the partition's lock.  policy.h defines the
+ * modes.  policy_check decides without changing anything; policy_push applies the same decision.
+ */
 #include "server/shard/policy_internal.h"
 
 #include <assert.h>
@@ -12,19 +18,19 @@ void policy_init(struct policy *p, const struct consistency *consistency, unsign
 
 unsigned policy_required(const struct policy *p)
 {
-    unsigned wanted = p->world_size - p->consistency.backup;
-    unsigned possible = p->world_size - p->gone + p->gone_arrived;
+    unsigned quorum = p->world_size - p->consistency.backup;
+    unsigned possible = p->world_size - p->inactive + p->inactive_arrived;
 
-    return wanted < possible ? wanted : possible;
+    return quorum < possible ? quorum : possible;
 }
 
-/* Has it read, as far as is known? */
+/* Has the rank read round 0?  A restored rank may have. */
 static bool has_read(const struct policy_rank *r)
 {
     return r->read == POLICY_READ_DONE || r->read == POLICY_READ_UNKNOWN;
 }
 
-/* Of a rank that has contributed: is what it waits for there? */
+/* May a rank that has contributed read the current values? */
 static bool may_read(const struct policy *p, const struct policy_rank *r)
 {
     if (r->held)
@@ -43,8 +49,8 @@ static bool may_read(const struct policy *p, const struct policy_rank *r)
     return false;
 }
 
-/* Where the ranks make rounds together. */
-static enum policy_verdict check_round(const struct policy *p, const struct policy_rank *r,
+/* In lockstep and with backup workers. */
+static enum policy_outcome check_round(const struct policy *p, const struct policy_rank *r,
                                        uint64_t round)
 {
     if (round <= p->steps && (p->consistency.backup == 0 || round == 0))
@@ -63,7 +69,7 @@ static enum policy_verdict check_round(const struct policy *p, const struct poli
 }
 
 /* Where each contribution is a step. */
-static enum policy_verdict check_step(const struct policy_rank *r, uint64_t round)
+static enum policy_outcome check_single_push(const struct policy_rank *r, uint64_t round)
 {
     if (round > r->clock + 1)
         return POLICY_AHEAD;
@@ -74,10 +80,10 @@ static enum policy_verdict check_step(const struct policy_rank *r, uint64_t roun
     return r->parked ? POLICY_AHEAD : POLICY_COMPLETE; /* or held, if exact */
 }
 
-enum policy_verdict policy_check(const struct policy *p, unsigned rank, uint64_t round, bool again)
+enum policy_outcome policy_check(const struct policy *p, unsigned rank, uint64_t round, bool again)
 {
     const struct policy_rank *r = &p->ranks[rank];
-    enum policy_verdict verdict;
+    enum policy_outcome outcome;
 
     if (r->vacant)
         return POLICY_VACANT;
@@ -87,16 +93,16 @@ enum policy_verdict policy_check(const struct policy *p, unsigned rank, uint64_t
         return may_read(p, r) ? POLICY_AGAIN : POLICY_AGAIN_WAITS;
     if (!consistency_steps_per_push(&p->consistency))
         return check_round(p, r, round);
-    verdict = check_step(r, round);
-    return verdict == POLICY_COMPLETE && p->exact ? POLICY_ACCEPTED : verdict;
+    outcome = check_single_push(r, round);
+    return outcome == POLICY_COMPLETE && p->exact ? POLICY_ACCEPTED : outcome;
 }
 
-void policy_complete(struct policy *p, unsigned contributions)
+void policy_count_step(struct policy *p, unsigned contributions)
 {
     p->steps++;
     p->contributions = contributions;
     p->arrived = 0;
-    p->gone_arrived = 0;
+    p->inactive_arrived = 0;
 }
 
 uint64_t policy_applied_clock(const struct policy_rank *r)
@@ -104,7 +110,7 @@ uint64_t policy_applied_clock(const struct policy_rank *r)
     return r->clock - r->held;
 }
 
-void policy_find_slowest(struct policy *p)
+void policy_update_slowest(struct policy *p)
 {
     p->slowest = UINT64_MAX;
     for (unsigned rank = 0; rank < p->world_size; rank++) {
@@ -115,29 +121,29 @@ void policy_find_slowest(struct policy *p)
     }
 }
 
-enum policy_verdict policy_push(struct policy *p, unsigned rank, uint64_t round, bool again)
+enum policy_outcome policy_push(struct policy *p, unsigned rank, uint64_t round, bool again)
 {
     struct policy_rank *r = &p->ranks[rank];
-    enum policy_verdict verdict = policy_check(p, rank, round, again);
+    enum policy_outcome outcome = policy_check(p, rank, round, again);
     bool slowest = r->clock == p->slowest;
 
-    if (verdict == POLICY_AGAIN_WAITS)
+    if (outcome == POLICY_AGAIN_WAITS)
         r->parked = true;
-    if (verdict != POLICY_ACCEPTED && verdict != POLICY_COMPLETE && verdict != POLICY_LATE)
-        return verdict;
+    if (outcome != POLICY_ACCEPTED && outcome != POLICY_COMPLETE && outcome != POLICY_LATE)
+        return outcome;
     r->clock = round;
     r->inherited = false;
     r->parked = true;
     r->held = p->exact;
-    if (verdict == POLICY_LATE || r->held)
-        return verdict;
-    if (verdict == POLICY_COMPLETE)
-        policy_complete(p, p->arrived + 1);
+    if (outcome == POLICY_LATE || r->held)
+        return outcome;
+    if (outcome == POLICY_COMPLETE)
+        policy_count_step(p, p->arrived + 1);
     else
         p->arrived++;
     if (p->consistency.staleness > 0 && slowest)
-        policy_find_slowest(p);
-    return verdict;
+        policy_update_slowest(p);
+    return outcome;
 }
 
 /* ------------------------------------------------------------------ exact staleness */
@@ -150,29 +156,29 @@ void policy_make_exact(struct policy *p)
         p->ranks[rank].target = POLICY_NO_TARGET;
 }
 
-void policy_aim(struct policy *p, unsigned rank, uint64_t steps)
+void policy_set_target(struct policy *p, unsigned rank, uint64_t steps)
 {
     p->ranks[rank].target = steps == POLICY_NO_TARGET ? steps : p->steps + steps;
 }
 
-/* What a scan of the ranks found. */
-struct turn {
-    const struct policy_rank *reserved; /* this place is kept for it */
-    const struct policy_rank *any;      /* held, and bound to no place that is still to come */
-    const struct policy_rank *nearest;  /* held, and of those the one with the least target */
-    bool all_in;                        /* nobody can contribute before somebody is answered */
+/* Candidates for the next contribution to apply. */
+struct apply_candidates {
+    const struct policy_rank *reserved; /* the next step is its target */
+    const struct policy_rank *any;      /* held, without a target that is still ahead */
+    const struct policy_rank *nearest;  /* held, with the least target */
+    bool all_waiting;                   /* no rank can contribute before a reply is sent */
 };
 
-static struct turn scan(const struct policy *p)
+static struct apply_candidates find_candidates(const struct policy *p)
 {
-    struct turn t = {.all_in = true};
+    struct apply_candidates t = {.all_waiting = true};
 
     for (unsigned rank = 0; rank < p->world_size; rank++) {
         const struct policy_rank *r = &p->ranks[rank];
 
         if ((r->finished || r->vacant) && !r->held)
             continue;
-        t.all_in = t.all_in && (r->parked || r->held);
+        t.all_waiting = t.all_waiting && (r->parked || r->held);
         if (!t.reserved && r->target == p->steps)
             t.reserved = r;
         if (!r->held)
@@ -187,13 +193,13 @@ static struct turn scan(const struct policy *p)
 
 bool policy_next_apply(struct policy *p, unsigned *ret_rank)
 {
-    struct turn t = scan(p);
+    struct apply_candidates t = find_candidates(p);
     const struct policy_rank *next = t.any;
     struct policy_rank *r;
 
     if (t.reserved)
         next = t.reserved->held ? t.reserved : NULL;
-    else if (!next && t.all_in)
+    else if (!next && t.all_waiting)
         next = t.nearest;
     if (!next)
         return false;
@@ -201,43 +207,43 @@ bool policy_next_apply(struct policy *p, unsigned *ret_rank)
     r = &p->ranks[*ret_rank];
     r->held = false;
     r->target = POLICY_NO_TARGET;
-    policy_complete(p, 1);
-    policy_find_slowest(p);
+    policy_count_step(p, 1);
+    policy_update_slowest(p);
     return true;
 }
 
-/* ------------------------------------------------------------------ answers */
+/* ------------------------------------------------------------------ replies */
 
 uint64_t policy_staleness(const struct policy *p, unsigned rank)
 {
     return p->steps - p->ranks[rank].seen;
 }
 
-static bool may_answer(const struct policy *p, const struct policy_rank *r)
+static bool may_reply(const struct policy *p, const struct policy_rank *r)
 {
     if (!r->parked)
         return false;
-    return r->finished ? !r->held && p->gone == p->world_size : may_read(p, r);
+    return r->finished ? !r->held && p->inactive == p->world_size : may_read(p, r);
 }
 
-void policy_answer(struct policy *p, unsigned rank)
+void policy_mark_replied(struct policy *p, unsigned rank)
 {
     p->ranks[rank].parked = false;
     p->ranks[rank].seen = p->steps;
 }
 
-bool policy_next_answer(struct policy *p, unsigned *rank)
+bool policy_next_reply(struct policy *p, unsigned *rank)
 {
     for (unsigned r = *rank; r < p->world_size; r++)
-        if (may_answer(p, &p->ranks[r])) {
-            policy_answer(p, r);
+        if (may_reply(p, &p->ranks[r])) {
+            policy_mark_replied(p, r);
             *rank = r;
             return true;
         }
     return false;
 }
 
-enum policy_verdict policy_set(struct policy *p)
+enum policy_outcome policy_set(struct policy *p)
 {
     if (p->initialised)
         return POLICY_TWICE;
@@ -245,7 +251,7 @@ enum policy_verdict policy_set(struct policy *p)
     return POLICY_COMPLETE;
 }
 
-enum policy_verdict policy_pull(struct policy *p, unsigned rank, bool again)
+enum policy_outcome policy_pull(struct policy *p, unsigned rank, bool again)
 {
     struct policy_rank *r = &p->ranks[rank];
     bool came = r->read == POLICY_READ_PARKED || r->read == POLICY_READ_DONE;
@@ -272,9 +278,9 @@ bool policy_next_parked(struct policy *p, unsigned *ret_rank)
     return false;
 }
 
-const char *policy_verdict_text(enum policy_verdict verdict)
+const char *policy_outcome_text(enum policy_outcome outcome)
 {
-    switch (verdict) {
+    switch (outcome) {
     case POLICY_ACCEPTED:
         return "was accepted";
     case POLICY_COMPLETE:

@@ -1,4 +1,10 @@
-/* The coded partitions lie one behind the other, each on a cache line of its own. */
+/*
+ * reply_encoding: encodes replies and keeps what the codec must remember between rounds.
+ *
+ * In lockstep there is one coded copy, else one for each rank.  In each copy the partitions follow
+ * each other, each starting on a cache line of its own.  All memory is allocated by
+ * reply_encoding_init.  The caller holds the lock of the partition that a call works on.
+ */
 #include "server/shard/reply_encoding.h"
 
 #include "common/base/memory.h"
@@ -6,72 +12,73 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LINE 64 /* bytes */
+#define CACHE_LINE 64 /* bytes */
 
-/* Places one behind the other into at (NULL: only the sum is wanted); returns the bytes of all. */
-static size_t lay_out(const struct reply_encoding_config *c, size_t *at)
+/* Write the partitions' consecutive offsets (NULL: none); returns the bytes of all. */
+static size_t lay_out_offsets(const struct reply_encoding_config *c, size_t *offsets)
 {
     const uint32_t *held;
     size_t length = shard_map_held(c->map, c->index, &held);
     size_t bytes = 0;
 
-    for (size_t slot = 0; slot < length; slot++) {
-        size_t coded = codec_bytes(&c->codec, c->map->partitions[held[slot]].count);
+    for (size_t local_index = 0; local_index < length; local_index++) {
+        size_t coded = codec_bytes(&c->codec, c->map->partitions[held[local_index]].count);
 
-        if (at)
-            at[slot] = bytes;
-        bytes += (coded + LINE - 1) / LINE * LINE;
+        if (offsets)
+            offsets[local_index] = bytes;
+        bytes += (coded + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
     }
     return bytes;
 }
 
-/* Named rows differ from rank to rank (server/row_selection.h). */
-static bool codes(const struct codec *codec)
+/* Selected rows differ between ranks: shard_reply.c encodes them (server/shard/row_selection.h). */
+static bool is_coded(const struct codec *codec)
 {
     return codec->kind != CODEC_NONE && codec->kind != CODEC_SELECTED_ROWS;
 }
 
-static bool tells_changes(const struct reply_encoding_config *c)
+static bool sends_deltas(const struct reply_encoding_config *c)
 {
-    return c->update && codes(&c->codec) &&
+    return c->update && is_coded(&c->codec) &&
            (codec_has_residual(&c->codec) || codec_has_variable_size(&c->codec));
 }
 
-static bool keeps(const struct reply_encoding_config *c)
+static bool needs_state(const struct reply_encoding_config *c)
 {
-    return c->ranks == 0 && (codec_has_residual(&c->codec) || tells_changes(c));
+    return c->ranks == 0 && (codec_has_residual(&c->codec) || sends_deltas(c));
 }
 
-static bool works(const struct reply_encoding_config *c)
+static bool needs_delta(const struct reply_encoding_config *c)
 {
-    return tells_changes(c) && codec_has_residual(&c->codec);
+    return sends_deltas(c) && codec_has_residual(&c->codec);
 }
 
-static size_t copies(unsigned ranks)
+static size_t copy_count(unsigned ranks)
 {
     return ranks > 0 ? ranks : 1;
 }
 
 size_t reply_encoding_bytes(const struct reply_encoding_config *c)
 {
-    if (!codes(&c->codec))
+    if (!is_coded(&c->codec))
         return 0;
-    return copies(c->ranks) * lay_out(c, NULL) +
-           ((size_t)keeps(c) + works(c)) * c->map->server_elements[c->index] * sizeof(float);
+    return copy_count(c->ranks) * lay_out_offsets(c, NULL) +
+           ((size_t)needs_state(c) + needs_delta(c)) * c->map->server_elements[c->index] *
+               sizeof(float);
 }
 
-/* What there is one of per partition. */
+/* The arrays with elements per partition. */
 static enum status allocate_parts(struct reply_encoding *d, struct error *err)
 {
     enum status status =
-        mem_calloc(d->length, sizeof(*d->at), "places of coded answers", &d->at, err);
+        mem_calloc(d->length, sizeof(*d->offsets), "offsets of coded replies", &d->offsets, err);
 
     if (status == STATUS_OK)
-        status = mem_calloc(copies(d->ranks) * d->length, sizeof(*d->sizes),
-                            "sizes of coded answers", &d->sizes, err);
+        status = mem_calloc(copy_count(d->ranks) * d->length, sizeof(*d->sizes),
+                            "sizes of coded replies", &d->sizes, err);
     if (status == STATUS_OK && d->ranks > 0)
-        status =
-            mem_calloc(d->ranks * d->length, sizeof(*d->knows), "who knows what", &d->knows, err);
+        status = mem_calloc(d->ranks * d->length, sizeof(*d->copy_known), "known copies of ranks",
+                            &d->copy_known, err);
     return status;
 }
 
@@ -83,53 +90,55 @@ enum status reply_encoding_init(struct reply_encoding *d,
     enum status status;
 
     *d = (struct reply_encoding){.codec = config->codec,
-                                 .tells_changes = tells_changes(config),
+                                 .sends_deltas = sends_deltas(config),
                                  .ranks = config->ranks,
                                  .length = shard_map_held(config->map, config->index, &held)};
-    if (!codes(&config->codec))
+    if (!is_coded(&config->codec))
         return STATUS_OK;
     status = allocate_parts(d, err);
     if (status != STATUS_OK)
         return status;
-    d->stride = lay_out(config, d->at);
-    status = mem_calloc_aligned(copies(d->ranks) * d->stride, 1, "coded answers", &d->coded, err);
-    if (status == STATUS_OK && keeps(config))
-        status = mem_calloc_aligned(elements, sizeof(float), "what answers have not said", &d->kept,
-                                    err);
-    if (status == STATUS_OK && works(config))
-        status = mem_calloc_aligned(elements, sizeof(float), "changes", &d->work, err);
+    d->stride = lay_out_offsets(config, d->offsets);
+    status =
+        mem_calloc_aligned(copy_count(d->ranks) * d->stride, 1, "coded replies", &d->coded, err);
+    if (status == STATUS_OK && needs_state(config))
+        status = mem_calloc_aligned(elements, sizeof(float), "codec state of replies",
+                                    &d->codec_state, err);
+    if (status == STATUS_OK && needs_delta(config))
+        status = mem_calloc_aligned(elements, sizeof(float), "deltas of replies", &d->delta, err);
     return status;
 }
 
 void reply_encoding_release(struct reply_encoding *d)
 {
     free(d->coded);
-    free(d->at);
+    free(d->offsets);
     free(d->sizes);
-    free(d->knows);
-    free(d->kept);
-    free(d->work);
+    free(d->copy_known);
+    free(d->codec_state);
+    free(d->delta);
     memset(d, 0, sizeof(*d));
 }
 
 /* ------------------------------------------------------------------ coding */
 
-/* held: what the ranks have; they do with the answer what is done with it here. */
-static enum status encode_change(const struct reply_encoding *d, uint8_t *coded, float *work,
+/* held: the ranks' copy, to which the delta is added here as on the ranks. */
+static enum status encode_change(const struct reply_encoding *d, uint8_t *coded, float *delta,
                                  size_t count, const float *values, float *held, struct error *err)
 {
     enum status status;
 
     for (size_t i = 0; i < count; i++)
-        work[i] = values[i] - held[i];
-    status = codec_encode(&d->codec, NULL, work, count, coded, err);
+        delta[i] = values[i] - held[i];
+    status = codec_encode(&d->codec, NULL, delta, count, coded, err);
     if (status != STATUS_OK)
         return status;
     return codec_decode(&d->codec, coded, codec_bytes(&d->codec, count), held, count, CODEC_ADD,
                         err);
 }
 
-/* held: NULL: zeros.  Returns the bytes, 0: no fewer than those of the elements. */
+/* held: the ranks' copy; NULL: zeros.  Returns the bytes, 0: no fewer than those of the
+ * elements. */
 static size_t encode_rows(uint8_t *coded, size_t count, const float *data, float *held)
 {
     size_t size = codec_encode_rows(data, held, count, coded);
@@ -141,128 +150,132 @@ static size_t encode_rows(uint8_t *coded, size_t count, const float *data, float
 
 /* ------------------------------------------------------------------ lockstep */
 
-void reply_encoding_begin(struct reply_encoding *d, const float *values, size_t offset,
-                          size_t count)
+void reply_encoding_set_initial(struct reply_encoding *d, const float *values, size_t offset,
+                                size_t count)
 {
-    if (d->kept && d->tells_changes)
-        memcpy(d->kept + offset, values, count * sizeof(float));
+    if (d->codec_state && d->sends_deltas)
+        memcpy(d->codec_state + offset, values, count * sizeof(float));
 }
 
-enum status reply_encoding_encode(struct reply_encoding *d, size_t slot, size_t offset,
+enum status reply_encoding_encode(struct reply_encoding *d, size_t local_index, size_t offset,
                                   size_t count, const float *data, struct error *err)
 {
-    float *kept = d->kept ? d->kept + offset : NULL;
+    float *codec_state = d->codec_state ? d->codec_state + offset : NULL;
     uint8_t *coded;
 
     if (!d->coded || d->ranks > 0)
         return STATUS_OK;
-    coded = d->coded + d->at[slot];
+    coded = d->coded + d->offsets[local_index];
     if (codec_has_variable_size(&d->codec)) {
-        d->sizes[slot] = encode_rows(coded, count, data, kept);
+        d->sizes[local_index] = encode_rows(coded, count, data, codec_state);
         return STATUS_OK;
     }
-    d->sizes[slot] = codec_bytes(&d->codec, count);
-    if (d->tells_changes)
-        return encode_change(d, coded, d->work + offset, count, data, kept, err);
-    return codec_encode(&d->codec, data, kept, count, coded, err);
+    d->sizes[local_index] = codec_bytes(&d->codec, count);
+    if (d->sends_deltas)
+        return encode_change(d, coded, d->delta + offset, count, data, codec_state, err);
+    return codec_encode(&d->codec, data, codec_state, count, coded, err);
 }
 
-const float *reply_encoding_whole(const struct reply_encoding *d, size_t offset)
+const float *reply_encoding_common_copy(const struct reply_encoding *d, size_t offset)
 {
-    return d->kept && d->tells_changes ? d->kept + offset : NULL;
+    return d->codec_state && d->sends_deltas ? d->codec_state + offset : NULL;
 }
 
-bool reply_encoding_is_kept(const struct reply_encoding *d)
+bool reply_encoding_must_persist(const struct reply_encoding *d)
 {
-    return d->kept && codec_has_residual(&d->codec);
+    return d->codec_state && codec_has_residual(&d->codec);
 }
 
-enum status reply_encoding_export(const struct reply_encoding *d, size_t slot, size_t offset,
-                                  size_t count, float *data, float *kept, struct error *err)
+enum status reply_encoding_export(const struct reply_encoding *d, size_t local_index, size_t offset,
+                                  size_t count, float *data, float *codec_state, struct error *err)
 {
-    if (!reply_encoding_is_kept(d))
+    if (!reply_encoding_must_persist(d))
         return STATUS_OK;
-    memcpy(kept, d->kept + offset, count * sizeof(float));
-    if (d->tells_changes || d->sizes[slot] == 0)
+    memcpy(codec_state, d->codec_state + offset, count * sizeof(float));
+    if (d->sends_deltas || d->sizes[local_index] == 0)
         return STATUS_OK;
-    return codec_decode(&d->codec, d->coded + d->at[slot], d->sizes[slot], data, count,
-                        CODEC_REPLACE, err);
+    return codec_decode(&d->codec, d->coded + d->offsets[local_index], d->sizes[local_index], data,
+                        count, CODEC_REPLACE, err);
 }
 
-enum status reply_encoding_import(struct reply_encoding *d, size_t slot, size_t offset,
-                                  size_t count, const float *data, const float *kept,
+enum status reply_encoding_import(struct reply_encoding *d, size_t local_index, size_t offset,
+                                  size_t count, const float *data, const float *codec_state,
                                   uint64_t steps, struct error *err)
 {
     if (!d->coded || d->ranks > 0)
         return STATUS_OK;
-    d->sizes[slot] = 0;
-    if (reply_encoding_is_kept(d))
-        memcpy(d->kept + offset, kept, count * sizeof(float));
-    else if (d->kept)
-        memcpy(d->kept + offset, data, count * sizeof(float));
-    else if (steps > 0) /* it is rounded, or left out, as it was */
-        return reply_encoding_encode(d, slot, offset, count, data, err);
+    d->sizes[local_index] = 0;
+    if (reply_encoding_must_persist(d))
+        memcpy(d->codec_state + offset, codec_state, count * sizeof(float));
+    else if (d->codec_state)
+        memcpy(d->codec_state + offset, data, count * sizeof(float));
+    else if (steps > 0) /* encoding again gives the same bytes */
+        return reply_encoding_encode(d, local_index, offset, count, data, err);
     return STATUS_OK;
 }
 
-/* ------------------------------------------------------------------ one rank on its own */
+/* ------------------------------------------------------------------ without lockstep */
 
-/* Returns the bytes; 0: there are no words for it. */
-static size_t tell_coded(struct reply_encoding *d, uint8_t *coded, size_t offset, size_t count,
-                         const float *values, float *told)
+/* Returns the bytes; 0: the codec cannot encode the values, or not in fewer bytes. */
+static size_t encode_for_rank(struct reply_encoding *d, uint8_t *coded, size_t offset, size_t count,
+                              const float *values, float *rank_values)
 {
     size_t size = codec_bytes(&d->codec, count);
 
     if (codec_has_variable_size(&d->codec))
-        return encode_rows(coded, count, values, told);
-    if (d->tells_changes)
-        return encode_change(d, coded, d->work + offset, count, values, told, NULL) == STATUS_OK
+        return encode_rows(coded, count, values, rank_values);
+    if (d->sends_deltas)
+        return encode_change(d, coded, d->delta + offset, count, values, rank_values, NULL) ==
+                       STATUS_OK
                    ? size
                    : 0;
     return codec_encode(&d->codec, values, NULL, count, coded, NULL) == STATUS_OK &&
-                   codec_decode(&d->codec, coded, size, told, count, CODEC_REPLACE, NULL) ==
+                   codec_decode(&d->codec, coded, size, rank_values, count, CODEC_REPLACE, NULL) ==
                        STATUS_OK
                ? size
                : 0;
 }
 
-void reply_encoding_tell(struct reply_encoding *d, unsigned rank, size_t slot, size_t offset,
-                         size_t count, const float *values, float *told, bool whole)
+void reply_encoding_encode_for_rank(struct reply_encoding *d, unsigned rank, size_t local_index,
+                                    size_t offset, size_t count, const float *values,
+                                    float *rank_values, bool whole)
 {
-    size_t index = rank * d->length + slot;
+    size_t index = rank * d->length + local_index;
     size_t size = 0;
 
-    if (d->coded && !whole && (d->knows[index] || !d->tells_changes))
-        size =
-            tell_coded(d, d->coded + rank * d->stride + d->at[slot], offset, count, values, told);
+    if (d->coded && !whole && (d->copy_known[index] || !d->sends_deltas))
+        size = encode_for_rank(d, d->coded + rank * d->stride + d->offsets[local_index], offset,
+                               count, values, rank_values);
     if (size == 0)
-        memcpy(told, values, count * sizeof(float));
+        memcpy(rank_values, values, count * sizeof(float));
     if (!d->coded)
         return;
     d->sizes[index] = size;
-    d->knows[index] = true;
+    d->copy_known[index] = true;
 }
 
-void reply_encoding_forget(struct reply_encoding *d, unsigned rank, size_t slot)
+void reply_encoding_invalidate(struct reply_encoding *d, unsigned rank, size_t local_index)
 {
-    if (d->knows)
-        d->knows[rank * d->length + slot] = false;
+    if (d->copy_known)
+        d->copy_known[rank * d->length + local_index] = false;
 }
 
-/* ------------------------------------------------------------------ either */
+/* ------------------------------------------------------------------ both */
 
-size_t reply_encoding_size(const struct reply_encoding *d, unsigned rank, size_t slot, size_t count)
+size_t reply_encoding_size(const struct reply_encoding *d, unsigned rank, size_t local_index,
+                           size_t count)
 {
-    return reply_encoding_coded(d, rank, slot)
-               ? d->sizes[(d->ranks > 0 ? rank * d->length : 0) + slot]
+    return reply_encoding_coded(d, rank, local_index)
+               ? d->sizes[(d->ranks > 0 ? rank * d->length : 0) + local_index]
                : count * sizeof(float);
 }
 
-const uint8_t *reply_encoding_coded(const struct reply_encoding *d, unsigned rank, size_t slot)
+const uint8_t *reply_encoding_coded(const struct reply_encoding *d, unsigned rank,
+                                    size_t local_index)
 {
     unsigned copy = d->ranks > 0 ? rank : 0;
 
-    return d->coded && d->sizes[copy * d->length + slot] > 0
-               ? d->coded + copy * d->stride + d->at[slot]
+    return d->coded && d->sizes[copy * d->length + local_index] > 0
+               ? d->coded + copy * d->stride + d->offsets[local_index]
                : NULL;
 }

@@ -1,38 +1,37 @@
 /*
- * reply_encoding: answers in fewer bytes.
+ * reply_encoding: compressed replies of a shard.
  *
- * In lockstep a whole sum or step of a partition is coded once, before anybody is answered, and all
- * ranks are answered from that one copy:
+ * In lockstep each complete sum or step of a partition is encoded once, before any reply, and all
+ * replies are sent from that one copy:
  *
  *   fp16, bf16            the values, or the mean, rounded.
- *   topk, onebit, mean    the mean and what was not said of those before it (the residual, `kept`).
- *   topk, onebit, values  the difference between the values and what the ranks hold.  Every rank
- *                         adds what it is told to the same initial values, so they all hold the
- *                         same, and `kept` holds it, too, bit for bit.
+ *   topk, onebit, mean    the mean plus the residual of earlier rounds (`codec_state`).
+ *   topk, onebit, values  the difference between the values and the ranks' copy.  Every rank adds
+ *                         each reply to the same initial values, so all copies are equal, and
+ *                         `codec_state` is the same copy, bit for bit.
  *   rows, mean            the rows that are not zero.
- *   rows, values          the rows that differ from what the ranks hold: `kept`, as above.
+ *   rows, values          the rows that differ from the ranks' copy (`codec_state`, as above).
  *
- * Else every rank has been told something of its own, so each answer is coded for its rank, against
- * what that rank holds (`told`, the shard's copy for it).  Residuals of its own nobody has there:
- * what was not said is the difference.
+ * Without lockstep the ranks' copies differ, so each reply is encoded for its rank, against that
+ * rank's copy (`rank_values` of the shard).  There is no residual: the difference contains it.
  *
- * The whole takes the place of what a rank holds: what all hold in lockstep, else the values.  It
- * is for whoever is new; for whoever may have lost what it was told on its own; and for those who
- * ask for an answer that was coded by a server before this one.  In lockstep a rank that asks again
- * gets the same change again, and knows by its round whether it has that already.
+ * A whole reply replaces a rank's copy: by the common copy in lockstep, else by the values.  It is
+ * sent to a new session; without lockstep after a broken connection, which may have lost a delta;
+ * and instead of a reply that an earlier server encoded.  In lockstep a rank that requests a reply
+ * again gets the same delta, and knows by its round whether it has applied it already.
  *
- * So nothing that was said need outlive a server but `kept`.  Records bring it forth again (the
- * same input gives the same bytes), a snapshot has it.
+ * So only `codec_state` must outlive a server.  Replayed mutations reproduce it (the same input
+ * gives the same bytes), and a snapshot contains it.
  *
- * Nothing is coded here where the codec is none or named.
+ * With the codecs none and selected rows nothing is encoded here.
  *
- * A coded answer is overwritten when the next round of its partition is complete, which in lockstep
- * is after everybody has it (server/shard.h); one that is coded for its rank when that rank is
- * answered next.  Memory beside the shard's: the coded bytes (of each rank, where it is told on its
- * own); for topk and onebit two slabs of float32 (of means one), for rows of values one in
- * lockstep.
+ * A coded reply is overwritten when the next round of its partition is complete, in lockstep after
+ * all ranks have it (server/shard/shard.h); one that is encoded for a rank at the next reply to
+ * that rank.  Memory beside the shard's: the coded bytes (for each rank, without lockstep); for
+ * topk and onebit two slabs of float32 (of means one), for rows of values one in lockstep.
  *
- * Threads: any; a partition under the lock of its shard_part.
+ * Threads: any; a partition under the lock of its shard_part.  Called by shard only, and by
+ * server/persistence for reply_encoding_must_persist.
  */
 #ifndef SPARRING_SERVER_SHARD_REPLY_ENCODING_H
 #define SPARRING_SERVER_SHARD_REPLY_ENCODING_H
@@ -46,24 +45,24 @@
 
 struct reply_encoding_config {
     struct codec codec;
-    bool update;                 /* answers are values */
-    unsigned ranks;              /* that are told on their own; 0: lockstep */
+    bool update;                 /* replies are values */
+    unsigned ranks;              /* with a copy of their own; 0: lockstep */
     const struct shard_map *map; /* not needed after reply_encoding_init */
     unsigned index;              /* of this server in the map */
 };
 
 struct reply_encoding {
     struct codec codec;
-    bool tells_changes; /* of values: what comes down is added to, or changes, what is there */
+    bool sends_deltas; /* of values: a reply is added to, or patches, the rank's copy */
     unsigned ranks;
-    size_t length;  /* partitions */
-    size_t *sizes;  /* owned; (ranks or 1, length) of the answers; 0: it is sent as it is */
-    uint8_t *coded; /* owned; NULL: answers are not coded */
-    size_t *at;     /* owned; (length) of each slot's answer in those of a rank, bytes */
-    size_t stride;  /* bytes of the coded answers to one rank */
-    bool *knows;    /* owned; (ranks, length) what the rank holds is known */
-    float *kept;    /* owned; lockstep; NULL: the codec has no use for it */
-    float *work;    /* owned; changes while they are coded; NULL: likewise */
+    size_t length;      /* partitions held */
+    size_t *sizes;      /* owned; (ranks or 1, length) bytes of the coded replies; 0: not coded */
+    uint8_t *coded;     /* owned; NULL: replies are never coded */
+    size_t *offsets;    /* owned; (length) bytes; of a partition in the coded replies to a rank */
+    size_t stride;      /* bytes of the coded replies to one rank */
+    bool *copy_known;   /* owned; (ranks, length) is the rank's copy known? */
+    float *codec_state; /* owned; lockstep: the residual or the common copy; NULL: not needed */
+    float *delta;       /* owned; work space for the difference; NULL: not needed */
 };
 
 /* Bytes that reply_encoding_init allocates for tensors. */
@@ -75,50 +74,54 @@ void reply_encoding_release(struct reply_encoding *d); /* zeroed and half-built 
 
 /* ------------------------------------------------------------------ lockstep */
 
-/* Everybody gets these initial values of the partition at `offset`. */
-void reply_encoding_begin(struct reply_encoding *d, const float *values, size_t offset,
-                          size_t count);
+/* All ranks start from these initial values of the partition at `offset`. */
+void reply_encoding_set_initial(struct reply_encoding *d, const float *values, size_t offset,
+                                size_t count);
 
-/* Code an answer to all.  data: the values or the mean.  STATUS_DATA as codec_encode. */
-enum status reply_encoding_encode(struct reply_encoding *d, size_t slot, size_t offset,
+/* Encode the common reply.  data: the values or the mean.  STATUS_DATA as codec_encode. */
+enum status reply_encoding_encode(struct reply_encoding *d, size_t local_index, size_t offset,
                                   size_t count, const float *data, struct error *err);
 
-/* What everybody holds who has the newest answer; NULL: it is no change of values. */
-const float *reply_encoding_whole(const struct reply_encoding *d, size_t offset);
+/* The copy of all ranks that have the newest reply; NULL: replies are not deltas of values. */
+const float *reply_encoding_common_copy(const struct reply_encoding *d, size_t offset);
 
-/* Does `kept` have to outlive the server? */
-bool reply_encoding_is_kept(const struct reply_encoding *d);
+/* Must `codec_state` outlive the server? */
+bool reply_encoding_must_persist(const struct reply_encoding *d);
 
 /*
- * A partition in and out.  data: the values, or the newest sum, which becomes what was said of it.
- * kept: (count), where reply_encoding_is_kept.  steps: 0: nothing has been said yet.
+ * Export and import the encoding state of a partition.
+ *   data         the values or the newest sum; export replaces a coded mean by the decoded one
+ *   codec_state  (count), if reply_encoding_must_persist
+ *   steps        0: no reply has been encoded yet
  */
-enum status reply_encoding_export(const struct reply_encoding *d, size_t slot, size_t offset,
-                                  size_t count, float *data, float *kept, struct error *err);
-enum status reply_encoding_import(struct reply_encoding *d, size_t slot, size_t offset,
-                                  size_t count, const float *data, const float *kept,
+enum status reply_encoding_export(const struct reply_encoding *d, size_t local_index, size_t offset,
+                                  size_t count, float *data, float *codec_state, struct error *err);
+enum status reply_encoding_import(struct reply_encoding *d, size_t local_index, size_t offset,
+                                  size_t count, const float *data, const float *codec_state,
                                   uint64_t steps, struct error *err);
 
-/* ------------------------------------------------------------------ one rank on its own */
+/* ------------------------------------------------------------------ without lockstep */
 
 /*
- * What the rank is to be told of the values: told (count; what it holds if that is known) becomes
- * what it will hold.  Coded, unless `whole` is asked for, what it holds is not known, or the codec
- * has no words for the values.
+ * Encode the values for one rank: rank_values (count, the rank's copy) becomes the copy after this
+ * reply.  The reply is not coded with `whole`, if a delta is due but the rank's copy is unknown, or
+ * if the codec cannot encode the values or not in fewer bytes.
  */
-void reply_encoding_tell(struct reply_encoding *d, unsigned rank, size_t slot, size_t offset,
-                         size_t count, const float *values, float *told, bool whole);
+void reply_encoding_encode_for_rank(struct reply_encoding *d, unsigned rank, size_t local_index,
+                                    size_t offset, size_t count, const float *values,
+                                    float *rank_values, bool whole);
 
-/* What the rank holds is not known any more. */
-void reply_encoding_forget(struct reply_encoding *d, unsigned rank, size_t slot);
+/* The rank's copy is unknown from now on. */
+void reply_encoding_invalidate(struct reply_encoding *d, unsigned rank, size_t local_index);
 
-/* ------------------------------------------------------------------ either */
+/* ------------------------------------------------------------------ both */
 
-/* Bytes of the answer of `count` elements to that rank, coded or not. */
-size_t reply_encoding_size(const struct reply_encoding *d, unsigned rank, size_t slot,
+/* Bytes of the reply of `count` elements to that rank, coded or not. */
+size_t reply_encoding_size(const struct reply_encoding *d, unsigned rank, size_t local_index,
                            size_t count);
 
-/* Where the coded partition lies; NULL: this answer is not coded. */
-const uint8_t *reply_encoding_coded(const struct reply_encoding *d, unsigned rank, size_t slot);
+/* The coded partition; NULL: this reply is not coded. */
+const uint8_t *reply_encoding_coded(const struct reply_encoding *d, unsigned rank,
+                                    size_t local_index);
 
 #endif

@@ -1,15 +1,15 @@
 /*
- * row_selection: the rows that ranks have named for their next answers, and those answers.
+ * row_selection: the rows that ranks have selected for their next replies, and those replies.
  *
- * A rank names rows of a partition before it asks for it, by a push or a pull.  The answer then
- * holds those rows as the values are at that moment, and the names are used up.  It is coded into
- * memory of the rank's own, which changes when the rank is answered next, and so has read.
- * Final values are told whole.
+ * A rank selects rows of a partition before it requests the reply by a push or a pull.  The reply
+ * has the values of those rows at that moment and uses up the selection.  It is coded into a buffer
+ * of the rank, which changes at the next reply to the rank, after the rank has read this one.
+ * Final values are always sent whole.
  *
- * Memory, all of it from the start: a bit for each rank and row; and, where answers are sent from
- * one slab, as many as ranks for those that are coded.
+ * Memory, all allocated by row_selection_init: a bit for each rank and row; in lockstep also a slab
+ * for each rank, for its coded replies.
  *
- * Threads: any; a partition under the lock of its shard_part.
+ * Threads: any; a partition under the lock of its shard_part.  Called by shard only.
  */
 #ifndef SPARRING_SERVER_SHARD_ROW_SELECTION_H
 #define SPARRING_SERVER_SHARD_ROW_SELECTION_H
@@ -23,29 +23,29 @@
 #include <stdint.h>
 
 struct row_selection {
-    size_t words;   /* of a rank's sets of all partitions */
-    size_t length;  /* partitions held */
-    uint64_t *set;  /* owned; (world_size, words); NULL: no rows are named in this job */
-    size_t *at;     /* owned; of each slot's set in a rank's words */
-    bool *named;    /* owned; (world_size, length) */
-    uint8_t *coded; /* owned; (world_size, 4 bytes per element held); NULL: the caller has memory */
+    size_t words;    /* of one rank's bits of all partitions */
+    size_t length;   /* partitions held */
+    uint64_t *bits;  /* owned; (world_size, words); NULL: the job has no row selection */
+    size_t *offsets; /* owned; (length) of each partition's bits in a rank's words */
+    bool *selected;  /* owned; (world_size, length) */
+    uint8_t *coded;  /* owned; (world_size, 4 bytes per element held); NULL: the caller's is used */
 };
 
 /* Bytes that row_selection_init allocates. */
 size_t row_selection_bytes(const struct codec *down, const struct shard_map *map, unsigned index,
                            unsigned world_size, bool copies);
 
-/* down: of answers; map is not needed afterwards.  copies: each rank is answered from a slab of its
- * own anyway. */
+/* down: the codec of replies; map is not needed afterwards.  copies: the caller has a slab for the
+ * replies to each rank. */
 enum status row_selection_init(struct row_selection *n, const struct codec *down,
                                const struct shard_map *map, unsigned index, unsigned world_size,
                                bool copies, struct error *err);
 void row_selection_release(struct row_selection *n); /* zeroed and half-built ones are allowed */
 
-/* The set of a rank and slot. */
-uint64_t *row_selection_of(const struct row_selection *n, size_t slot, unsigned rank);
+/* The bits of a rank's selection in a partition. */
+uint64_t *row_selection_bits(const struct row_selection *n, size_t local_index, unsigned rank);
 
-/* Has it been named, and not been used up?  May be written to, where rows are named in this job. */
-bool *row_selection_is_set(const struct row_selection *n, size_t slot, unsigned rank);
+/* Is there a selection that is not used up?  Writable; only if the job has row selection. */
+bool *row_selection_is_set(const struct row_selection *n, size_t local_index, unsigned rank);
 
 #endif

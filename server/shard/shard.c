@@ -1,6 +1,10 @@
 /*
- * All memory is allocated here.  Slabs are in the order of the partitions held; per partition there
- * is a lock, its policy and, for each rank, a clock.
+ * shard: allocates all memory of a shard and finds its partitions.
+ *
+ * Slabs store the partitions held in the order of the shard map.  Each partition has a lock, its
+ * policy and, for each rank, a clock.  Slabs that replies are sent from lie in shared memory if
+ * config.shared is set and it is available; else in ordinary memory.  shard_init and shard_release
+ * run while no other thread uses the shard.
  */
 #include "server/shard/shard_internal.h"
 
@@ -11,51 +15,52 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ARENA_LINE 64 /* bytes: the boundary of mem_calloc_aligned */
+#define SLAB_ALIGNMENT 64 /* bytes, as mem_calloc_aligned */
 
-static size_t held_ranks(const struct shard_config *c)
+static size_t early_copies(const struct shard_config *c)
 {
     return c->rank_order && c->world_size > 2 ? c->world_size - 2 : 0;
 }
 
-static size_t sent_ranks(const struct shard_config *c)
+static size_t rank_value_copies(const struct shard_config *c)
 {
     return consistency_is_lockstep(&c->consistency) ? 0 : c->world_size;
 }
 
-static bool keeps_previous(const struct shard_config *c)
+static bool has_previous(const struct shard_config *c)
 {
     return c->previous && c->update && consistency_is_lockstep(&c->consistency);
 }
 
-static struct reply_encoding_config down_config(const struct shard_config *c)
+static struct reply_encoding_config encoding_config(const struct shard_config *c)
 {
     return (struct reply_encoding_config){.codec = c->compression.down,
                                           .update = c->update,
-                                          .ranks = sent_ranks(c) > 0 ? c->world_size : 0,
+                                          .ranks = rank_value_copies(c) > 0 ? c->world_size : 0,
                                           .map = c->map,
                                           .index = c->index};
 }
 
 size_t shard_bytes(const struct shard_config *c)
 {
-    struct reply_encoding_config down = down_config(c);
-    bool copies = sent_ranks(c) > 0;
+    struct reply_encoding_config encoding = encoding_config(c);
+    bool copies = rank_value_copies(c) > 0;
     size_t states = 0, slabs;
 
     if (c->update)
         states = c->optimizer.kind != OPTIMIZER_SGD ? 2 : c->optimizer.momentum != 0.0;
-    slabs = 2 + states + held_ranks(c) + sent_ranks(c) + keeps_previous(c);
-    return slabs * c->map->server_elements[c->index] * sizeof(float) + reply_encoding_bytes(&down) +
+    slabs = 2 + states + early_copies(c) + rank_value_copies(c) + has_previous(c);
+    return slabs * c->map->server_elements[c->index] * sizeof(float) +
+           reply_encoding_bytes(&encoding) +
            row_selection_bytes(&c->compression.down, c->map, c->index, c->world_size, copies);
 }
 
-/* Sizes come from a wire; refuse what this host cannot hold before the kernel kills somebody. */
+/* Sizes come from the network: refuse more than this host has before the kernel kills a process. */
 static enum status check_memory(const struct shard_config *c, struct error *err)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    const uint32_t *held;
-    size_t parts = shard_map_held(c->map, c->index, &held);
+    const uint32_t *partitions;
+    size_t parts = shard_map_held(c->map, c->index, &partitions);
     size_t bytes = shard_bytes(c) + parts * c->world_size * sizeof(struct policy_rank);
 
     if (pages > 0 && page > 0 && bytes / (size_t)page >= (size_t)pages)
@@ -68,48 +73,50 @@ static enum status check_memory(const struct shard_config *c, struct error *err)
 
 static void init_parts(struct shard *s)
 {
-    const uint32_t *held;
+    const uint32_t *partitions;
 
-    (void)shard_map_held(s->config.map, s->config.index, &held);
-    for (size_t slot = 0; slot < s->length; slot++) {
-        const struct partition *p = &s->config.map->partitions[held[slot]];
-        struct shard_part *part = &s->parts[slot];
+    (void)shard_map_held(s->config.map, s->config.index, &partitions);
+    for (size_t local_index = 0; local_index < s->length; local_index++) {
+        const struct partition *p = &s->config.map->partitions[partitions[local_index]];
+        struct shard_part *part = &s->parts[local_index];
 
         (void)pthread_mutex_init(&part->lock, NULL);
         policy_init(&part->policy, &s->config.consistency, s->config.world_size,
-                    s->ranks + slot * s->config.world_size);
-        if (s->kept)
+                    s->ranks + local_index * s->config.world_size);
+        if (s->held_sources)
             policy_make_exact(&part->policy);
-        part->partition = held[slot];
+        part->partition = partitions[local_index];
         part->offset = p->local_offset;
         part->count = p->count;
     }
 }
 
-/* Elements of one slab in the reply memory: the next one begins on a boundary, too. */
+/* Elements of one slab in the reply memory, rounded up so that each slab is aligned. */
 static size_t reply_memory_stride(const struct shard *s)
 {
-    size_t line = ARENA_LINE / sizeof(float);
+    size_t line = SLAB_ALIGNMENT / sizeof(float);
 
     return (s->count + line - 1) / line * line;
 }
 
-/* Memory for all slabs that answers lie in; without it they are ordinary memory, and sent. */
+/* Shared memory for all slabs that replies are sent from; on failure ordinary memory is used. */
 static void open_reply_memory(struct shard *s)
 {
     const struct shard_config *c = &s->config;
-    size_t slabs = sent_ranks(c) > 0 ? sent_ranks(c) : c->update ? 1u + keeps_previous(c) : 2u;
+    size_t slabs = rank_value_copies(c) > 0 ? rank_value_copies(c)
+                   : c->update              ? 1u + has_previous(c)
+                                            : 2u;
 
     if (c->shared && shared_memory_open(slabs * reply_memory_stride(s) * sizeof(float),
                                         "sparring-shard", &s->reply_memory, NULL) != STATUS_OK)
         s->reply_memory = SHARED_MEMORY_NONE;
 }
 
-/* `slabs` slabs, one behind the other; `answered`: answers lie in them. */
-static enum status take_slabs(struct shard *s, size_t slabs, bool answered, const char *what,
-                              float **ret, struct error *err)
+/* Allocate `slabs` consecutive slabs; `sent`: replies are sent from them. */
+static enum status allocate_slabs(struct shard *s, size_t slabs, bool sent, const char *what,
+                                  float **ret, struct error *err)
 {
-    if (!answered || !s->reply_memory.base)
+    if (!sent || !s->reply_memory.base)
         return mem_calloc_aligned(s->count * slabs, sizeof(float), what, ret, err);
     *ret = (float *)s->reply_memory.base + s->reply_memory_used;
     s->reply_memory_used += slabs > 1 ? s->count * slabs : reply_memory_stride(s);
@@ -122,7 +129,7 @@ static void free_slabs(const struct shard *s, float *slabs)
         free(slabs);
 }
 
-/* What there is one of per partition and rank. */
+/* The arrays with one element per partition and rank. */
 static enum status allocate_ranks(struct shard *s, struct error *err)
 {
     const struct shard_config *c = &s->config;
@@ -135,7 +142,8 @@ static enum status allocate_ranks(struct shard *s, struct error *err)
     if (status == STATUS_OK)
         status = mem_calloc(length, sizeof(*s->flags), "flags of records", &s->flags, err);
     if (status == STATUS_OK && c->rule_count > 0)
-        status = mem_calloc(length, sizeof(*s->kept), "kept contributions", &s->kept, err);
+        status = mem_calloc(length, sizeof(*s->held_sources), "held contributions",
+                            &s->held_sources, err);
     return status;
 }
 
@@ -143,8 +151,8 @@ static enum status allocate(struct shard *s, struct error *err)
 {
     const struct shard_config *c = &s->config;
     struct optimizer_config optimizer = c->optimizer;
-    struct reply_encoding_config down = down_config(c);
-    bool copies = sent_ranks(c) > 0; /* only they are answered from */
+    struct reply_encoding_config encoding = encoding_config(c);
+    bool copies = rank_value_copies(c) > 0; /* replies are sent only from these */
     enum status status;
 
     open_reply_memory(s);
@@ -155,23 +163,24 @@ static enum status allocate(struct shard *s, struct error *err)
     if (status == STATUS_OK)
         status = allocate_ranks(s, err);
     for (unsigned parity = 0; status == STATUS_OK && parity < (c->update ? 1 : 2); parity++)
-        status =
-            take_slabs(s, 1, !c->update && !copies, "accumulators", &s->accumulators[parity], err);
+        status = allocate_slabs(s, 1, !c->update && !copies, "accumulators",
+                                &s->accumulators[parity], err);
     if (status == STATUS_OK && c->update)
-        status = take_slabs(s, 1, !copies, "values", &s->values, err);
-    if (status == STATUS_OK && held_ranks(c) > 0)
-        status = mem_calloc_aligned(s->count * held_ranks(c), sizeof(float),
-                                    "contributions held for their turn", &s->held, err);
-    if (status == STATUS_OK && sent_ranks(c) > 0)
-        status = take_slabs(s, sent_ranks(c), true, "values as the ranks read them", &s->sent, err);
-    if (status == STATUS_OK && keeps_previous(c))
-        status = take_slabs(s, 1, true, "values before the last step", &s->previous, err);
+        status = allocate_slabs(s, 1, !copies, "values", &s->values, err);
+    if (status == STATUS_OK && early_copies(c) > 0)
+        status = mem_calloc_aligned(s->count * early_copies(c), sizeof(float),
+                                    "early contributions", &s->early, err);
+    if (status == STATUS_OK && rank_value_copies(c) > 0)
+        status = allocate_slabs(s, rank_value_copies(c), true, "values as the ranks read them",
+                                &s->rank_values, err);
+    if (status == STATUS_OK && has_previous(c))
+        status = allocate_slabs(s, 1, true, "values before the last step", &s->previous, err);
     if (status == STATUS_OK && c->update)
         status = optimizer_init(&s->optimizer, &optimizer, s->count, err);
     if (status == STATUS_OK)
-        status = reply_encoding_init(&s->down, &down, err);
+        status = reply_encoding_init(&s->encoding, &encoding, err);
     if (status == STATUS_OK)
-        status = row_selection_init(&s->names, &c->compression.down, c->map, c->index,
+        status = row_selection_init(&s->selection, &c->compression.down, c->map, c->index,
                                     c->world_size, copies, err);
     return status;
 }
@@ -179,16 +188,16 @@ static enum status allocate(struct shard *s, struct error *err)
 enum status shard_init(struct shard *s, const struct shard_config *config, struct error *err)
 {
     const struct shard_map *map = config->map;
-    const uint32_t *held;
+    const uint32_t *partitions;
     enum status status = check_memory(config, err);
 
     if (status != STATUS_OK)
         return status;
     *s = (struct shard){.config = *config, .count = map->server_elements[config->index]};
-    s->length = shard_map_held(map, config->index, &held);
+    s->length = shard_map_held(map, config->index, &partitions);
     status = allocate(s, err);
     if (status != STATUS_OK) {
-        free(s->parts); /* no locks in it yet */
+        free(s->parts); /* its locks are not initialised yet */
         s->parts = NULL;
         shard_release(s);
         return status;
@@ -201,11 +210,11 @@ enum status shard_init(struct shard *s, const struct shard_config *config, struc
     return STATUS_OK;
 }
 
-void shard_drop_kept(struct shard_source *kept)
+void shard_drop_held(struct shard_source *held)
 {
-    if (kept->user)
-        kept->drop(kept->user);
-    *kept = (struct shard_source){0};
+    if (held->user)
+        held->drop(held->user);
+    *held = (struct shard_source){0};
 }
 
 void shard_release(struct shard *s)
@@ -221,13 +230,13 @@ void shard_release(struct shard *s)
     if (s->accumulators[1] != s->accumulators[0])
         free_slabs(s, s->accumulators[1]);
     free_slabs(s, s->accumulators[0]);
-    for (size_t i = 0; s->kept && i < s->length * s->config.world_size; i++)
-        shard_drop_kept(&s->kept[i]);
-    free(s->kept);
-    free(s->held);
-    free_slabs(s, s->sent);
-    reply_encoding_release(&s->down);
-    row_selection_release(&s->names);
+    for (size_t i = 0; s->held_sources && i < s->length * s->config.world_size; i++)
+        shard_drop_held(&s->held_sources[i]);
+    free(s->held_sources);
+    free(s->early);
+    free_slabs(s, s->rank_values);
+    reply_encoding_release(&s->encoding);
+    row_selection_release(&s->selection);
     free_slabs(s, s->previous);
     free(s->ranks);
     free(s->clocks);

@@ -1,8 +1,10 @@
 /*
+ * shard_push: takes contributions, sums them and runs the optimizer.
+ *
  * A contribution is summed under its partition's lock while it is read from the network's slices;
- * about 0.1 ms for 1 MiB.  In rank order a contribution that comes before its turn is copied to its
- * rank's own storage first, without the lock: nobody else writes there (one thread per rank), and
- * nobody reads it before policy_push has said that it is in.
+ * about 0.1 ms for 1 MiB.  In rank order a contribution that arrives before its turn is first
+ * copied to its rank's part of `early`, without the lock: only the rank's own thread writes there,
+ * and no thread reads it before policy_push has counted it.
  *
  * Ranks 0 and 1 never wait for each other: g1 + g0 is g0 + g1 bit for bit.
  */
@@ -16,12 +18,12 @@
 
 /* ------------------------------------------------------------------ sums and steps */
 
-static float *held_part(const struct shard *s, const struct shard_part *part, unsigned rank)
+static float *early_part(const struct shard *s, const struct shard_part *part, unsigned rank)
 {
-    return s->held + (rank - 2) * s->count + part->offset;
+    return s->early + (rank - 2) * s->count + part->offset;
 }
 
-/* Can a contribution of `rank` to the round still come?  Lock held. */
+/* May `rank` still contribute to the round?  Lock held. */
 static bool is_awaited(const struct shard_part *part, unsigned rank, uint64_t round)
 {
     const struct policy_rank *r = &part->policy.ranks[rank];
@@ -29,9 +31,9 @@ static bool is_awaited(const struct shard_part *part, unsigned rank, uint64_t ro
     return !r->vacant && r->clock < round;
 }
 
-/* Sum a contribution straight from its source.  Lock held. */
-static enum status sum_now(struct shard_part *part, float *sum, const struct shard_source *source,
-                           struct error *err)
+/* Sum a contribution directly from its source.  Lock held. */
+static enum status sum_source(struct shard_part *part, float *sum,
+                              const struct shard_source *source, struct error *err)
 {
     bool first = part->summed++ == 0;
 
@@ -39,7 +41,7 @@ static enum status sum_now(struct shard_part *part, float *sum, const struct sha
                  : source->add(source->user, sum, part->count, err);
 }
 
-static void sum_held(struct shard_part *part, float *sum, const float *held)
+static void sum_early_part(struct shard_part *part, float *sum, const float *held)
 {
     if (part->summed++ == 0)
         memcpy(sum, held, part->count * sizeof(float));
@@ -47,55 +49,57 @@ static void sum_held(struct shard_part *part, float *sum, const float *held)
         vector_add(sum, held, part->count);
 }
 
-/* Those that will not come are passed over. */
+/* Skips ranks that will not contribute. */
 void shard_sum_early(struct shard *s, struct shard_part *part, uint64_t round)
 {
     const struct policy *p = &part->policy;
     float *sum = s->accumulators[round % 2] + part->offset;
 
-    if (!s->held)
+    if (!s->early)
         return;
-    if (part->turn < 2 && (is_awaited(part, 0, round) || is_awaited(part, 1, round)))
+    if (part->next_rank < 2 && (is_awaited(part, 0, round) || is_awaited(part, 1, round)))
         return;
-    if (part->turn < 2)
-        part->turn = 2;
-    for (; part->turn < p->world_size && !is_awaited(part, part->turn, round); part->turn++)
-        if (p->ranks[part->turn].clock == round)
-            sum_held(part, sum, held_part(s, part, part->turn));
+    if (part->next_rank < 2)
+        part->next_rank = 2;
+    for (; part->next_rank < p->world_size && !is_awaited(part, part->next_rank, round);
+         part->next_rank++)
+        if (p->ranks[part->next_rank].clock == round)
+            sum_early_part(part, sum, early_part(s, part, part->next_rank));
 }
 
-/* Read the source into the accumulator or, before this rank's turn, into its own storage.  Who
- * occupies a slot that was passed over is summed as it comes.  Lock held, but given up in between.
+/* Sum the source into the accumulator or, before this rank's turn, store it in `early`.  A session
+ * that took a rank which was skipped is summed on arrival.  Lock held, but released while storing.
  */
-static enum status take(struct shard *s, struct shard_part *part, unsigned rank, uint64_t round,
-                        const struct shard_source *source, struct error *err)
+static enum status sum_or_store(struct shard *s, struct shard_part *part, unsigned rank,
+                                uint64_t round, const struct shard_source *source,
+                                struct error *err)
 {
     enum status status;
 
-    shard_sum_early(s, part, round); /* passes over vacant slots at the start of a round */
-    if (!s->held || rank < 2 || rank <= part->turn) {
-        part->turn += s->held && rank >= 2 && rank == part->turn;
-        return sum_now(part, s->accumulators[round % 2] + part->offset, source, err);
+    shard_sum_early(s, part, round); /* skips vacant ranks at the start of a round */
+    if (!s->early || rank < 2 || rank <= part->next_rank) {
+        part->next_rank += s->early && rank >= 2 && rank == part->next_rank;
+        return sum_source(part, s->accumulators[round % 2] + part->offset, source, err);
     }
     (void)pthread_mutex_unlock(&part->lock);
-    status = source->copy(source->user, held_part(s, part, rank), part->count, err);
+    status = source->copy(source->user, early_part(s, part, rank), part->count, err);
     (void)pthread_mutex_lock(&part->lock);
     return status;
 }
 
 void shard_keep_previous(struct shard *s, const struct shard_part *part)
 {
-    size_t slot = (size_t)(part - s->parts);
-    const uint8_t *coded = reply_encoding_coded(&s->down, 0, slot);
-    const float *held = reply_encoding_whole(&s->down, part->offset);
+    size_t local_index = (size_t)(part - s->parts);
+    const uint8_t *coded = reply_encoding_coded(&s->encoding, 0, local_index);
+    const float *held = reply_encoding_common_copy(&s->encoding, part->offset);
     float *previous;
 
     if (!s->previous)
         return;
     previous = s->previous + part->offset;
-    if (!held && coded) /* rounded: these bytes have been coded here */
-        (void)codec_decode(&s->down.codec, coded,
-                           reply_encoding_size(&s->down, 0, slot, part->count), previous,
+    if (!held && coded) /* rounded values; this server encoded them, so decoding cannot fail */
+        (void)codec_decode(&s->encoding.codec, coded,
+                           reply_encoding_size(&s->encoding, 0, local_index, part->count), previous,
                            part->count, CODEC_REPLACE, NULL);
     else
         memcpy(previous, held ? held : s->values + part->offset, part->count * sizeof(float));
@@ -108,7 +112,7 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
     unsigned divisor = consistency_divisor(&p->consistency, p->world_size);
     float *sum = s->accumulators[p->steps % 2] + part->offset;
     double rate = s->config.update ? s->optimizer.config.learning_rate : 0;
-    size_t slot = (size_t)(part - s->parts);
+    size_t local_index = (size_t)(part - s->parts);
     enum status status;
 
     if (p->contributions != divisor)
@@ -122,18 +126,18 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
     ret->contributions = p->contributions;
     part->deferred += s->config.defer_replies && consistency_is_lockstep(&p->consistency);
     part->summed = 0;
-    part->turn = 0;
-    /* First what cannot be told: nobody else shall come by a step that ends the job wherever it is
-     * done again. */
-    status = reply_encoding_encode(&s->down, slot, part->offset, part->count,
+    part->next_rank = 0;
+    /* Encode before emitting: a step whose reply cannot be encoded ends the job, so no replica or
+     * journal may have it. */
+    status = reply_encoding_encode(&s->encoding, local_index, part->offset, part->count,
                                    s->config.update ? s->values + part->offset : sum, err);
     part->failed = part->failed || status != STATUS_OK;
     if (status == STATUS_OK)
-        status = shard_tell(s, part, MUTATION_STEP, rate, sum, err);
+        status = shard_emit_mutation(s, part, MUTATION_STEP, rate, sum, err);
     if (status != STATUS_OK)
         return status;
-    ret->bytes = reply_encoding_size(&s->down, 0, slot, part->count);
-    ret->all_bytes = shard_named_bytes(s, part);
+    ret->bytes = reply_encoding_size(&s->encoding, 0, local_index, part->count);
+    ret->all_bytes = shard_selected_bytes(s, part);
     return status;
 }
 
@@ -145,9 +149,9 @@ static void compensate(float *gradient, float lambda, const float *now, const fl
         gradient[i] += lambda * gradient[i] * gradient[i] * (now[i] - read[i]);
 }
 
-/* A step of one contribution, which is in the accumulator.  Lock held. */
-static enum status step(struct shard *s, struct shard_part *part, unsigned rank,
-                        struct shard_reply *ret, struct error *err)
+/* Make a step of the single contribution in the accumulator.  Lock held. */
+static enum status step_one_push(struct shard *s, struct shard_part *part, unsigned rank,
+                                 struct shard_reply *ret, struct error *err)
 {
     const struct consistency *c = &s->config.consistency;
     float *gradient = s->accumulators[0] + part->offset;
@@ -158,27 +162,27 @@ static enum status step(struct shard *s, struct shard_part *part, unsigned rank,
         rate /= (double)ret->staleness;
     if (c->delay_compensation > 0)
         compensate(gradient, (float)c->delay_compensation, values,
-                   s->sent + rank * s->count + part->offset, part->count);
+                   s->rank_values + rank * s->count + part->offset, part->count);
     optimizer_update_at(&s->optimizer, rate, s->config.steps_before + part->policy.steps,
                         part->offset, part->count, values, gradient);
     ret->complete = true;
     ret->contributions = 1;
     part->summed = 0;
-    return shard_tell(s, part, MUTATION_STEP, rate, gradient, err);
+    return shard_emit_mutation(s, part, MUTATION_STEP, rate, gradient, err);
 }
 
-static struct shard_source *kept_source(const struct shard *s, const struct shard_part *part,
+static struct shard_source *held_source(const struct shard *s, const struct shard_part *part,
                                         unsigned rank)
 {
-    return &s->kept[(size_t)(part - s->parts) * s->config.world_size + rank];
+    return &s->held_sources[(size_t)(part - s->parts) * s->config.world_size + rank];
 }
 
-/* Lock held. */
-static enum status keep(struct shard *s, struct shard_part *part, unsigned rank, uint64_t round,
-                        const struct shard_source *source, struct shard_reply *ret,
-                        struct error *err)
+/* Store a push until policy_next_apply selects it.  Lock held. */
+static enum status hold_push(struct shard *s, struct shard_part *part, unsigned rank,
+                             uint64_t round, const struct shard_source *source,
+                             struct shard_reply *ret, struct error *err)
 {
-    enum status status = source->keep(source->user, kept_source(s, part, rank), err);
+    enum status status = source->keep(source->user, held_source(s, part, rank), err);
 
     if (status != STATUS_OK)
         return status;
@@ -187,88 +191,88 @@ static enum status keep(struct shard *s, struct shard_part *part, unsigned rank,
     return STATUS_OK;
 }
 
-/* Lock held, and it is this rank's turn. */
-static enum status apply_kept(struct shard *s, struct shard_part *part, unsigned rank,
+/* Apply the rank's held push, which policy_next_apply has selected.  Lock held. */
+static enum status apply_held(struct shard *s, struct shard_part *part, unsigned rank,
                               struct shard_reply *ret, struct error *err)
 {
     const struct policy *p = &part->policy;
-    struct shard_source *source = kept_source(s, part, rank);
+    struct shard_source *source = held_source(s, part, rank);
     int64_t start_ns = clock_now_ns();
-    uint64_t wanted = shard_wanted_staleness(&s->config, rank, p->ranks[rank].clock);
+    uint64_t target = shard_target_staleness(&s->config, rank, p->ranks[rank].clock);
     enum status status;
 
     *ret = (struct shard_reply){.count = part->count, .staleness = policy_staleness(p, rank) - 1};
-    ret->missed = wanted != POLICY_NO_TARGET && wanted != ret->staleness;
+    ret->missed = target != POLICY_NO_TARGET && target != ret->staleness;
     status = source->copy(source->user, s->accumulators[0] + part->offset, part->count, err);
-    shard_drop_kept(source);
+    shard_drop_held(source);
     if (status == STATUS_OK)
-        status = step(s, part, rank, ret, err);
+        status = step_one_push(s, part, rank, ret, err);
     ret->sum_ns = clock_now_ns() - start_ns;
     return status;
 }
 
-static enum status refuse(const struct shard_part *part, unsigned rank, enum policy_verdict verdict,
-                          struct error *err)
+static enum status refuse_push(const struct shard_part *part, unsigned rank,
+                               enum policy_outcome outcome, struct error *err)
 {
     if (consistency_steps_per_push(&part->policy.consistency))
         return error_set(err, STATUS_PROTOCOL, "the push %s (its clock is %" PRIu64 ")",
-                         policy_verdict_text(verdict), part->policy.ranks[rank].clock);
+                         policy_outcome_text(outcome), part->policy.ranks[rank].clock);
     return error_set(err, STATUS_PROTOCOL, "the push %s (round %" PRIu64 " is complete)",
-                     policy_verdict_text(verdict), part->policy.steps);
+                     policy_outcome_text(outcome), part->policy.steps);
 }
 
-/* A contribution that the policy takes.  Lock held. */
-static enum status contribute(struct shard *s, struct shard_part *part, unsigned rank,
-                              uint64_t round, const struct shard_source *source,
-                              struct shard_reply *ret, struct error *err)
+/* Sum a push that the policy accepts, and step if it completes the round.  Lock held. */
+static enum status accept_push(struct shard *s, struct shard_part *part, unsigned rank,
+                               uint64_t round, const struct shard_source *source,
+                               struct shard_reply *ret, struct error *err)
 {
     int64_t arrival_ns = clock_now_ns();
-    enum policy_verdict verdict;
+    enum policy_outcome outcome;
     enum status status;
 
     if (part->policy.arrived == 0) {
-        part->first_ns = arrival_ns;
+        part->first_push_ns = arrival_ns;
         part->sum_ns = 0;
     }
     ret->again = part->policy.ranks[rank].inherited;
-    status = ret->again ? STATUS_OK : take(s, part, rank, round, source, err);
+    status = ret->again ? STATUS_OK : sum_or_store(s, part, rank, round, source, err);
     if (status != STATUS_OK)
         return status;
-    verdict = policy_push(&part->policy, rank, round, false);
+    outcome = policy_push(&part->policy, rank, round, false);
     shard_sum_early(s, part, round);
     if (consistency_steps_per_push(&s->config.consistency))
-        status = step(s, part, rank, ret, err);
-    else if (verdict == POLICY_COMPLETE)
+        status = step_one_push(s, part, rank, ret, err);
+    else if (outcome == POLICY_COMPLETE)
         status = shard_complete(s, part, ret, err);
     part->sum_ns += clock_now_ns() - arrival_ns;
     ret->sum_ns = part->sum_ns;
-    ret->wait_ns = arrival_ns - part->first_ns;
+    ret->wait_ns = arrival_ns - part->first_push_ns;
     return status;
 }
 
-/* The body of shard_push for a held partition.  Lock held. */
-static enum status push(struct shard *s, struct shard_part *part, unsigned rank, uint64_t round,
-                        bool again, const struct shard_source *source, struct shard_reply *ret,
-                        struct error *err)
+/* The body of shard_push.  Lock held. */
+static enum status push_locked(struct shard *s, struct shard_part *part, unsigned rank,
+                               uint64_t round, bool again, const struct shard_source *source,
+                               struct shard_reply *ret, struct error *err)
 {
-    enum policy_verdict verdict = policy_check(&part->policy, rank, round, again);
+    enum policy_outcome outcome = policy_check(&part->policy, rank, round, again);
 
     *ret = (struct shard_reply){.count = part->count,
                                 .staleness = policy_staleness(&part->policy, rank)};
-    if (s->kept && verdict == POLICY_ACCEPTED)
-        return keep(s, part, rank, round, source, ret, err);
-    if (verdict == POLICY_ACCEPTED || verdict == POLICY_COMPLETE)
-        return contribute(s, part, rank, round, source, ret, err);
+    if (s->held_sources && outcome == POLICY_ACCEPTED)
+        return hold_push(s, part, rank, round, source, ret, err);
+    if (outcome == POLICY_ACCEPTED || outcome == POLICY_COMPLETE)
+        return accept_push(s, part, rank, round, source, ret, err);
     (void)policy_push(&part->policy, rank, round, again);
-    ret->late = verdict == POLICY_LATE;
-    ret->again = verdict == POLICY_AGAIN || verdict == POLICY_AGAIN_WAITS;
+    ret->late = outcome == POLICY_LATE;
+    ret->again = outcome == POLICY_AGAIN || outcome == POLICY_AGAIN_WAITS;
     if (!ret->late && !ret->again)
-        return refuse(part, rank, verdict, err);
-    if (verdict == POLICY_AGAIN && part->deferred > 0) {
+        return refuse_push(part, rank, outcome, err);
+    if (outcome == POLICY_AGAIN && part->deferred > 0) {
         part->policy.ranks[rank].parked = true;
-    } else if (verdict != POLICY_AGAIN_WAITS) {
-        policy_answer(&part->policy, rank);
-        shard_answer_rank(s, part, rank, ret);
+    } else if (outcome != POLICY_AGAIN_WAITS) {
+        policy_mark_replied(&part->policy, rank);
+        shard_fill_reply(s, part, rank, ret);
     }
     return STATUS_OK;
 }
@@ -284,7 +288,7 @@ enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint6
         return status;
     (void)pthread_mutex_lock(&part->lock);
     status = part->failed ? shard_refuse_failed(part, err)
-                          : push(s, part, rank, round, again, source, ret, err);
+                          : push_locked(s, part, rank, round, again, source, ret, err);
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }
@@ -296,12 +300,12 @@ enum status shard_next_apply(struct shard *s, uint32_t partition, bool *ret_foun
     enum status status = STATUS_OK;
 
     *ret_found = false;
-    if (!part || !s->kept)
+    if (!part || !s->held_sources)
         return STATUS_OK;
     (void)pthread_mutex_lock(&part->lock);
     *ret_found = policy_next_apply(&part->policy, ret_rank);
     if (*ret_found)
-        status = apply_kept(s, part, *ret_rank, ret, err);
+        status = apply_held(s, part, *ret_rank, ret, err);
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }

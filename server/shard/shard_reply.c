@@ -1,29 +1,31 @@
 /*
- * Initial values, rows by name, and who is answered with what.  In lockstep all answers are sent
- * from one slab; else each is copied to its rank's own memory under the lock.  Values that are
- * pulled come whole: not as a change of what the rank holds (server/reply_encoding.h).
+ * shard_reply: initial values, pulls, row selection, and the data of each reply.
+ *
+ * In lockstep all replies are sent from one slab; else each is copied to the rank's slab of
+ * `rank_values` under the lock.  The reply to a pull has complete values, never a delta against
+ * what the rank holds (server/shard/reply_encoding.h).
  */
 #include "server/shard/shard_internal.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* Where an answer to `rank` lies, if it is not coded.  Lock held. */
-static const float *answer_data(struct shard *s, const struct shard_part *part, unsigned rank,
-                                bool whole)
+/* The data of a reply to `rank`, not coded.  whole: not as a delta.  Lock held. */
+static const float *reply_data(struct shard *s, const struct shard_part *part, unsigned rank,
+                               bool whole)
 {
     float *copy;
 
-    if (!s->sent)
+    if (!s->rank_values)
         return (s->config.update ? s->values : s->accumulators[part->policy.steps % 2]) +
                part->offset;
-    copy = s->sent + rank * s->count + part->offset;
-    reply_encoding_tell(&s->down, rank, (size_t)(part - s->parts), part->offset, part->count,
-                        s->values + part->offset, copy, whole);
+    copy = s->rank_values + rank * s->count + part->offset;
+    reply_encoding_encode_for_rank(&s->encoding, rank, (size_t)(part - s->parts), part->offset,
+                                   part->count, s->values + part->offset, copy, whole);
     return copy;
 }
 
-uint64_t shard_wanted_staleness(const struct shard_config *c, unsigned rank, uint64_t round)
+uint64_t shard_target_staleness(const struct shard_config *c, unsigned rank, uint64_t round)
 {
     for (size_t i = c->rule_count; i-- > 0;) {
         const struct exact_staleness *r = &c->rules[i];
@@ -34,48 +36,52 @@ uint64_t shard_wanted_staleness(const struct shard_config *c, unsigned rank, uin
     return POLICY_NO_TARGET;
 }
 
-/* Memory of the rank's own, for rows that it has named. */
-static uint8_t *named_place(struct shard *s, const struct shard_part *part, unsigned rank)
+/* The rank's buffer for coded rows. */
+static uint8_t *selection_buffer(struct shard *s, const struct shard_part *part, unsigned rank)
 {
     size_t at = rank * s->count + part->offset;
 
-    return s->sent ? (uint8_t *)(s->sent + at) : s->names.coded + at * sizeof(float);
+    return s->rank_values ? (uint8_t *)(s->rank_values + at)
+                          : s->selection.coded + at * sizeof(float);
 }
 
-/* Answer with the rows of `values` (of the whole shard) that the rank has named; false: it is told
- * all of them.  Lock held. */
-static bool answer_named(struct shard *s, const struct shard_part *part, unsigned rank,
-                         const float *values, struct shard_reply *ret)
+/* Fill the reply with the rows of `values` (of the whole shard) that the rank has selected; false:
+ * it gets all rows.  Uses up the selection.  Lock held. */
+static bool reply_selected_rows(struct shard *s, const struct shard_part *part, unsigned rank,
+                                const float *values, struct shard_reply *ret)
 {
-    size_t slot = (size_t)(part - s->parts);
-    uint8_t *place;
+    size_t local_index = (size_t)(part - s->parts);
+    uint8_t *buffer;
 
-    if (!s->names.set || !*row_selection_is_set(&s->names, slot, rank))
+    if (!s->selection.bits || !*row_selection_is_set(&s->selection, local_index, rank))
         return false;
-    *row_selection_is_set(&s->names, slot, rank) = false;
-    place = named_place(s, part, rank);
-    ret->bytes = ret->is_final ? 0
-                               : codec_encode_selected_rows(values + part->offset,
-                                                            row_selection_of(&s->names, slot, rank),
-                                                            part->count, place);
+    *row_selection_is_set(&s->selection, local_index, rank) = false;
+    buffer = selection_buffer(s, part, rank);
+    ret->bytes =
+        ret->is_final
+            ? 0
+            : codec_encode_selected_rows(values + part->offset,
+                                         row_selection_bits(&s->selection, local_index, rank),
+                                         part->count, buffer);
     if (ret->bytes == 0)
         return false;
     ret->data = values + part->offset;
-    ret->coded = place;
+    ret->coded = buffer;
     ret->codec.kind = CODEC_SELECTED_ROWS;
     return true;
 }
 
-size_t shard_named_bytes(const struct shard *s, const struct shard_part *part)
+size_t shard_selected_bytes(const struct shard *s, const struct shard_part *part)
 {
-    size_t slot = (size_t)(part - s->parts), sum = 0;
+    size_t local_index = (size_t)(part - s->parts), sum = 0;
 
-    for (unsigned rank = 0; s->names.set && rank < s->config.world_size; rank++) {
+    for (unsigned rank = 0; s->selection.bits && rank < s->config.world_size; rank++) {
         const struct policy_rank *r = &part->policy.ranks[rank];
-        bool named = *row_selection_is_set(&s->names, slot, rank);
-        size_t bytes =
-            named ? codec_selected_rows_bytes(row_selection_of(&s->names, slot, rank), part->count)
-                  : 0;
+        bool selected = *row_selection_is_set(&s->selection, local_index, rank);
+        size_t bytes = selected
+                           ? codec_selected_rows_bytes(
+                                 row_selection_bits(&s->selection, local_index, rank), part->count)
+                           : 0;
 
         if (!r->vacant && r->clock == part->policy.steps)
             sum += bytes > 0 ? bytes : part->count * sizeof(float);
@@ -83,9 +89,9 @@ size_t shard_named_bytes(const struct shard *s, const struct shard_part *part)
     return sum;
 }
 
-/* What is told beside the values.  Lock held. */
-static void describe(struct shard *s, struct shard_part *part, unsigned rank,
-                     struct shard_reply *ret)
+/* The fields beside the data.  Lock held. */
+static void fill_reply_header(struct shard *s, struct shard_part *part, unsigned rank,
+                              struct shard_reply *ret)
 {
     struct policy *p = &part->policy;
 
@@ -93,45 +99,46 @@ static void describe(struct shard *s, struct shard_part *part, unsigned rank,
     ret->is_final = p->ranks[rank].finished;
     ret->count = part->count;
     ret->sequence = part->sequence;
-    if (s->kept)
-        policy_aim(p, rank, shard_wanted_staleness(&s->config, rank, p->ranks[rank].clock + 1));
+    if (s->held_sources)
+        policy_set_target(p, rank,
+                          shard_target_staleness(&s->config, rank, p->ranks[rank].clock + 1));
 }
 
-/* All of a partition, or what has changed of it.  Lock held. */
-static void answer_all(struct shard *s, struct shard_part *part, unsigned rank, bool whole,
-                       struct shard_reply *ret)
+/* Fill the reply with all rows of a partition, or with a delta.  Lock held. */
+static void reply_all_rows(struct shard *s, struct shard_part *part, unsigned rank, bool whole,
+                           struct shard_reply *ret)
 {
-    size_t slot = (size_t)(part - s->parts);
-    const float *held = reply_encoding_whole(&s->down, part->offset);
+    size_t local_index = (size_t)(part - s->parts);
+    const float *held = reply_encoding_common_copy(&s->encoding, part->offset);
 
-    ret->data = answer_data(s, part, rank, whole || ret->is_final);
-    ret->codec = s->down.codec;
-    if (!whole || !s->down.tells_changes)
-        ret->coded = reply_encoding_coded(&s->down, rank, slot);
+    ret->data = reply_data(s, part, rank, whole || ret->is_final);
+    ret->codec = s->encoding.codec;
+    if (!whole || !s->encoding.sends_deltas)
+        ret->coded = reply_encoding_coded(&s->encoding, rank, local_index);
     if (!ret->coded && held)
         ret->data = held;
-    ret->bytes = ret->coded ? reply_encoding_size(&s->down, rank, slot, part->count)
+    ret->bytes = ret->coded ? reply_encoding_size(&s->encoding, rank, local_index, part->count)
                             : part->count * sizeof(float);
 }
 
-void shard_answer_rank(struct shard *s, struct shard_part *part, unsigned rank,
-                       struct shard_reply *ret)
+void shard_fill_reply(struct shard *s, struct shard_part *part, unsigned rank,
+                      struct shard_reply *ret)
 {
-    describe(s, part, rank, ret);
-    if (!answer_named(s, part, rank, s->values, ret))
-        answer_all(s, part, rank, false, ret);
+    fill_reply_header(s, part, rank, ret);
+    if (!reply_selected_rows(s, part, rank, s->values, ret))
+        reply_all_rows(s, part, rank, false, ret);
 }
 
-/* The answer to a pull: values, rounded where all ranks' are, or named rows of them; older: those
- * before the last step.  Lock held. */
+/* The reply to a pull: all values (rounded if all ranks hold rounded values) or the selected rows;
+ * older: the values before the last step.  Lock held. */
 static void reply_pull(struct shard *s, struct shard_part *part, unsigned rank, bool older,
                        struct shard_reply *ret)
 {
-    describe(s, part, rank, ret);
+    fill_reply_header(s, part, rank, ret);
     ret->round -= older;
-    if (answer_named(s, part, rank, older ? s->previous : s->values, ret))
+    if (reply_selected_rows(s, part, rank, older ? s->previous : s->values, ret))
         return;
-    answer_all(s, part, rank, true, ret);
+    reply_all_rows(s, part, rank, true, ret);
     if (!older)
         return;
     ret->data = s->previous + part->offset;
@@ -139,41 +146,43 @@ static void reply_pull(struct shard *s, struct shard_part *part, unsigned rank, 
     ret->bytes = part->count * sizeof(float);
 }
 
-static void answer_newest(struct shard *s, struct shard_part *part, unsigned rank,
-                          struct shard_reply *ret)
+static void reply_newest(struct shard *s, struct shard_part *part, unsigned rank,
+                         struct shard_reply *ret)
 {
     reply_pull(s, part, rank, false, ret);
 }
 
-/* ------------------------------------------------------------------ rows by name */
+/* ------------------------------------------------------------------ row selection */
 
-/* Lock held. */
-static enum status name(struct shard *s, struct shard_part *part, unsigned rank, bool again,
-                        const struct row_reader *source, struct error *err)
+/* The body of shard_select_rows.  Lock held. */
+static enum status select_rows_locked(struct shard *s, struct shard_part *part, unsigned rank,
+                                      bool again, const struct row_reader *source,
+                                      struct error *err)
 {
     const struct policy_rank *r = &part->policy.ranks[rank];
-    size_t slot = (size_t)(part - s->parts);
+    size_t local_index = (size_t)(part - s->parts);
     bool waits = r->parked || r->read == POLICY_READ_PARKED;
-    struct codec_selection_decoder names;
-    bool *named;
+    struct codec_selection_decoder decoder;
+    bool *selected;
     enum status status;
 
-    if (!s->names.set || r->vacant || waits)
+    if (!s->selection.bits || r->vacant || waits)
         return error_set(err, STATUS_PROTOCOL, "the names of rows of partition %" PRIu32 " %s",
                          part->partition,
-                         !s->names.set ? "came in a job whose terms name none"
-                         : waits       ? "came while the rank waits for its answer"
-                                       : policy_verdict_text(POLICY_VACANT));
-    named = row_selection_is_set(&s->names, slot, rank);
-    if (*named && !again)
+                         !s->selection.bits ? "came in a job whose terms name none"
+                         : waits            ? "came while the rank waits for its answer"
+                                            : policy_outcome_text(POLICY_VACANT));
+    selected = row_selection_is_set(&s->selection, local_index, rank);
+    if (*selected && !again)
         return error_set(err, STATUS_PROTOCOL,
                          "the names of rows of partition %" PRIu32 " came twice", part->partition);
-    *named = false;
-    codec_selection_decode_start(&names, row_selection_of(&s->names, slot, rank), part->count);
-    status = source->read(source->user, &names, err);
+    *selected = false;
+    codec_selection_decode_start(&decoder, row_selection_bits(&s->selection, local_index, rank),
+                                 part->count);
+    status = source->read(source->user, &decoder, err);
     if (status == STATUS_OK)
-        status = codec_selection_decode_end(&names, err);
-    *named = status == STATUS_OK;
+        status = codec_selection_decode_end(&decoder, err);
+    *selected = status == STATUS_OK;
     return status;
 }
 
@@ -186,52 +195,53 @@ enum status shard_select_rows(struct shard *s, uint32_t partition, unsigned rank
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&part->lock);
-    status = name(s, part, rank, again, source, err);
+    status = select_rows_locked(s, part, rank, again, source, err);
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }
 
-void shard_forget_names(struct shard *s, const struct shard_part *part, unsigned rank)
+void shard_clear_selection(struct shard *s, const struct shard_part *part, unsigned rank)
 {
-    if (s->names.set)
-        *row_selection_is_set(&s->names, (size_t)(part - s->parts), rank) = false;
+    if (s->selection.bits)
+        *row_selection_is_set(&s->selection, (size_t)(part - s->parts), rank) = false;
 }
 
 /* ------------------------------------------------------------------ initial values */
 
-/* The optimizer's state is told right before the values, so that a copy of this shard has both or
- * neither.  Lock held. */
-static enum status tell_states(struct shard *s, struct shard_part *part, struct error *err)
+/* Emit the optimizer's states directly before the values, so that a replica has both or neither.
+ * Lock held. */
+static enum status emit_optimizer_states(struct shard *s, struct shard_part *part,
+                                         struct error *err)
 {
     enum status status = STATUS_OK;
 
     if (s->config.steps_before == 0 || !s->config.update)
         return STATUS_OK;
-    if (part->stated != (1u << s->optimizer.states) - 1)
+    if (part->states_set != (1u << s->optimizer.states) - 1)
         return error_set(err, STATUS_PROTOCOL,
                          "the initial value of partition %" PRIu32
                          " came without the optimizer's state after %" PRIu64 " steps",
                          part->partition, s->config.steps_before);
     for (unsigned i = 0; status == STATUS_OK && i < s->optimizer.states; i++)
-        status = shard_tell_state(s, part, i, err);
+        status = shard_emit_state(s, part, i, err);
     return status;
 }
 
-/* Lock held. */
-static enum status set(struct shard *s, struct shard_part *part, const struct shard_source *source,
-                       struct error *err)
+/* The body of shard_set.  Lock held. */
+static enum status set_locked(struct shard *s, struct shard_part *part,
+                              const struct shard_source *source, struct error *err)
 {
     float *values = s->values + part->offset;
     enum status status = source->copy(source->user, values, part->count, err);
 
     if (status != STATUS_OK)
         return status;
-    status = tell_states(s, part, err);
+    status = emit_optimizer_states(s, part, err);
     if (status != STATUS_OK)
         return status;
     (void)policy_set(&part->policy);
-    reply_encoding_begin(&s->down, values, part->offset, part->count);
-    return shard_tell(s, part, MUTATION_INIT, 0, values, err);
+    reply_encoding_set_initial(&s->encoding, values, part->offset, part->count);
+    return shard_emit_mutation(s, part, MUTATION_INIT, 0, values, err);
 }
 
 enum status shard_set_state(struct shard *s, uint32_t partition, unsigned index,
@@ -251,7 +261,7 @@ enum status shard_set_state(struct shard *s, uint32_t partition, unsigned index,
     if (!part->policy.initialised) {
         status =
             source->copy(source->user, s->optimizer.state[index] + part->offset, part->count, err);
-        part->stated |= status == STATUS_OK ? 1u << index : 0;
+        part->states_set |= status == STATUS_OK ? 1u << index : 0;
     } else if (!again) {
         status = error_set(err, STATUS_PROTOCOL,
                            "state %u of the optimizer of partition %" PRIu32
@@ -273,15 +283,15 @@ enum status shard_set(struct shard *s, uint32_t partition, const struct shard_so
     (void)pthread_mutex_lock(&part->lock);
     *ret_again = part->policy.initialised;
     if (!*ret_again)
-        status = set(s, part, source, err);
+        status = set_locked(s, part, source, err);
     else if (!again)
         status = error_set(err, STATUS_PROTOCOL, "the initial value of partition %" PRIu32 " %s",
-                           partition, policy_verdict_text(POLICY_TWICE));
+                           partition, policy_outcome_text(POLICY_TWICE));
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }
 
-/* Are the values of that round here, or will they be?  Lock held. */
+/* Are the values of that round here, or the initial values still to come?  Lock held. */
 static enum status check_pull(const struct shard *s, const struct shard_part *part, uint64_t round,
                               struct error *err)
 {
@@ -301,26 +311,27 @@ static enum status check_pull(const struct shard *s, const struct shard_part *pa
                      part->partition, round - 1, p->steps);
 }
 
-/* The body of shard_pull for a held partition.  Lock held. */
-static enum status pull(struct shard *s, struct shard_part *part, unsigned rank, uint64_t round,
-                        bool again, struct shard_reply *ret, struct error *err)
+/* The body of shard_pull.  Lock held. */
+static enum status pull_locked(struct shard *s, struct shard_part *part, unsigned rank,
+                               uint64_t round, bool again, struct shard_reply *ret,
+                               struct error *err)
 {
     struct policy *p = &part->policy;
-    enum policy_verdict verdict;
+    enum policy_outcome outcome;
     enum status status = check_pull(s, part, round, err);
 
     if (status != STATUS_OK)
         return status;
-    verdict = policy_pull(p, rank, again);
-    if (verdict == POLICY_TWICE || verdict == POLICY_VACANT)
+    outcome = policy_pull(p, rank, again);
+    if (outcome == POLICY_TWICE || outcome == POLICY_VACANT)
         return error_set(err, STATUS_PROTOCOL, "the pull of partition %" PRIu32 " %s",
-                         part->partition, policy_verdict_text(verdict));
-    ret->again = verdict == POLICY_AGAIN || verdict == POLICY_AGAIN_WAITS;
+                         part->partition, policy_outcome_text(outcome));
+    ret->again = outcome == POLICY_AGAIN || outcome == POLICY_AGAIN_WAITS;
     if (p->initialised && part->deferred > 0 && (round == 0 || round == p->steps + 1)) {
         p->ranks[rank].read = POLICY_READ_PARKED;
         return STATUS_OK;
     }
-    ret->complete = verdict == POLICY_COMPLETE || verdict == POLICY_AGAIN;
+    ret->complete = outcome == POLICY_COMPLETE || outcome == POLICY_AGAIN;
     if (!ret->complete)
         return STATUS_OK;
     reply_pull(s, part, rank, s->previous && round > 0 && round == p->steps, ret);
@@ -337,19 +348,19 @@ enum status shard_pull(struct shard *s, uint32_t partition, unsigned rank, uint6
         return status;
     *ret = (struct shard_reply){0};
     (void)pthread_mutex_lock(&part->lock);
-    status =
-        part->failed ? shard_refuse_failed(part, err) : pull(s, part, rank, round, again, ret, err);
+    status = part->failed ? shard_refuse_failed(part, err)
+                          : pull_locked(s, part, rank, round, again, ret, err);
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }
 
-/* ------------------------------------------------------------------ whoever waits */
+/* ------------------------------------------------------------------ pending replies */
 
-/* Take one rank off that may be answered, and its answer. */
-static bool next(struct shard *s, uint32_t partition, unsigned *rank, struct shard_reply *ret,
-                 bool (*take)(struct policy *p, unsigned *rank),
-                 void (*answer)(struct shard *s, struct shard_part *part, unsigned rank,
-                                struct shard_reply *ret))
+/* Find the next rank that may be answered, and fill its reply. */
+static bool next_reply(struct shard *s, uint32_t partition, unsigned *rank, struct shard_reply *ret,
+                       bool (*find)(struct policy *p, unsigned *rank),
+                       void (*fill)(struct shard *s, struct shard_part *part, unsigned rank,
+                                    struct shard_reply *ret))
 {
     struct shard_part *part = shard_find(s, partition);
     bool found;
@@ -358,9 +369,9 @@ static bool next(struct shard *s, uint32_t partition, unsigned *rank, struct sha
     if (!part)
         return false;
     (void)pthread_mutex_lock(&part->lock);
-    found = part->deferred == 0 && !part->failed && take(&part->policy, rank);
+    found = part->deferred == 0 && !part->failed && find(&part->policy, rank);
     if (found)
-        answer(s, part, *rank, ret);
+        fill(s, part, *rank, ret);
     (void)pthread_mutex_unlock(&part->lock);
     return found;
 }
@@ -368,7 +379,7 @@ static bool next(struct shard *s, uint32_t partition, unsigned *rank, struct sha
 bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
                        struct shard_reply *ret)
 {
-    return next(s, partition, ret_rank, ret, policy_next_parked, answer_newest);
+    return next_reply(s, partition, ret_rank, ret, policy_next_parked, reply_newest);
 }
 
 void shard_release_replies(struct shard *s, uint32_t partition)
@@ -384,5 +395,5 @@ void shard_release_replies(struct shard *s, uint32_t partition)
 
 bool shard_next_reply(struct shard *s, uint32_t partition, unsigned *rank, struct shard_reply *ret)
 {
-    return next(s, partition, rank, ret, policy_next_answer, shard_answer_rank);
+    return next_reply(s, partition, rank, ret, policy_next_reply, shard_fill_reply);
 }

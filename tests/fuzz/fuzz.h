@@ -1,5 +1,6 @@
 /*
- * fuzz: helpers that all fuzzers share.
+ * fuzz: helpers of all fuzzers: a check that aborts, so that libFuzzer reports the input, and
+ * memory of exact size.
  */
 #ifndef SPARRING_TESTS_FUZZ_FUZZ_H
 #define SPARRING_TESTS_FUZZ_FUZZ_H

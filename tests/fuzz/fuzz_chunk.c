@@ -1,7 +1,8 @@
 /*
- * Random bytes as a peer's data: a message in scattered runs, a chunk header, and every control
- * message.  The first byte chooses the length of the runs.  Accepted input must be consistent: the
- * sizes of header and payload add up, and an unpacked message packs and unpacks to the same bytes.
+ * Fuzzes the decoders of the parameter server's protocol: a message in scattered runs, a chunk
+ * header, and every control message.  The first byte selects the length of the runs.  Accepted
+ * input must be consistent: the sizes of header and payload add up, and an unpacked message packs
+ * and unpacks to the same bytes.
  */
 #include "common/rpc/message.h"
 #include "common/rpc/rpc.h"
@@ -86,7 +87,7 @@ static void fuzz_chunk(const uint8_t *data, size_t size)
             again.offset == chunk.offset && again.connection == chunk.connection);
 }
 
-/* unpack, pack, unpack, pack: the two packed forms are equal. */
+/* Unpack, pack, unpack, pack: the two packed forms must be equal. */
 #define FUZZ_ROUND_TRIP(name, release)                                                             \
     static void fuzz_##name(const uint8_t *data, size_t size)                                      \
     {                                                                                              \
@@ -109,7 +110,7 @@ static void fuzz_chunk(const uint8_t *data, size_t size)
         release(&again);                                                                           \
     }
 
-static void nothing_to_release(struct leave_request *m)
+static void release_leave_request(struct leave_request *m)
 {
     (void)m;
 }
@@ -129,7 +130,7 @@ static void fuzz_heartbeat(const uint8_t *data, size_t size)
     require(wire_pack_heartbeat(&again, repacked) == size && memcmp(packed, repacked, size) == 0);
 }
 
-/* Unpacks a record into static memory, except the terms. */
+/* Unpack a record.  Its arrays are static; only the terms are allocated. */
 static enum status unpack_record(const uint8_t *data, size_t size, struct wire_record *m)
 {
     static uint64_t clocks[WIRE_RANKS_MAX];
@@ -181,7 +182,7 @@ static void fuzz_record(const uint8_t *data, size_t size)
 
 FUZZ_ROUND_TRIP(join_request, wire_release_join_request)
 FUZZ_ROUND_TRIP(join_reply, wire_release_join_reply)
-FUZZ_ROUND_TRIP(leave_request, nothing_to_release)
+FUZZ_ROUND_TRIP(leave_request, release_leave_request)
 FUZZ_ROUND_TRIP(store_request, wire_release_store_request)
 FUZZ_ROUND_TRIP(store_reply, wire_release_store_reply)
 

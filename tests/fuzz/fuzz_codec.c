@@ -1,7 +1,8 @@
 /*
- * Random bytes as a compressed array, in one piece and cut into many: both are refused, or both
- * give the same elements, and no memory outside the array is accessed.  Random bytes as an array:
- * the encoded array decodes, and with error feedback the residual keeps what the encoding left out.
+ * Fuzzes the codecs.  Random bytes as a compressed array, in one piece and in many pieces: both
+ * must be refused, or give the same elements, without an access outside the array.  Random bytes as
+ * an array: the encoded array must decode, and with error feedback the residual must be the
+ * difference.
  *
  * Input: kind, share of topk (2 bytes), length of a piece, elements (2 bytes), then the bytes.
  */
@@ -52,7 +53,7 @@ static void check_feedback(const float *src, const float *decoded, const float *
                            size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        /* topk sends an element or keeps it; onebit keeps the difference, rounded once. */
+        /* topk sends or keeps an element; onebit keeps the difference, rounded once. */
         if (isnan(src[i]))
             require(isnan(decoded[i]) != isnan(residual[i]));
         else

@@ -1,7 +1,7 @@
 /*
- * Random bytes as a flight recorder's file.  Nothing may be read outside the file, and an accepted
- * log must be printable: terminated names, valid enumerators, rising indices.  The first byte
- * chooses whether a valid header is put in front, so that the cells are parsed, too.
+ * Fuzzes the parser of the flight recorder's file.  Nothing may be read outside the file, and an
+ * accepted log must be printable: terminated names, valid enumerators, increasing indices.  The
+ * first byte selects whether a valid header precedes the input, so that the cells are parsed, too.
  */
 #include "common/collective/flight/flight_layout.h"
 #include "tests/fuzz/fuzz.h"

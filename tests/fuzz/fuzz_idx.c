@@ -1,6 +1,6 @@
 /*
- * Random bytes as an IDX file, plain or gzip.  An accepted file must have as many elements as its
- * shape, all of them readable.
+ * Fuzzes the parser of IDX files, plain or gzip.  An accepted file must have as many elements as
+ * its shape, all of them readable.
  */
 #include "tests/fuzz/fuzz.h"
 #include "worker/data/idx.h"

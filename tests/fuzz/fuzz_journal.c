@@ -1,7 +1,7 @@
 /*
- * Random bytes as a journal of two ranks: nothing is read outside a record's memory, delivered
- * records have sizes that the format allows, and the accepted part of the file is accepted again
- * when the rest is cut off.
+ * Fuzzes the reader of the journal, with two ranks.  Nothing may be read outside a record's memory,
+ * delivered records must have sizes that the format allows, and the accepted part of the file must
+ * be accepted again after the rest is cut off.
  */
 #include "server/persistence/journal.h"
 #include "tests/fuzz/fuzz.h"
@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Reads every byte of the record. */
+/* Read every byte of the record. */
 static enum status touch_record(void *user, const struct journal_record *r, struct error *err)
 {
     uint64_t *sum = user;
@@ -28,16 +28,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const struct journal_head head = {.world_size = 2, .digest = 5, .generation = 1};
     int fd = memfd_create("journal", MFD_CLOEXEC);
-    struct journal_outcome out, again;
+    struct journal_read_result out, again;
     uint64_t sum = 0, same = 0;
     struct error err;
 
     require(fd >= 0 && write(fd, data, size) == (ssize_t)size);
     if (journal_read(fd, "fuzz", &head, touch_record, &sum, &out, &err) == STATUS_OK) {
-        require(out.size + out.cut == size);
+        require(out.size + out.torn_bytes == size);
         require(ftruncate(fd, (off_t)out.size) == 0);
         require(journal_read(fd, "fuzz", &head, touch_record, &same, &again, &err) == STATUS_OK);
-        require(again.records == out.records && again.cut == 0 && same == sum);
+        require(again.records == out.records && again.torn_bytes == 0 && same == sum);
     }
     (void)close(fd);
     return 0;

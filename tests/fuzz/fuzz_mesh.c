@@ -1,6 +1,6 @@
 /*
- * Random bytes as the data of a control connection: every accepted message must encode to the same
- * bytes again (the decoder makes texts printable, so the second round is compared).
+ * Fuzzes the decoder of the mesh's control connections: every accepted message must encode to the
+ * same bytes.  The decoder replaces unprintable bytes of texts, so the second encoding is compared.
  */
 #include "common/collective/mesh/mesh_wire.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,6 +1,6 @@
 /*
- * Random bytes as the records of a rank: parsed or refused; parsed records have rising steps, and
- * their metrics can be computed.
+ * Fuzzes the parser of a rank's records.  Accepted records must have increasing steps, and their
+ * metrics must be computable; an error must have a text.
  */
 #include "experiments/report/metric.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,9 +1,9 @@
 /*
- * Random bytes as the data of a rank's peers during an operation.  The first byte chooses the
- * operation and whether the valid header comes first, the second how many bytes come from the first
- * of two peers; the rest comes from the other.  No memory outside the operation's buffers may be
- * accessed, and no count may exceed the plan.  Also the decoders of fixed layouts: accepted input
- * encodes to the same bytes again.
+ * Fuzzes the ring and pairs operations with random bytes from the peers.  The first byte selects
+ * the operation and whether a valid header comes first, the second how many bytes come from the
+ * first of two peers; the rest comes from the other.  No memory outside the buffers of the
+ * operation may be accessed, and no count may exceed the plan.  Also fuzzes the decoders of fixed
+ * layouts: accepted input must encode to the same bytes.
  */
 #include "common/collective/ring/ring_pairs.h"
 #include "common/collective/ring/ring_stream.h"
@@ -21,7 +21,7 @@ struct ring_fixture {
     struct memory_world *world;
     struct ring_io io;
     struct ring_operation operation;
-    unsigned char *input, *output; /* end where the sanitizer sees it */
+    unsigned char *input, *output; /* of exact size: the sanitizer finds an overrun */
 };
 
 static void run_ring(struct ring_fixture *s, enum ring_kind kind)

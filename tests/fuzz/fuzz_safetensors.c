@@ -1,7 +1,7 @@
 /*
- * Random bytes as a safetensors file.  An accepted file must be consistent: the entries tile the
- * data, and floats can be copied without an access outside the buffer.  Read as a checkpoint, its
- * facts are in range.
+ * Fuzzes the parser of safetensors files.  An accepted file must be consistent: the entries do not
+ * exceed the data, and floats are copied without an access outside the buffer.  If it is a
+ * checkpoint, its facts must be in range.
  */
 #include "common/checkpoint/checkpoint.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,7 +1,7 @@
 /*
- * Random bytes as files of samples.  The first byte chooses the kind: records of CIFAR-10, or
- * tokens of 1, 2 or 4 bytes with a vocabulary and a length of samples from the next five bytes.
- * Accepted files must be readable to the last sample, with classes and ids within bounds.
+ * Fuzzes the readers of sample files.  The first byte selects the format: CIFAR-10, or tokens of 1,
+ * 2 or 4 bytes with vocabulary and length of samples from the next five bytes.  All samples of an
+ * accepted file must be readable, with classes and ids within bounds.
  */
 #include "tests/fuzz/fuzz.h"
 #include "worker/data/cifar10.h"

@@ -1,7 +1,7 @@
 /*
- * Random text as a model's spec.  An error names the spec and a position in it.  An accepted spec
- * is within the limits of the header, the shapes of a cnn fit from layer to layer, and the spec
- * written out in full parses to the same spec.
+ * Fuzzes the parser of model specs.  An error must name the spec and a position in it.  An accepted
+ * spec must be within the limits of spec.h, the shapes of a cnn must match from layer to layer, and
+ * the spec written in full must parse to the same spec.
  */
 #include "common/base/strbuf.h"
 #include "tests/fuzz/fuzz.h"
@@ -109,7 +109,7 @@ static void check_refusal(const char *text, const struct error *err)
 
     require(err->status == STATUS_CONFIG && strncmp(err->text, "model '", 7) == 0);
     if (strlen(text) > 200 || strstr(text, "position "))
-        return; /* the error may have no room for more than the text */
+        return; /* the text may fill the error */
     require(at && sscanf(at, "position %lu:", &position) == 1);
     require(position >= 1 && position <= longest + 1);
 }

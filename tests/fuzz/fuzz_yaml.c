@@ -1,5 +1,5 @@
 /*
- * Random bytes through yaml_parse: an error that names the file, or scalars with unique paths and
+ * Fuzzes yaml_parse.  It must return an error that names the file, or scalars with unique paths and
  * non-decreasing lines.
  */
 #include "common/option/option.h"

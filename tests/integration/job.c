@@ -81,7 +81,7 @@ const char *job_run(const struct job *job, int wanted)
         arguments[count++] = *argument;
     }
     arguments[count] = NULL;
-    /* Open MPI leaks in plug-ins that are unloaded at exit, which no suppression can name. */
+    /* Open MPI leaks memory in plug-ins that it unloads at exit; no suppression matches those. */
     last_output = process_run(wanted, JOB_TIMEOUT_MS,
                               job->backend && strcmp(job->backend, "mpi") == 0
                                   ? ARGS("ASAN_OPTIONS=detect_leaks=0")
@@ -231,7 +231,7 @@ void job_await_step(const char *run_dir, unsigned rank, int64_t step)
     int64_t deadline_ns = clock_deadline_ns(60000);
 
     while (job_newest_int(run_dir, rank, "step", "step") < step) {
-        ck_assert_msg(clock_now_ns() < deadline_ns, "rank %u does not come to step %jd", rank,
+        ck_assert_msg(clock_now_ns() < deadline_ns, "rank %u does not reach step %jd", rank,
                       (intmax_t)step);
         (void)poll(NULL, 0, 2);
     }
@@ -258,7 +258,7 @@ static void read_two_files(const char *a, const char *b, struct safetensors *ret
     ck_assert_uint_eq(ret_a->length, ret_b->length);
 }
 
-/* A scalar entry, as num_batches_tracked. */
+/* The value of a scalar entry such as num_batches_tracked. */
 static int64_t read_int64_entry(const struct safetensors_entry *e)
 {
     int64_t count;

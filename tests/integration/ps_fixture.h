@@ -3,25 +3,25 @@
  * proxy, so that a test can inject a fault into any process or link at any byte and check how the
  * other processes react.
  *
- * All jobs of a fixture compute the same: where a policy promises that nothing is lost, a rank's
- * final parameters must have the bits of ps_fixture_reference_hash.
+ * All jobs of a fixture run the same training: if a loss policy preserves all gradients, the final
+ * parameters of a rank must have the bits of ps_fixture_reference_hash.
  *
  * The table lists which process is killed (SIGKILL) and stopped (SIGSTOP) in which phase, and which
- * test does it; each entry covers both signals unless it names one.  faults, promises and replica
- * are test_ps_faults.c, test_ps_promises.c and test_ps_replica.c; test_ps_storm.c injects faults at
- * any byte.
+ * test does it; an entry covers both signals unless it names one.  faults, policy and replica are
+ * test_ps_faults.c, test_ps_loss_policy.c and test_ps_replica.c; test_ps_storm.c injects faults at
+ * random bytes.
  *
  *            join                       push, sum, pull            snapshot (--state-dir)
- *   worker   faults: losses             faults: losses             promises: wait
- *            promises: wait_in_join     promises: wait, shrink
+ *   worker   faults: losses             faults: losses             policy: wait
+ *            policy: wait_in_join       policy: wait, shrink
  *              (killed)                 faults: short_stops (stopped)
- *   server   faults: losses             faults: losses             promises: restart
- *                                       promises: restart (killed, SIGTERM)
+ *   server   faults: losses             faults: losses             policy: restart
+ *                                       policy: restart (killed, SIGTERM)
  *                                       faults: short_stops (stopped)
  *   primary  replica: in_join,          replica: one_is_lost,      replica: one_is_lost
- *              in_a_request (killed)      any_moment (killed)
+ *              in_a_request (killed)      at_any_byte (killed)
  *   replica  replica: in_join,          replica: one_is_lost,      replica: one_is_lost
- *              no_replica                 any_moment (killed)
+ *              no_replica                 at_any_byte (killed)
  */
 #ifndef SPARRING_TESTS_INTEGRATION_PS_FIXTURE_H
 #define SPARRING_TESTS_INTEGRATION_PS_FIXTURE_H
@@ -37,15 +37,15 @@
 #define PS_FIXTURE_SERVERS_MAX   4u
 #define PS_FIXTURE_ARGUMENTS_MAX 72u
 
-#define PS_FIXTURE_WAIT_MS 60000 /* longest wait for an expected event; longer counts as a hang */
+#define PS_FIXTURE_WAIT_MS 60000 /* limit of each wait for an event; then it counts as a hang */
 
-/* Bytes of the gradients of a rank per round; the replies to them have the same size. */
+/* Bytes of the gradients of one rank per round; the replies have the same size. */
 #define PS_FIXTURE_ROUND_BYTES UINT64_C(51872)
-#define PS_FIXTURE_ACKS_BYTES  UINT64_C(300) /* about; a replica's acknowledgements of a round */
+#define PS_FIXTURE_ACKS_BYTES  UINT64_C(300) /* about; acknowledgements of the replica per round */
 
-/* With gradients in shared memory: least bytes per round; most bytes until the end of the first
- * round, and before the first chunk of a connection that replaces another.  Joins with one to three
- * connections took 2200 to 4180 bytes up, 810 to 1990 down. */
+/* With gradients in shared memory: minimum of bytes per round; maximum of bytes up to the end of
+ * the first round, and before the first chunk on a connection that replaces another.  Measured: a
+ * join with one to three connections takes 2200 to 4180 bytes up and 810 to 1990 down. */
 #define PS_FIXTURE_REFERENCES_BYTES UINT64_C(300)
 #define PS_FIXTURE_JOIN_UP_BYTES    UINT64_C(4300)
 #define PS_FIXTURE_JOIN_DOWN_BYTES  UINT64_C(2100)
@@ -57,23 +57,23 @@ struct ps_fixture_link {
     atomic_bool is_frozen;
 };
 
-/* As a rank: the link between a server and its replica. */
+/* Used in place of a rank: the link between a server and its replica. */
 #define PS_FIXTURE_REPLICA_LINK PS_FIXTURE_RANKS_MAX
 
 struct ps_fixture {
     unsigned ranks, servers;
-    const char *const *worker; /* more options of the workers, NULL-terminated; NULL: none */
-    const char *const *server; /* of the servers */
+    const char *const *worker; /* extra options of the workers, NULL-terminated; NULL: none */
+    const char *const *server; /* the same for the servers */
     bool with_state;           /* each server has a --state-dir: ps_fixture_state_dir */
     const char *update;        /* --ps-update; NULL: server */
     bool by_reference;         /* gradients in shared memory: only references pass the proxies */
-    const char *connections;   /* of a worker and a server; NULL: 1 */
+    const char *connections;   /* --connections; NULL: 1 */
     const char *steps;         /* NULL: PS_FIXTURE_STEPS */
     const char *timeout_ms;    /* NULL: 20000 */
-    const char *before;        /* a line of sh before the servers, as "ulimit -f 8"; NULL: none */
+    const char *before;        /* sh command run before a server, as "ulimit -f 8"; NULL: none */
     uint64_t seed;             /* of the proxies */
-    bool replicas;             /* server k has one, which counts as server `servers` + k; one proxy
-                                  stands before each, for the workers and for its primary */
+    bool replicas;             /* server k has a replica with index `servers` + k; one proxy before
+                                  it serves the workers and its primary */
     /* below: internal to the fixture */
     const char *run_dir, *store;
     uint16_t ports[PS_FIXTURE_SERVERS_MAX];
@@ -83,8 +83,8 @@ struct ps_fixture {
     bool worker_is_new[PS_FIXTURE_RANKS_MAX]; /* started since ps_fixture_mark_fault */
     struct ps_fixture_link links[PS_FIXTURE_RANKS_MAX + 1]
                                 [PS_FIXTURE_SERVERS_MAX]; /* and of PS_FIXTURE_REPLICA_LINK */
-    int64_t fault_ns;                                     /* of ps_fixture_mark_fault */
-    atomic_int_fast64_t recovered_ns; /* when a rank had received two more rounds; 0: not yet */
+    int64_t fault_ns;                                     /* time of ps_fixture_mark_fault */
+    atomic_int_fast64_t recovered_ns; /* when a rank has received two more rounds; 0: not yet */
     double detect_ms;                 /* first failure after ps_fixture_mark_fault; 0: none */
     double last_ms;                   /* last failure */
     long records_bytes_before[PS_FIXTURE_SERVERS_MAX]; /* at ps_fixture_mark_fault */
@@ -93,79 +93,79 @@ struct ps_fixture {
 #define PS_FIXTURE_STEPS "40"
 
 /* Start the servers, and a proxy for each pair of a worker and a server. */
-void ps_fixture_open(struct ps_fixture *r);
+void ps_fixture_open(struct ps_fixture *f);
 
-/* Start or restart a server (on its port), start one worker (again: as a replacement of the process
- * before), start all workers. */
-void ps_fixture_start_server(struct ps_fixture *r, unsigned server);
-void ps_fixture_start_worker(struct ps_fixture *r, unsigned rank);
-void ps_fixture_start_workers(struct ps_fixture *r);
+/* Start or restart a server on its port; start a worker, or the replacement of a lost one; start
+ * all workers. */
+void ps_fixture_start_server(struct ps_fixture *f, unsigned server);
+void ps_fixture_start_worker(struct ps_fixture *f, unsigned rank);
+void ps_fixture_start_workers(struct ps_fixture *f);
 
-/* What a server, or a replica, has printed so far. */
-const char *ps_fixture_server_output(const struct ps_fixture *r, unsigned server);
+/* Output of a server or replica so far. */
+const char *ps_fixture_server_output(const struct ps_fixture *f, unsigned server);
 
 /* A server's --state-dir; valid until the next call. */
-const char *ps_fixture_state_dir(const struct ps_fixture *r, unsigned server);
+const char *ps_fixture_state_dir(const struct ps_fixture *f, unsigned server);
 
-/* Send a signal; SIGKILL waits for the end of the process, SIGSTOP until it has stopped. */
-void ps_fixture_signal_server(struct ps_fixture *r, unsigned server, int signal_number);
-void ps_fixture_signal_worker(struct ps_fixture *r, unsigned rank, int signal_number);
+/* Send a signal; after SIGKILL wait until the process has ended, after SIGSTOP until it has
+ * stopped. */
+void ps_fixture_signal_server(struct ps_fixture *f, unsigned server, int signal_number);
+void ps_fixture_signal_worker(struct ps_fixture *f, unsigned rank, int signal_number);
 
-/* Wait until a server that got SIGTERM has exited with 0. */
-void ps_fixture_await_server_end(struct ps_fixture *r, unsigned server);
+/* Wait for a server after SIGTERM; its exit code must be 0. */
+void ps_fixture_await_server_end(struct ps_fixture *f, unsigned server);
 
-/* Wait until the bytes of `rounds` rounds (fractions count) have passed in that direction.  They
- * count from the start, where the initial values are one round down; by reference, from the end of
- * the first round. */
-void ps_fixture_await_bytes(struct ps_fixture *r, unsigned rank, unsigned server,
-                            enum fault_way way, double rounds);
+/* Wait until the bytes of `rounds` rounds (may be fractional) have passed in that direction.  The
+ * count starts with the job, where the initial values are one round down; with
+ * by_reference it starts at the end of the first round. */
+void ps_fixture_await_bytes(struct ps_fixture *f, unsigned rank, unsigned server,
+                            enum fault_direction direction, double rounds);
 
-/* Hold the link in both directions at that byte; wait until the byte is reached; release the
- * link. */
-void ps_fixture_freeze_at(struct ps_fixture *r, unsigned rank, unsigned server, enum fault_way way,
-                          double rounds);
-void ps_fixture_await_freeze(struct ps_fixture *r, unsigned rank, unsigned server);
-void ps_fixture_release(struct ps_fixture *r, unsigned rank, unsigned server);
-
-/* Start the workers, and stop (SIGSTOP) a server with a --state-dir, or a replica, while it writes
- * a snapshot: the snapshot has begun and has not ended. */
-void ps_fixture_stop_in_snapshot(struct ps_fixture *r, unsigned server);
-
-/* Record now as the time of the fault.  `rank` must not be its victim: its link shows when rounds
- * continue. */
-void ps_fixture_mark_fault(struct ps_fixture *r, unsigned rank);
-
-/* Wait for a worker; returns its exit code, and fails the test when it hangs. */
-int ps_fixture_wait_worker(struct ps_fixture *r, unsigned rank);
-
-/* Every worker except `but` fails with an error that contains `text`. */
-void ps_fixture_expect_failure(struct ps_fixture *r, unsigned but, const char *text);
-
-/* Every worker except `but` succeeds, with the parameters of ps_fixture_reference_hash if `exact`.
+/* Hold the link in both directions once that byte has passed; wait until it has; release the link.
  */
-void ps_fixture_expect_success(struct ps_fixture *r, unsigned but, bool exact);
+void ps_fixture_freeze_at(struct ps_fixture *f, unsigned rank, unsigned server,
+                          enum fault_direction direction, double rounds);
+void ps_fixture_await_freeze(struct ps_fixture *f, unsigned rank, unsigned server);
+void ps_fixture_release(struct ps_fixture *f, unsigned rank, unsigned server);
 
-/* Wait until rounds continue after ps_fixture_mark_fault. */
-void ps_fixture_await_recovery(struct ps_fixture *r);
+/* Start the workers, and stop (SIGSTOP) a server or replica with a --state-dir after it has begun a
+ * snapshot and before it has completed it. */
+void ps_fixture_stop_in_snapshot(struct ps_fixture *f, unsigned server);
+
+/* Take the current time as the time of the fault.  `rank` must not be the victim: recovery is
+ * measured on its link. */
+void ps_fixture_mark_fault(struct ps_fixture *f, unsigned rank);
+
+/* Wait for a worker and return its exit code; a hang fails the test. */
+int ps_fixture_wait_worker(struct ps_fixture *f, unsigned rank);
+
+/* Every worker except rank `but` must fail with an error that contains `text`. */
+void ps_fixture_expect_failure(struct ps_fixture *f, unsigned but, const char *text);
+
+/* Every worker except rank `but` must succeed; if `exact`, with the parameters of
+ * ps_fixture_reference_hash. */
+void ps_fixture_expect_success(struct ps_fixture *f, unsigned but, bool exact);
+
+/* Wait until rounds have continued after ps_fixture_mark_fault. */
+void ps_fixture_await_recovery(struct ps_fixture *f);
 
 /*
- * One line of JSON on stdout and in $SPARRING_FAULT_LOG: the fault, and how long after
- * ps_fixture_mark_fault it was detected (a process ended with an error, or connected to a server
- * again; otherwise the detect_ms of the servers' records) and overcome (two more rounds); null
- * where it was not.
+ * Write one line of JSON to stdout and to $SPARRING_FAULT_LOG: the fault, and the times from
+ * ps_fixture_mark_fault to its detection (a process ended with an error or reconnected to a server;
+ * otherwise detect_ms of the servers' records) and to recovery (two more rounds); null if absent.
  */
-void ps_fixture_report_fault(const struct ps_fixture *r, const char *fault);
+void ps_fixture_report_fault(const struct ps_fixture *f, const char *fault);
 
-/* Kill the processes that still run. */
-void ps_fixture_close(struct ps_fixture *r);
+/* Kill the remaining processes and close the proxies. */
+void ps_fixture_close(struct ps_fixture *f);
 
 #define PS_FIXTURE_NO_RANK 99u
 
-/* Hash of the final parameters of a job of `ranks` ranks without faults.  Runs the job at the first
- * call. */
+/* Hash of the final parameters of a job of `ranks` ranks without faults.  The first call runs the
+ * job; the result is cached. */
 const char *ps_fixture_reference_hash(unsigned ranks, const char *update);
 
-/* Compute the hashes of 2 and 3 ranks in the process that forks the tests (unchecked fixture). */
+/* Compute the hashes for 2 and 3 ranks.  An unchecked fixture: all forked tests share them. */
 void ps_fixture_compute_references(void);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * ps_fixture, part 2: when a fault is injected, and how long its detection and recovery took.
- * Points in time are byte counts of a proxy.
+ * ps_fixture, part 2: wait for the point at which a test injects a fault, and measure the times to
+ * its detection and recovery.  Points are byte counts of a proxy, so they do not depend on timing.
  */
 #include "common/base/clock.h"
 #include "tests/integration/ps_fixture.h"
@@ -18,42 +18,42 @@
 /* ------------------------------------------------------------------ points in time */
 
 /* Bytes of `rounds` rounds on a link in one direction. */
-static uint64_t rounds_bytes(const struct ps_fixture *r, unsigned rank, enum fault_way way,
-                             double rounds)
+static uint64_t rounds_bytes(const struct ps_fixture *f, unsigned rank,
+                             enum fault_direction direction, double rounds)
 {
     uint64_t bytes = PS_FIXTURE_ROUND_BYTES;
 
-    if (rank == PS_FIXTURE_REPLICA_LINK && way == FAULT_DOWN)
+    if (rank == PS_FIXTURE_REPLICA_LINK && direction == FAULT_DOWN)
         bytes = PS_FIXTURE_ACKS_BYTES;
-    else if (rank != PS_FIXTURE_REPLICA_LINK && r->by_reference)
+    else if (rank != PS_FIXTURE_REPLICA_LINK && f->by_reference)
         bytes = PS_FIXTURE_REFERENCES_BYTES;
-    return (uint64_t)(rounds * (double)bytes / r->servers);
+    return (uint64_t)(rounds * (double)bytes / f->servers);
 }
 
-/* References are few bytes: the bytes before the first round must be counted. */
-static uint64_t wait_position(const struct ps_fixture *r, unsigned rank, enum fault_way way,
-                              double rounds)
+/* With by_reference the bytes before the first round exceed those of a round: add them. */
+static uint64_t wait_position(const struct ps_fixture *f, unsigned rank,
+                              enum fault_direction direction, double rounds)
 {
-    uint64_t bytes = rounds_bytes(r, rank, way, rounds);
+    uint64_t bytes = rounds_bytes(f, rank, direction, rounds);
 
-    if (rank != PS_FIXTURE_REPLICA_LINK && r->by_reference)
-        bytes += way == FAULT_UP ? PS_FIXTURE_JOIN_UP_BYTES : PS_FIXTURE_JOIN_DOWN_BYTES;
+    if (rank != PS_FIXTURE_REPLICA_LINK && f->by_reference)
+        bytes += direction == FAULT_UP ? PS_FIXTURE_JOIN_UP_BYTES : PS_FIXTURE_JOIN_DOWN_BYTES;
     return bytes;
 }
 
-/* The rank of a worker that has ended with a failure, or of the last one if all have ended;
- * otherwise PS_FIXTURE_NO_RANK.  *ret_code: exit code as a shell reports it. */
-static unsigned find_ended(const struct ps_fixture *r, int *ret_code)
+/* The rank of a worker that has failed, or the last rank if all have ended; otherwise
+ * PS_FIXTURE_NO_RANK.  *ret_code: exit code as a shell reports it. */
+static unsigned find_ended_worker(const struct ps_fixture *f, int *ret_code)
 {
     unsigned ended = PS_FIXTURE_NO_RANK;
     bool all = true;
 
-    for (unsigned rank = 0; rank < r->ranks; rank++) {
+    for (unsigned rank = 0; rank < f->ranks; rank++) {
         siginfo_t info = {0};
 
-        if (!r->worker_runs[rank])
+        if (!f->worker_runs[rank])
             continue;
-        (void)waitid(P_PID, (id_t)r->worker_process[rank].pid, &info, WEXITED | WNOHANG | WNOWAIT);
+        (void)waitid(P_PID, (id_t)f->worker_process[rank].pid, &info, WEXITED | WNOHANG | WNOWAIT);
         *ret_code = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
         if (info.si_pid != 0 && *ret_code != 0)
             return rank;
@@ -63,48 +63,49 @@ static unsigned find_ended(const struct ps_fixture *r, int *ret_code)
     return all ? ended : PS_FIXTURE_NO_RANK;
 }
 
-static void await_condition(struct ps_fixture *r,
-                            bool (*is_there)(struct ps_fixture *r, const void *user),
+static void await_condition(struct ps_fixture *f,
+                            bool (*is_there)(struct ps_fixture *f, const void *user),
                             const void *user, const char *what)
 {
     int64_t deadline_ns = clock_deadline_ns(PS_FIXTURE_WAIT_MS);
 
-    for (; !is_there(r, user); (void)poll(NULL, 0, 1)) {
+    for (; !is_there(f, user); (void)poll(NULL, 0, 1)) {
         int code = 0;
-        unsigned ended = find_ended(r, &code);
+        unsigned ended = find_ended_worker(f, &code);
 
-        if (is_there(r, user))
+        if (is_there(f, user))
             return;
         if (ended != PS_FIXTURE_NO_RANK)
             ck_abort_msg("%s: rank %u has ended with %d:\n%s", what, ended, code,
-                         process_output(&r->worker_process[ended]));
+                         process_output(&f->worker_process[ended]));
         ck_assert_msg(clock_now_ns() <= deadline_ns, "%s within %d ms; rank 0:\n%s", what,
-                      PS_FIXTURE_WAIT_MS, process_output(&r->worker_process[0]));
+                      PS_FIXTURE_WAIT_MS, process_output(&f->worker_process[0]));
     }
 }
 
 struct link_position {
     unsigned rank, server;
-    enum fault_way way;
+    enum fault_direction direction;
     uint64_t bytes;
 };
 
-static bool have_bytes_passed(struct ps_fixture *r, const void *user)
+static bool have_bytes_passed(struct ps_fixture *f, const void *user)
 {
     const struct link_position *p = user;
 
-    return fault_proxy_bytes(r->links[p->rank][p->server].proxy, p->way) >= p->bytes;
+    return fault_proxy_bytes(f->links[p->rank][p->server].proxy, p->direction) >= p->bytes;
 }
 
-void ps_fixture_await_bytes(struct ps_fixture *r, unsigned rank, unsigned server,
-                            enum fault_way way, double rounds)
+void ps_fixture_await_bytes(struct ps_fixture *f, unsigned rank, unsigned server,
+                            enum fault_direction direction, double rounds)
 {
-    struct link_position link_position = {rank, server, way, wait_position(r, rank, way, rounds)};
+    struct link_position link_position = {rank, server, direction,
+                                          wait_position(f, rank, direction, rounds)};
 
-    await_condition(r, have_bytes_passed, &link_position, "the bytes to wait for do not come");
+    await_condition(f, have_bytes_passed, &link_position, "the awaited bytes do not arrive");
 }
 
-static void freeze(void *user)
+static void freeze_link(void *user)
 {
     struct ps_fixture_link *l = user;
 
@@ -113,36 +114,37 @@ static void freeze(void *user)
     atomic_store(&l->is_frozen, true);
 }
 
-void ps_fixture_freeze_at(struct ps_fixture *r, unsigned rank, unsigned server, enum fault_way way,
-                          double rounds)
+void ps_fixture_freeze_at(struct ps_fixture *f, unsigned rank, unsigned server,
+                          enum fault_direction direction, double rounds)
 {
-    struct ps_fixture_link *l = &r->links[rank][server];
+    struct ps_fixture_link *l = &f->links[rank][server];
 
     atomic_store(&l->is_frozen, false);
-    fault_proxy_at(l->proxy, way, wait_position(r, rank, way, rounds), freeze, l);
+    fault_proxy_call_at(l->proxy, direction, wait_position(f, rank, direction, rounds), freeze_link,
+                        l);
 }
 
-static bool is_frozen(struct ps_fixture *r, const void *user)
+static bool is_frozen(struct ps_fixture *f, const void *user)
 {
     const struct link_position *p = user;
 
-    return atomic_load(&r->links[p->rank][p->server].is_frozen);
+    return atomic_load(&f->links[p->rank][p->server].is_frozen);
 }
 
-void ps_fixture_await_freeze(struct ps_fixture *r, unsigned rank, unsigned server)
+void ps_fixture_await_freeze(struct ps_fixture *f, unsigned rank, unsigned server)
 {
     struct link_position link_position = {.rank = rank, .server = server};
 
-    await_condition(r, is_frozen, &link_position, "the bytes to freeze at do not come");
+    await_condition(f, is_frozen, &link_position, "the byte to freeze at is not reached");
 }
 
-void ps_fixture_release(struct ps_fixture *r, unsigned rank, unsigned server)
+void ps_fixture_release(struct ps_fixture *f, unsigned rank, unsigned server)
 {
-    fault_proxy_hold(r->links[rank][server].proxy, FAULT_UP, false);
-    fault_proxy_hold(r->links[rank][server].proxy, FAULT_DOWN, false);
+    fault_proxy_hold(f->links[rank][server].proxy, FAULT_UP, false);
+    fault_proxy_hold(f->links[rank][server].proxy, FAULT_DOWN, false);
 }
 
-/* Wait until a snapshot begins, which is a file with a temporary name; write its path to `name`. */
+/* Wait until a snapshot begins (a file with a temporary name); store its path in `name`. */
 static void await_snapshot(int inotify, const char *folder, char *name, size_t size)
 {
     struct pollfd watch = {.fd = inotify, .events = POLLIN};
@@ -163,95 +165,95 @@ static void await_snapshot(int inotify, const char *folder, char *name, size_t s
     }
 }
 
-void ps_fixture_stop_in_snapshot(struct ps_fixture *r, unsigned server)
+void ps_fixture_stop_in_snapshot(struct ps_fixture *f, unsigned server)
 {
     char folder[800], name[1200];
     int inotify = inotify_init1(IN_CLOEXEC);
 
-    fault_proxy_throttle(r->links[1][0].proxy,
-                         1 << 20); /* so that the snapshot is not over at once */
-    ps_fixture_start_workers(r);
-    ps_fixture_await_bytes(r, 1, 0, FAULT_DOWN, 2);
-    (void)snprintf(folder, sizeof(folder), "%s/default.%u", ps_fixture_state_dir(r, server),
-                   server % r->servers);
+    fault_proxy_throttle(f->links[1][0].proxy, 1 << 20); /* prolongs the snapshot */
+    ps_fixture_start_workers(f);
+    ps_fixture_await_bytes(f, 1, 0, FAULT_DOWN, 2);
+    (void)snprintf(folder, sizeof(folder), "%s/default.%u", ps_fixture_state_dir(f, server),
+                   server % f->servers);
     ck_assert_int_ge(inotify_add_watch(inotify, folder, IN_CREATE), 0);
     for (;;) {
         await_snapshot(inotify, folder, name, sizeof(name));
-        ps_fixture_signal_server(r, server, SIGSTOP);
+        ps_fixture_signal_server(f, server, SIGSTOP);
         if (access(name, F_OK) == 0)
             break;
-        ps_fixture_signal_server(r, server, SIGCONT); /* the snapshot had ended: try the next one */
+        ps_fixture_signal_server(f, server, SIGCONT); /* too late: try the next snapshot */
     }
     (void)close(inotify);
-    fault_proxy_throttle(r->links[1][0].proxy, 0);
+    fault_proxy_throttle(f->links[1][0].proxy, 0);
 }
 
-static void note_recovery(void *user)
+static void store_recovery_time(void *user)
 {
     atomic_store((atomic_int_fast64_t *)user, clock_now_ns());
 }
 
-static void reset_first_connections(struct ps_fixture *r)
+static void reset_first_connections(struct ps_fixture *f)
 {
-    for (unsigned rank = 0; rank < r->ranks; rank++) {
-        r->worker_is_new[rank] = false;
-        for (unsigned k = 0; k < r->servers; k++)
-            fault_proxy_expect(r->links[rank][k].proxy);
+    for (unsigned rank = 0; rank < f->ranks; rank++) {
+        f->worker_is_new[rank] = false;
+        for (unsigned k = 0; k < f->servers; k++)
+            fault_proxy_reset_first_connect(f->links[rank][k].proxy);
     }
-    for (unsigned k = 0; r->replicas && k < r->servers; k++)
-        fault_proxy_expect(r->links[PS_FIXTURE_REPLICA_LINK][k].proxy);
+    for (unsigned k = 0; f->replicas && k < f->servers; k++)
+        fault_proxy_reset_first_connect(f->links[PS_FIXTURE_REPLICA_LINK][k].proxy);
 }
 
-static FILE *open_records(const struct ps_fixture *r, unsigned server)
+static FILE *open_records(const struct ps_fixture *f, unsigned server)
 {
     char path[700];
 
-    (void)snprintf(path, sizeof(path), "%s/server%u.jsonl", r->run_dir, server);
+    (void)snprintf(path, sizeof(path), "%s/server%u.jsonl", f->run_dir, server);
     return fopen(path, "re");
 }
 
-/* Bytes that a rank receives in two more rounds.  References are so few bytes that a replacement of
- * a connection would exceed them: its bytes are added. */
-static uint64_t two_rounds(const struct ps_fixture *r)
+/* Bytes that a rank receives in two more rounds.  With by_reference a reconnect transfers more
+ * bytes than two rounds: add its bytes. */
+static uint64_t two_rounds_bytes(const struct ps_fixture *f)
 {
-    return rounds_bytes(r, 0, FAULT_DOWN, 2) + (r->by_reference ? PS_FIXTURE_REJOIN_BYTES : 0);
+    return rounds_bytes(f, 0, FAULT_DOWN, 2) + (f->by_reference ? PS_FIXTURE_REJOIN_BYTES : 0);
 }
 
-void ps_fixture_mark_fault(struct ps_fixture *r, unsigned rank)
+void ps_fixture_mark_fault(struct ps_fixture *f, unsigned rank)
 {
-    struct fault_proxy *proxy = r->links[rank][0].proxy;
+    struct fault_proxy *proxy = f->links[rank][0].proxy;
 
-    atomic_store(&r->recovered_ns, 0);
-    r->detect_ms = r->last_ms = 0;
-    reset_first_connections(r);
-    for (unsigned k = 0; k < r->servers; k++) {
-        FILE *file = open_records(r, k);
+    atomic_store(&f->recovered_ns, 0);
+    f->detect_ms = f->last_ms = 0;
+    reset_first_connections(f);
+    for (unsigned k = 0; k < f->servers; k++) {
+        FILE *file = open_records(f, k);
 
-        r->records_bytes_before[k] = file && fseek(file, 0, SEEK_END) == 0 ? ftell(file) : 0;
+        f->records_bytes_before[k] = file && fseek(file, 0, SEEK_END) == 0 ? ftell(file) : 0;
         if (file)
             (void)fclose(file);
     }
-    r->fault_ns = clock_now_ns();
-    fault_proxy_at(proxy, FAULT_DOWN, fault_proxy_bytes(proxy, FAULT_DOWN) + two_rounds(r),
-                   note_recovery, &r->recovered_ns);
-    if (!r->replicas)
+    f->fault_ns = clock_now_ns();
+    fault_proxy_call_at(proxy, FAULT_DOWN,
+                        fault_proxy_bytes(proxy, FAULT_DOWN) + two_rounds_bytes(f),
+                        store_recovery_time, &f->recovered_ns);
+    if (!f->replicas)
         return;
-    proxy = r->links[PS_FIXTURE_REPLICA_LINK][0]
-                .proxy; /* the replica may serve the ranks from here on */
-    fault_proxy_at(proxy, FAULT_DOWN,
-                   fault_proxy_bytes(proxy, FAULT_DOWN) + r->ranks * two_rounds(r), note_recovery,
-                   &r->recovered_ns);
+    /* After a takeover the replica serves all ranks over its own link. */
+    proxy = f->links[PS_FIXTURE_REPLICA_LINK][0].proxy;
+    fault_proxy_call_at(proxy, FAULT_DOWN,
+                        fault_proxy_bytes(proxy, FAULT_DOWN) + f->ranks * two_rounds_bytes(f),
+                        store_recovery_time, &f->recovered_ns);
 }
 
-static bool is_recovered(struct ps_fixture *r, const void *user)
+static bool is_recovered(struct ps_fixture *f, const void *user)
 {
     (void)user;
-    return atomic_load(&r->recovered_ns) != 0;
+    return atomic_load(&f->recovered_ns) != 0;
 }
 
-void ps_fixture_await_recovery(struct ps_fixture *r)
+void ps_fixture_await_recovery(struct ps_fixture *f)
 {
-    await_condition(r, is_recovered, NULL, "rounds do not go on");
+    await_condition(f, is_recovered, NULL, "rounds do not continue");
 }
 
 /* ------------------------------------------------------------------ report */
@@ -261,38 +263,38 @@ static void format_ms(char *text, size_t size, double ms)
     (void)snprintf(text, size, ms > 0 ? "%.1f" : "null", ms);
 }
 
-/* When a process that ran before the fault first connected again; 0: none has. */
-static double first_connection_ms(const struct ps_fixture *r)
+/* Time from the fault to the first reconnect of a process that ran before it; 0: none. */
+static double first_connection_ms(const struct ps_fixture *f)
 {
     int64_t first_ns = 0;
 
-    for (unsigned rank = 0; rank <= r->ranks; rank++)
-        for (unsigned k = 0; k < r->servers; k++) {
+    for (unsigned rank = 0; rank <= f->ranks; rank++)
+        for (unsigned k = 0; k < f->servers; k++) {
             struct fault_proxy *proxy =
-                r->links[rank < r->ranks ? rank : PS_FIXTURE_REPLICA_LINK][k].proxy;
-            int64_t called_ns = proxy && !(rank < r->ranks && r->worker_is_new[rank])
-                                    ? fault_proxy_called_ns(proxy)
-                                    : 0;
+                f->links[rank < f->ranks ? rank : PS_FIXTURE_REPLICA_LINK][k].proxy;
+            int64_t connect_ns = proxy && !(rank < f->ranks && f->worker_is_new[rank])
+                                     ? fault_proxy_first_connect_ns(proxy)
+                                     : 0;
 
-            if (called_ns > 0 && (first_ns == 0 || called_ns < first_ns))
-                first_ns = called_ns;
+            if (connect_ns > 0 && (first_ns == 0 || connect_ns < first_ns))
+                first_ns = connect_ns;
         }
-    return first_ns > 0 ? (double)(first_ns - r->fault_ns) * 1e-6 : 0;
+    return first_ns > 0 ? (double)(first_ns - f->fault_ns) * 1e-6 : 0;
 }
 
-/* Largest detect_ms of the servers' new records; 0: none. */
-static double recorded_detect_ms(const struct ps_fixture *r)
+/* Largest detect_ms in the servers' records since the fault; 0: none. */
+static double recorded_detect_ms(const struct ps_fixture *f)
 {
     static const char name[] = "\"detect_ms\":";
     double most_ms = 0;
 
-    for (unsigned k = 0; k < r->servers; k++) {
-        FILE *file = open_records(r, k);
+    for (unsigned k = 0; k < f->servers; k++) {
+        FILE *file = open_records(f, k);
         char line[4096];
 
         if (!file)
             continue;
-        (void)fseek(file, r->records_bytes_before[k], SEEK_SET);
+        (void)fseek(file, f->records_bytes_before[k], SEEK_SET);
         while (fgets(line, sizeof(line), file)) {
             const char *at = strstr(line, name);
             double ms = at ? strtod(at + strlen(name), NULL) : 0;
@@ -304,23 +306,23 @@ static double recorded_detect_ms(const struct ps_fixture *r)
     return most_ms;
 }
 
-void ps_fixture_report_fault(const struct ps_fixture *r, const char *fault)
+void ps_fixture_report_fault(const struct ps_fixture *f, const char *fault)
 {
     const char *path = getenv("SPARRING_FAULT_LOG");
     FILE *log = path ? fopen(path, "ae") : NULL;
-    int64_t recovered_ns = atomic_load(&r->recovered_ns);
+    int64_t recovered_ns = atomic_load(&f->recovered_ns);
     char detect[32], recover[32], line[400];
 
-    double detect_ms = r->detect_ms > 0 ? r->detect_ms : first_connection_ms(r);
+    double detect_ms = f->detect_ms > 0 ? f->detect_ms : first_connection_ms(f);
 
-    format_ms(detect, sizeof(detect), detect_ms > 0 ? detect_ms : recorded_detect_ms(r));
+    format_ms(detect, sizeof(detect), detect_ms > 0 ? detect_ms : recorded_detect_ms(f));
     format_ms(recover, sizeof(recover),
-              recovered_ns > 0 && r->detect_ms == 0 ? (double)(recovered_ns - r->fault_ns) * 1e-6
+              recovered_ns > 0 && f->detect_ms == 0 ? (double)(recovered_ns - f->fault_ns) * 1e-6
                                                     : 0);
     (void)snprintf(line, sizeof(line),
                    "{\"seed\":%ju,\"fault\":\"%s\",\"ranks\":%u,\"servers\":%u,"
                    "\"detect_ms\":%s,\"recover_ms\":%s}\n",
-                   (uintmax_t)r->seed, fault, r->ranks, r->servers, detect, recover);
+                   (uintmax_t)f->seed, fault, f->ranks, f->servers, detect, recover);
     (void)fputs(line, stdout);
     (void)fflush(stdout);
     if (log) {

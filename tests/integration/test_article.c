@@ -1,7 +1,7 @@
 /*
- * The article's example as docs/allreduce.md prints it: linear:10-5-2, SGD at 0.001, batch 32, 10
- * epochs, two ranks; through sparring launch, through two workers started by hand and through
- * mpirun.
+ * The example of PyTorch's DDP articles as docs/allreduce.md prints it: linear:10-5-2, SGD at
+ * 0.001, batch 32, 10 epochs, two ranks.  Started by sparring launch, as two separate workers, and
+ * by mpirun.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -37,8 +37,8 @@ START_TEST(test_launch)
 }
 END_TEST
 
-/* Two workers started one by one, which meet at `url`. */
-static void run_by_hand(const char *url, const char *run_dir)
+/* Two workers started separately, whose store is at `url`. */
+static void run_two_workers(const char *url, const char *run_dir)
 {
     struct process workers[2];
 
@@ -52,21 +52,21 @@ static void run_by_hand(const char *url, const char *run_dir)
     check_run(run_dir);
 }
 
-START_TEST(test_by_hand)
+START_TEST(test_separate_workers)
 {
     char url[64];
 
     (void)snprintf(url, sizeof(url), "tcp://127.0.0.1:%u", support_port());
-    run_by_hand(url, support_path("by-hand"));
+    run_two_workers(url, support_path("by-hand"));
 }
 END_TEST
 
-START_TEST(test_shared_file)
+START_TEST(test_file_store)
 {
     char url[600];
 
     (void)snprintf(url, sizeof(url), "file://%s", support_path("store"));
-    run_by_hand(url, support_path("by-file"));
+    run_two_workers(url, support_path("by-file"));
 }
 END_TEST
 
@@ -88,7 +88,7 @@ START_TEST(test_mpirun)
 }
 END_TEST
 
-/* A trace has every step of every rank and every round of a server. */
+/* The trace contains every step of every rank and every round of the server. */
 START_TEST(test_trace)
 {
     struct job job = {.ranks = 2, .servers = 1, .worker = ARGS("--sync", "ps", JOB)};
@@ -122,12 +122,12 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("article");
-    TCase *cases = tcase_create("ways to start");
+    TCase *cases = tcase_create("launch methods");
 
     tcase_set_timeout(cases, 200);
     tcase_add_test(cases, test_launch);
-    tcase_add_test(cases, test_by_hand);
-    tcase_add_test(cases, test_shared_file);
+    tcase_add_test(cases, test_separate_workers);
+    tcase_add_test(cases, test_file_store);
     tcase_add_test(cases, test_mpirun);
     tcase_add_test(cases, test_trace);
     suite_add_tcase(suite, cases);

@@ -1,7 +1,7 @@
 /*
- * `sparring compare` over real jobs: every run succeeds, the bytes equal the formula, the loss is
- * the same through the ring and through one and two servers; and the output when a run fails or the
- * user stops it.
+ * `sparring compare` over real jobs: every run succeeds, payload bytes equal the formula, and the
+ * loss is the same over a ring and over one or two servers.  Also the output when a run fails, and
+ * when the user interrupts it.
  */
 #include "common/base/file.h"
 #include "experiments/report/report.h"
@@ -84,8 +84,7 @@ START_TEST(test_modes_reach_same_loss)
 }
 END_TEST
 
-/* Options of the launcher in an experiment file reach the launcher; checked in the servers'
- * records. */
+/* Launcher options in an experiment file reach the launcher: the servers' records show them. */
 START_TEST(test_options_of_the_launcher)
 {
     static const char placed[] =

@@ -1,6 +1,7 @@
 /*
- * Compression from the command line: whole jobs train as well as uncompressed ones, their records
- * show the bytes of the formula on both sides, and invalid combinations of options are refused.
+ * Compression from the command line: compressed jobs reach the accuracy of uncompressed ones, the
+ * records of workers and servers show the bytes of the formula, and invalid combinations of options
+ * are refused.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -12,7 +13,7 @@
 #define RANKS 2
 #define STEPS 96 /* 3 epochs of 2048 samples in batches of 2 x 32 */
 
-static const char *run_digits_job(const char *const words[8], int wanted)
+static const char *run_digits_job(const char *const options[8], int wanted)
 {
     struct job job = {
         .ranks = RANKS,
@@ -37,14 +38,14 @@ static const char *run_digits_job(const char *const words[8], int wanted)
                                         "1",
                                         "--device",
                                         job_device(),
-                                        words[0],
-                                        words[1],
-                                        words[2],
-                                        words[3],
-                                        words[4],
-                                        words[5],
-                                        words[6],
-                                        words[7],
+                                        options[0],
+                                        options[1],
+                                        options[2],
+                                        options[3],
+                                        options[4],
+                                        options[5],
+                                        options[6],
+                                        options[7],
                                         NULL},
     };
 
@@ -75,7 +76,7 @@ static int64_t server_bytes(const char *folder, const char *member)
     return sum;
 }
 
-/* Sum over the ranks, the servers' counters and the formula are one number. */
+/* The bytes of the ranks, of the servers and of the formula must agree. */
 static void check_bytes(const char *folder, int64_t tx, int64_t rx)
 {
     for (unsigned rank = 0; rank < RANKS; rank++) {
@@ -91,9 +92,9 @@ static void check_bytes(const char *folder, int64_t tx, int64_t rx)
 #define ELEMENTS 50890 /* of mlp:784-64-10 */
 
 static const struct {
-    const char *words[8];
-    int64_t tx, rx; /* in two equal partitions of 25445 elements */
-    double least;   /* accuracy, less than uncompressed */
+    const char *options[8];
+    int64_t tx, rx;           /* bytes of two equal partitions of 25445 elements */
+    double accuracy_loss_max; /* against the uncompressed job */
 } cases[] = {
     {{"--compression", "fp16", "--compression-down", "fp16", "--ps-update", "server"},
      2 * ELEMENTS,
@@ -117,14 +118,14 @@ static const struct {
      0.05},
 };
 
-#define WORDS   2048 /* features, in blocks of 16 */
-#define SAMPLES 512
+#define FEATURES 2048 /* features, in blocks of 16 */
+#define SAMPLES  512
 
-/* Samples that have one block of features each, as words in a bag have their rows of an embedding;
- * their class is the block's. */
-static const char *write_words(void)
+/* Sparse samples, as of an embedding: each has non-zero features in one block only, which also
+ * determines its class. */
+static const char *write_sparse_samples(void)
 {
-    const char *path = support_path("words.safetensors");
+    const char *path = support_path("samples.safetensors");
     char head[512];
     uint64_t length;
     FILE *file = fopen(path, "we");
@@ -134,13 +135,13 @@ static const char *write_words(void)
         (uint64_t)snprintf(head, sizeof(head),
                            "{\"x\":{\"dtype\":\"F32\",\"shape\":[%d,%d],\"data_offsets\":[0,%d]},"
                            "\"y\":{\"dtype\":\"I64\",\"shape\":[%d],\"data_offsets\":[%d,%d]}}",
-                           SAMPLES, WORDS, 4 * SAMPLES * WORDS, SAMPLES, 4 * SAMPLES * WORDS,
-                           4 * SAMPLES * WORDS + 8 * SAMPLES);
+                           SAMPLES, FEATURES, 4 * SAMPLES * FEATURES, SAMPLES,
+                           4 * SAMPLES * FEATURES, 4 * SAMPLES * FEATURES + 8 * SAMPLES);
     ck_assert_uint_eq(fwrite(&length, sizeof(length), 1, file), 1);
     ck_assert_uint_eq(fwrite(head, length, 1, file), 1);
     for (int i = 0; i < SAMPLES; i++) {
-        static float x[WORDS];
-        int block = i * 37 % (WORDS / 16);
+        static float x[FEATURES];
+        int block = i * 37 % (FEATURES / 16);
 
         memset(x, 0, sizeof(x));
         for (int k = 0; k < 16; k++)
@@ -148,7 +149,7 @@ static const char *write_words(void)
         ck_assert_uint_eq(fwrite(x, sizeof(x), 1, file), 1);
     }
     for (int i = 0; i < SAMPLES; i++) {
-        int64_t class = i * 37 % (WORDS / 16) % 4;
+        int64_t class = i * 37 % (FEATURES / 16) % 4;
 
         ck_assert_uint_eq(fwrite(&class, sizeof(class), 1, file), 1);
     }
@@ -156,8 +157,8 @@ static const char *write_words(void)
     return path;
 }
 
-static const char *run_words(const char *data, const char *up, const char *down, const char *update,
-                             const char *save)
+static const char *run_sparse_job(const char *data, const char *up, const char *down,
+                                  const char *update, const char *save)
 {
     struct job job = {
         .ranks = RANKS,
@@ -172,48 +173,50 @@ static const char *run_words(const char *data, const char *up, const char *down,
     return job_run(&job, 0);
 }
 
-/* Rows are exact, and a batch touches few: a rank sends its own and receives those of all ranks. */
+/* Row compression is lossless, and a batch changes few rows: a rank sends the rows of its batch and
+ * receives those of all ranks. */
 START_TEST(test_rows_of_a_sparse_model)
 {
     const char *update = _i == 0 ? "server" : "worker";
-    const char *data = write_words();
+    const char *data = write_sparse_samples();
     const char *plain = support_path("plain.safetensors"), *rows = support_path("rows.safetensors");
-    int64_t all = RANKS * STEPS * INT64_C(4) * (WORDS * 16 + 16 + 16 * 4 + 4);
-    const char *folder = run_words(data, "none", "none", update, plain);
+    int64_t uncompressed_bytes = RANKS * STEPS * INT64_C(4) * (FEATURES * 16 + 16 + 16 * 4 + 4);
+    const char *folder = run_sparse_job(data, "none", "none", update, plain);
 
-    ck_assert_int_eq(server_bytes(folder, "rx_payload_bytes"), all);
-    folder = run_words(data, "rows", "rows", update, rows);
+    ck_assert_int_eq(server_bytes(folder, "rx_payload_bytes"), uncompressed_bytes);
+    folder = run_sparse_job(data, "rows", "rows", update, rows);
     ck_assert(job_same_tensors(plain, rows));
-    ck_assert_int_lt(server_bytes(folder, "rx_payload_bytes"), all * 20 / 100);
-    ck_assert_int_lt(server_bytes(folder, "tx_payload_bytes"), all * 35 / 100);
-    ck_assert_int_gt(server_bytes(folder, "rx_payload_bytes"), all / 100);
+    ck_assert_int_lt(server_bytes(folder, "rx_payload_bytes"), uncompressed_bytes * 20 / 100);
+    ck_assert_int_lt(server_bytes(folder, "tx_payload_bytes"), uncompressed_bytes * 35 / 100);
+    ck_assert_int_gt(server_bytes(folder, "rx_payload_bytes"), uncompressed_bytes / 100);
     ck_assert_int_eq(job_record_int(folder, 0, "end", "expected_tx_payload_bytes"), 0); /* none */
 }
 END_TEST
 
-/* A rank that names the rows of its next batch receives only those.  Its result is the same: the
- * other rows are multiplied by 0. */
-START_TEST(test_named_rows_of_a_sparse_model)
+/* With --compression-down named a rank requests the rows of its next batch and receives no others.
+ * The result is the same, because the features of the other rows are 0. */
+START_TEST(test_row_selection_of_a_sparse_model)
 {
-    const char *data = write_words();
+    const char *data = write_sparse_samples();
     const char *plain = support_path("plain.safetensors"),
-               *named = support_path("named.safetensors");
-    int64_t all = RANKS * STEPS * INT64_C(4) * (WORDS * 16 + 16 + 16 * 4 + 4);
-    int64_t changed, asked;
+               *selected = support_path("named.safetensors");
+    int64_t uncompressed_bytes = RANKS * STEPS * INT64_C(4) * (FEATURES * 16 + 16 + 16 * 4 + 4);
+    int64_t changed_bytes, selected_bytes;
     const char *folder;
 
-    (void)run_words(data, "none", "none", "server", plain);
-    folder = run_words(data, "rows", "rows", "server", named);
-    ck_assert(job_same_tensors(plain, named));
-    changed = server_bytes(folder, "tx_payload_bytes");
-    folder = run_words(data, "rows", "named", "server", named);
-    ck_assert(job_same_tensors(plain, named));
-    asked = server_bytes(folder, "tx_payload_bytes");
-    /* 8 of 128 blocks, each across two rows; the last step brings all */
-    ck_assert_int_lt(asked, all * 16 / 100);
-    ck_assert_int_gt(asked, all / 100);
-    ck_assert_msg(asked < changed * 6 / 10, "%jd bytes were asked for, %jd had changed",
-                  (intmax_t)asked, (intmax_t)changed);
+    (void)run_sparse_job(data, "none", "none", "server", plain);
+    folder = run_sparse_job(data, "rows", "rows", "server", selected);
+    ck_assert(job_same_tensors(plain, selected));
+    changed_bytes = server_bytes(folder, "tx_payload_bytes");
+    folder = run_sparse_job(data, "rows", "named", "server", selected);
+    ck_assert(job_same_tensors(plain, selected));
+    selected_bytes = server_bytes(folder, "tx_payload_bytes");
+    /* 8 of 128 blocks, each in two rows; after the last step all rows are sent */
+    ck_assert_int_lt(selected_bytes, uncompressed_bytes * 16 / 100);
+    ck_assert_int_gt(selected_bytes, uncompressed_bytes / 100);
+    ck_assert_msg(selected_bytes < changed_bytes * 6 / 10,
+                  "%jd bytes of selected rows, %jd of changed rows", (intmax_t)selected_bytes,
+                  (intmax_t)changed_bytes);
     ck_assert_int_eq(job_record_int(folder, 0, "end", "expected_rx_payload_bytes"), 0); /* none */
 }
 END_TEST
@@ -223,17 +226,18 @@ START_TEST(test_trains_as_well)
     static const char *const plain[8] = {"--compression", "none",        "--compression-down",
                                          "none",          "--ps-update", "server"};
     double wanted = test_accuracy_of(run_digits_job(plain, 0));
-    const char *folder = run_digits_job(cases[_i].words, 0);
+    const char *folder = run_digits_job(cases[_i].options, 0);
     double got = test_accuracy_of(folder);
 
     check_bytes(folder, cases[_i].tx, cases[_i].rx);
-    ck_assert_msg(got >= wanted - cases[_i].least, "accuracy %.4f, uncompressed %.4f", got, wanted);
+    ck_assert_msg(got >= wanted - cases[_i].accuracy_loss_max, "accuracy %.4f, uncompressed %.4f",
+                  got, wanted);
     ck_assert(wanted > 0.7);
 }
 END_TEST
 
 static const struct {
-    const char *words[8];
+    const char *options[8];
     const char *wanted;
 } refused[] = {
     {{"--compression", "named", "--ps-update", "server", "--reduce", "fast"}, "compression"},
@@ -245,7 +249,7 @@ static const struct {
      "named for one batch"},
     {{"--compression-down", "named", "--consistency", "asp", "--on-worker-loss", "shrink",
       "--reduce", "fast"},
-     "may be sent on to another batch"},
+     "may be moved to another batch"},
     {{"--compression-down", "fp16", "--ps-transport", "shm", "--reduce", "fast"},
      "nothing is compressed in shared memory (--ps-transport shm)"},
     {{"--compression", "gzip", "--top-k", "1", "--reduce", "fast"}, "compression"},
@@ -254,7 +258,7 @@ static const struct {
 
 START_TEST(test_refused)
 {
-    (void)run_digits_job(refused[_i].words, 2);
+    (void)run_digits_job(refused[_i].options, 2);
     ck_assert_msg(strstr(job_output(), refused[_i].wanted) != NULL, "%s", job_output());
 }
 END_TEST
@@ -267,7 +271,7 @@ int main(void)
     tcase_set_timeout(tests, 200);
     tcase_add_loop_test(tests, test_trains_as_well, 0, (int)(sizeof(cases) / sizeof(cases[0])));
     tcase_add_loop_test(tests, test_rows_of_a_sparse_model, 0, 2);
-    tcase_add_test(tests, test_named_rows_of_a_sparse_model);
+    tcase_add_test(tests, test_row_selection_of_a_sparse_model);
     tcase_add_loop_test(tests, test_refused, 0, (int)(sizeof(refused) / sizeof(refused[0])));
     suite_add_tcase(suite, tests);
     return support_run(suite);

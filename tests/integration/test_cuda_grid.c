@@ -1,10 +1,10 @@
 /*
- * The same run with different numbers of processes on GPUs and ways of synchronisation: 1, 2 and 4
- * workers with parameter servers, whose update runs on the servers or on the workers, and 1, 2 and
- * 4 ranks of each all-reduce.  The global batch is the same, so each update is of the same samples.
+ * One training run on GPUs with different numbers of processes and synchronisation modes: 1, 2 and
+ * 4 workers with parameter servers (update on the servers or on the workers), and 1, 2 and 4 ranks
+ * of each all-reduce.  The global batch is constant, so each update uses the same samples.
  *
- * What must hold: the loss of each update, the mean of all ranks', and the parameters at the end
- * are those of one process on the CPU, but for the order of sums.
+ * Invariant: the mean loss of all ranks at each update, and the final parameters, equal those of
+ * one process on the CPU up to the order of sums.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -16,13 +16,13 @@
 #include <unistd.h>
 
 #define STEPS 12
-#define BATCH 24 /* of all ranks */
+#define BATCH 24 /* global */
 
-static const struct way {
+static const struct sync_case {
     const char *name, *backend;
     unsigned servers;
-    const char *words[4];
-} ways[] = {
+    const char *options[4];
+} sync_cases[] = {
     {"servers update", NULL, 2, {"--sync", "ps", "--ps-update", "server"}},
     {"workers update", NULL, 2, {"--sync", "ps", "--ps-update", "worker"}},
     {"ring", "ring", 0, {"--sync", "allreduce", "--seed", "5"}},
@@ -30,24 +30,25 @@ static const struct way {
     {"nccl", "nccl", 0, {"--sync", "allreduce", "--seed", "5"}},
 };
 
-#define WAYS (int)(sizeof(ways) / sizeof(ways[0]))
+#define SYNC_CASES (int)(sizeof(sync_cases) / sizeof(sync_cases[0]))
 
-static const unsigned ranks_of[] = {1, 2, 4};
+static const unsigned rank_counts[] = {1, 2, 4};
 
-/* Means over all ranks into losses[STEPS]. */
-static void run_way(const struct way *way, unsigned ranks, const char *device, const char *save,
-                    double *losses)
+/* Store the mean loss of all ranks of each step in losses[0..STEPS). */
+static void run_sync_case(const struct sync_case *sync_case, unsigned ranks, const char *device,
+                          const char *save, double *losses)
 {
     char batch[16];
-    struct job job = {.backend = way->backend, .ranks = ranks, .servers = way->servers};
+    struct job job = {.backend = sync_case->backend, .ranks = ranks, .servers = sync_case->servers};
     const char *run_dir;
 
     (void)snprintf(batch, sizeof(batch), "%u", BATCH / ranks);
-    job.worker = ARGS("--model", "mlp:24-32-17-5", "--data", "random:192,24,5", "--optimizer",
-                      "adamw", "--lr", "0.02", "--seed", "5", "--steps", "12", "--batch-size",
-                      batch, "--bucket-cap-mb", "0.004", "--partition-bytes", "4K", "--threads",
-                      "1", "--evaluate", "never", "--device", device, "--save", save, way->words[0],
-                      way->words[1], way->words[2], way->words[3]);
+    job.worker =
+        ARGS("--model", "mlp:24-32-17-5", "--data", "random:192,24,5", "--optimizer", "adamw",
+             "--lr", "0.02", "--seed", "5", "--steps", "12", "--batch-size", batch,
+             "--bucket-cap-mb", "0.004", "--partition-bytes", "4K", "--threads", "1", "--evaluate",
+             "never", "--device", device, "--save", save, sync_case->options[0],
+             sync_case->options[1], sync_case->options[2], sync_case->options[3]);
     run_dir = job_run(&job, 0);
     memset(losses, 0, STEPS * sizeof(*losses));
     for (unsigned rank = 0; rank < ranks; rank++) {
@@ -59,7 +60,7 @@ static void run_way(const struct way *way, unsigned ranks, const char *device, c
     }
 }
 
-/* Only the emulated nccl: it allows more ranks than GPUs. */
+/* Only the emulated NCCL allows more ranks than GPUs. */
 static bool has_nccl(void)
 {
     const char *folder = getenv("LD_LIBRARY_PATH");
@@ -69,39 +70,41 @@ static bool has_nccl(void)
     return access(path, R_OK) == 0;
 }
 
-static const char *on_the_cpu;
-static double wanted[STEPS];
+static const char *cpu_checkpoint;
+static double cpu_losses[STEPS];
 
-static void run_on_the_cpu(void)
+static void run_cpu_job(void)
 {
-    static const struct way alone = {"alone", NULL, 0, {"--sync", "local", "--seed", "5"}};
+    static const struct sync_case alone = {"alone", NULL, 0, {"--sync", "local", "--seed", "5"}};
 
-    on_the_cpu = support_path("cpu.safetensors");
-    run_way(&alone, 1, "cpu", on_the_cpu, wanted);
-    ck_assert_double_lt(wanted[STEPS - 1], wanted[0] - 0.01); /* it learns something */
+    cpu_checkpoint = support_path("cpu.safetensors");
+    run_sync_case(&alone, 1, "cpu", cpu_checkpoint, cpu_losses);
+    ck_assert_double_lt(cpu_losses[STEPS - 1], cpu_losses[0] - 0.01); /* the loss decreases */
 }
 
 START_TEST(test_same_run_on_all_grids)
 {
-    const struct way *way = &ways[_i];
+    const struct sync_case *sync_case = &sync_cases[_i];
     const char *save = support_path("gpu.safetensors");
 
-    if (way->backend && strcmp(way->backend, "nccl") == 0 && !has_nccl()) {
+    if (sync_case->backend && strcmp(sync_case->backend, "nccl") == 0 && !has_nccl()) {
         (void)printf("skipped: no emulated NCCL in this build\n");
         return;
     }
-    for (size_t i = 0; i < sizeof(ranks_of) / sizeof(ranks_of[0]); i++) {
+    for (size_t i = 0; i < sizeof(rank_counts) / sizeof(rank_counts[0]); i++) {
         double losses[STEPS];
-        double differ = 0, distance;
+        double losses_gap = 0, distance;
 
-        run_way(way, ranks_of[i], "cuda", save, losses);
+        run_sync_case(sync_case, rank_counts[i], "cuda", save, losses);
         for (size_t k = 0; k < STEPS; k++)
-            differ = fmax(differ, fabs(losses[k] - wanted[k]) / wanted[k]);
-        distance = job_checkpoint_distance(on_the_cpu, save);
-        (void)printf("%s, %u: losses differ by %.2g, parameters by %.2g\n", way->name, ranks_of[i],
-                     differ, distance);
-        ck_assert_msg(differ < 1e-6, "%s, %u: losses: %g", way->name, ranks_of[i], differ);
-        ck_assert_msg(distance < 1e-5, "%s, %u: parameters: %g", way->name, ranks_of[i], distance);
+            losses_gap = fmax(losses_gap, fabs(losses[k] - cpu_losses[k]) / cpu_losses[k]);
+        distance = job_checkpoint_distance(cpu_checkpoint, save);
+        (void)printf("%s, %u: losses differ by %.2g, parameters by %.2g\n", sync_case->name,
+                     rank_counts[i], losses_gap, distance);
+        ck_assert_msg(losses_gap < 1e-6, "%s, %u: losses: %g", sync_case->name, rank_counts[i],
+                      losses_gap);
+        ck_assert_msg(distance < 1e-5, "%s, %u: parameters: %g", sync_case->name, rank_counts[i],
+                      distance);
     }
 }
 END_TEST
@@ -112,8 +115,8 @@ int main(void)
     TCase *cases = tcase_create("grid");
 
     tcase_set_timeout(cases, 120);
-    tcase_add_unchecked_fixture(cases, run_on_the_cpu, NULL);
-    tcase_add_loop_test(cases, test_same_run_on_all_grids, 0, WAYS);
+    tcase_add_unchecked_fixture(cases, run_cpu_job, NULL);
+    tcase_add_loop_test(cases, test_same_run_on_all_grids, 0, SYNC_CASES);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

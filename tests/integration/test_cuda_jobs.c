@@ -1,8 +1,8 @@
 /*
- * Whole jobs on a GPU, the emulated one where there is no other (tests/support/cuda_emulator):
- * every way of synchronisation ends as the same job on the CPU; a checkpoint moves from one device
- * to the other and back; 16 bits lose little accuracy; too little memory and a missing module are
- * each reported in one line.
+ * Whole jobs on a GPU, by default the emulated one (tests/support/cuda_emulator): in every
+ * synchronisation mode the result equals that of the CPU; a checkpoint moves between devices;
+ * 16-bit precision loses little accuracy; insufficient memory and a missing module are reported in
+ * one line.
  */
 #include "common/checkpoint/checkpoint.h"
 #include "tests/integration/job.h"
@@ -29,11 +29,11 @@ static const struct network {
 
 #define NETWORKS (sizeof(networks) / sizeof(networks[0]))
 
-static const struct way {
+static const struct sync_case {
     const char *name, *backend;
     unsigned ranks, servers;
-    const char *words[5];
-} ways[] = {
+    const char *options[5];
+} sync_cases[] = {
     {"local", NULL, 1, 0, {"--sync", "local"}},
     {"all-reduce, shm", "shm", 2, 0, {"--sync", "allreduce"}},
     {"all-reduce, ring", "ring", 4, 0, {"--sync", "allreduce"}},
@@ -46,29 +46,30 @@ static const struct way {
     {"two devices", NULL, 1, 0, {"--sync", "dataparallel", "--devices", "2"}},
 };
 
-#define WAYS (int)(sizeof(ways) / sizeof(ways[0]))
+#define SYNC_CASES (int)(sizeof(sync_cases) / sizeof(sync_cases[0]))
 
-static const char *run_network(const struct way *way, const struct network *n, const char *device,
-                               const char *save, const char *const more[10])
+static const char *run_network(const struct sync_case *sync_case, const struct network *n,
+                               const char *device, const char *save, const char *const more[10])
 {
     struct job job = {
-        .backend = way->backend,
-        .ranks = way->ranks,
-        .servers = way->servers,
-        .worker = ARGS("--model", n->model, "--data", n->data, "--optimizer", n->optimizer, "--lr",
-                       n->lr, "--momentum", n->momentum, "--seed", "5", "--batch-size", "12",
-                       "--bucket-cap-mb", "0.004", "--partition-bytes", "4K", "--threads", "1",
-                       "--evaluate", "never", "--device", device, "--save", save, way->words[0],
-                       way->words[1], way->words[2] ? way->words[2] : "--seed",
-                       way->words[3] ? way->words[3] : "5", more[0], more[1], more[2], more[3],
-                       more[4], more[5], more[6], more[7], more[8], more[9]),
+        .backend = sync_case->backend,
+        .ranks = sync_case->ranks,
+        .servers = sync_case->servers,
+        .worker =
+            ARGS("--model", n->model, "--data", n->data, "--optimizer", n->optimizer, "--lr", n->lr,
+                 "--momentum", n->momentum, "--seed", "5", "--batch-size", "12", "--bucket-cap-mb",
+                 "0.004", "--partition-bytes", "4K", "--threads", "1", "--evaluate", "never",
+                 "--device", device, "--save", save, sync_case->options[0], sync_case->options[1],
+                 sync_case->options[2] ? sync_case->options[2] : "--seed",
+                 sync_case->options[3] ? sync_case->options[3] : "5", more[0], more[1], more[2],
+                 more[3], more[4], more[5], more[6], more[7], more[8], more[9]),
     };
 
     return job_run(&job, 0);
 }
 
-/* Their largest relative difference over all steps of rank 0, which has to be of `steps`. */
-static double losses_differ(const char *run_dir, const char *other, size_t steps)
+/* Largest relative difference of the losses of rank 0 in two runs of `steps` steps. */
+static double largest_loss_gap(const char *run_dir, const char *other, size_t steps)
 {
     double a[STEPS_MAX];
     double b[STEPS_MAX];
@@ -86,7 +87,7 @@ static double losses_differ(const char *run_dir, const char *other, size_t steps
 START_TEST(test_gpu_equals_cpu)
 {
     static const char *const steps[10] = {"--steps", "8"};
-    const struct way *way = &ways[_i];
+    const struct sync_case *sync_case = &sync_cases[_i];
     const char *cpu = support_path("cpu.safetensors");
     const char *gpu = support_path("gpu.safetensors");
 
@@ -97,25 +98,26 @@ START_TEST(test_gpu_equals_cpu)
         double losses;
         double distance;
 
-        (void)snprintf(on_cpu, sizeof(on_cpu), "%s", run_network(way, n, "cpu", cpu, steps));
-        on_gpu = run_network(way, n, "cuda", gpu, steps);
-        losses = losses_differ(on_gpu, on_cpu, 8);
+        (void)snprintf(on_cpu, sizeof(on_cpu), "%s", run_network(sync_case, n, "cpu", cpu, steps));
+        on_gpu = run_network(sync_case, n, "cuda", gpu, steps);
+        losses = largest_loss_gap(on_gpu, on_cpu, 8);
         distance = job_checkpoint_distance(cpu, gpu);
-        (void)printf("%s, %s: losses differ by %.2g, parameters by %.2g\n", way->name, n->model,
-                     losses, distance);
-        ck_assert_msg(losses < 1e-5, "%s, %s: losses: %g", way->name, n->model, losses);
-        ck_assert_msg(distance < 1e-5, "%s, %s: parameters: %g", way->name, n->model, distance);
+        (void)printf("%s, %s: losses differ by %.2g, parameters by %.2g\n", sync_case->name,
+                     n->model, losses, distance);
+        ck_assert_msg(losses < 1e-5, "%s, %s: losses: %g", sync_case->name, n->model, losses);
+        ck_assert_msg(distance < 1e-5, "%s, %s: parameters: %g", sync_case->name, n->model,
+                      distance);
         ck_assert_int_eq(job_record_int(on_cpu, 0, "end", "peak_device_bytes"), 0);
-        ck_assert_int_ge(job_record_int(on_gpu, way->ranks - 1, "end", "peak_device_bytes"),
+        ck_assert_int_ge(job_record_int(on_gpu, sync_case->ranks - 1, "end", "peak_device_bytes"),
                          2 * 4 * n->parameters);
     }
 }
 END_TEST
 
-/* Alone, where the state is on the device, and through all-reduce, where it is not. */
+/* One process, whose optimizer state is on the device, and all-reduce, where it is not. */
 START_TEST(test_checkpoints_change_devices)
 {
-    const struct way *way = &ways[_i];
+    const struct sync_case *sync_case = &sync_cases[_i];
     const struct network *n = &networks[_i];
     const char *folder = support_path("checkpoints");
     const char *whole = support_path("whole.safetensors");
@@ -123,22 +125,22 @@ START_TEST(test_checkpoints_change_devices)
     char until[16];
     double distance;
 
-    (void)run_network(way, n, "cpu", whole, (const char *const[10]){"--steps", "15"});
+    (void)run_network(sync_case, n, "cpu", whole, (const char *const[10]){"--steps", "15"});
     for (int part = 1; part <= 3; part++) {
         (void)snprintf(until, sizeof(until), "%d", part * 5);
-        (void)run_network(way, n, part == 2 ? "cuda" : "cpu", parts,
+        (void)run_network(sync_case, n, part == 2 ? "cuda" : "cpu", parts,
                           (const char *const[10]){"--steps", until, "--checkpoint-dir", folder,
                                                   part > 1 ? "--resume" : NULL, folder});
     }
     distance = job_checkpoint_distance(whole, parts);
-    (void)printf("cpu, cuda, cpu, %s, %s: parameters differ by %.2g\n", way->name, n->model,
+    (void)printf("cpu, cuda, cpu, %s, %s: parameters differ by %.2g\n", sync_case->name, n->model,
                  distance);
-    ck_assert_msg(distance < 1e-5, "%s, %s: %g", way->name, n->model, distance);
+    ck_assert_msg(distance < 1e-5, "%s, %s: %g", sync_case->name, n->model, distance);
 }
 END_TEST
 
-/* By launches and by calls: the same bits. */
-START_TEST(test_launches_and_calls)
+/* With and without CUDA graphs the result has the same bits. */
+START_TEST(test_graph_launches_equal_calls)
 {
     const struct network *n = &networks[_i];
     const char *launches = support_path("launches.safetensors");
@@ -149,18 +151,18 @@ START_TEST(test_launches_and_calls)
     const char *called;
 
     (void)snprintf(launched, sizeof(launched), "%s",
-                   run_network(&ways[0], n, "cuda", launches, on));
-    called = run_network(&ways[0], n, "cuda", calls, off);
-    ck_assert(losses_differ(launched, called, 20) <= 0.0);
+                   run_network(&sync_cases[0], n, "cuda", launches, on));
+    called = run_network(&sync_cases[0], n, "cuda", calls, off);
+    ck_assert(largest_loss_gap(launched, called, 20) <= 0.0);
     ck_assert(job_checkpoint_distance(launches, calls) <= 0.0);
-    /* 192 samples in batches of 12: no epoch ends with a smaller one */
+    /* 192 samples in batches of 12: all batches have the same size */
     ck_assert_int_eq(job_record_int(launched, 0, "end", "graph_launches"), 19);
     ck_assert_int_eq(job_record_int(called, 0, "end", "graph_launches"), 0);
 }
 END_TEST
 
-/* The update was made with the step whose loss ends the run; no checkpoint has it. */
-START_TEST(test_lost_loss)
+/* A loss that is not finite ends the run; the last checkpoint is from before that step. */
+START_TEST(test_no_checkpoint_after_non_finite_loss)
 {
     const char *folder = support_path("kept");
     const char *output =
@@ -190,48 +192,48 @@ START_TEST(test_lost_loss)
 }
 END_TEST
 
-START_TEST(test_bfloat16_is_near)
+START_TEST(test_bfloat16_loss_is_close)
 {
     static const char *const in_16_bits[10] = {"--steps", "8", "--precision", "bf16"};
     static const char *const in_32_bits[10] = {"--steps", "8"};
-    const struct way *way = &ways[_i];
+    const struct sync_case *sync_case = &sync_cases[_i];
     const struct network *n = &networks[_i];
     const char *save = support_path("saved.safetensors");
     char exact[4096];
     double losses;
 
-    (void)snprintf(exact, sizeof(exact), "%s", run_network(way, n, "cuda", save, in_32_bits));
-    losses = losses_differ(run_network(way, n, "cuda", save, in_16_bits), exact, 8);
-    (void)printf("%s, %s: losses in bf16 differ by %.2g\n", way->name, n->model, losses);
-    ck_assert_msg(losses < 0.02, "%s, %s: %g", way->name, n->model, losses);
-    ck_assert_msg(losses > 1e-6, "%s, %s: not in 16 bits", way->name, n->model);
+    (void)snprintf(exact, sizeof(exact), "%s", run_network(sync_case, n, "cuda", save, in_32_bits));
+    losses = largest_loss_gap(run_network(sync_case, n, "cuda", save, in_16_bits), exact, 8);
+    (void)printf("%s, %s: losses in bf16 differ by %.2g\n", sync_case->name, n->model, losses);
+    ck_assert_msg(losses < 0.02, "%s, %s: %g", sync_case->name, n->model, losses);
+    ck_assert_msg(losses > 1e-6, "%s, %s: not in 16 bits", sync_case->name, n->model);
 }
 END_TEST
 
-/* fp16 with updates that overflow: in one go, and with a stop among them, the same bits. */
+/* fp16 with overflowing updates: an interrupted and resumed run has the bits of one run. */
 START_TEST(test_loss_scale_is_resumed)
 {
     static const struct network n = {"mlp:24-32-16-5", "random:192,24,5", "adamw", "1", "0", 0};
     static const char *const in_one_go[10] = {"--steps", "24", "--precision", "fp16"};
-    const struct way *way = &ways[_i];
+    const struct sync_case *sync_case = &sync_cases[_i];
     const char *folder = support_path("checkpoints");
     const char *whole = support_path("whole.safetensors");
     const char *parts = support_path("parts.safetensors");
-    const char *run_dir = run_network(way, &n, "cuda", whole, in_one_go);
-    int64_t left_out = job_record_int(run_dir, 0, "end", "overflowed_updates");
+    const char *run_dir = run_network(sync_case, &n, "cuda", whole, in_one_go);
+    int64_t overflows = job_record_int(run_dir, 0, "end", "overflowed_updates");
 
-    (void)printf("%s: %jd updates left out\n", way->name, (intmax_t)left_out);
-    ck_assert_int_gt(left_out, 0);
+    (void)printf("%s: %jd overflowed updates\n", sync_case->name, (intmax_t)overflows);
+    ck_assert_int_gt(overflows, 0);
     for (int until = 6; until <= 24; until += 6) {
         char steps[16];
 
         (void)snprintf(steps, sizeof(steps), "%d", until);
         run_dir =
-            run_network(way, &n, "cuda", parts,
+            run_network(sync_case, &n, "cuda", parts,
                         (const char *const[10]){"--steps", steps, "--precision", "fp16",
                                                 "--checkpoint-dir", folder, "--resume", "auto"});
     }
-    ck_assert_int_eq(job_record_int(run_dir, 0, "end", "overflowed_updates"), left_out);
+    ck_assert_int_eq(job_record_int(run_dir, 0, "end", "overflowed_updates"), overflows);
     ck_assert(job_checkpoint_distance(whole, parts) == 0);
 }
 END_TEST
@@ -259,13 +261,13 @@ START_TEST(test_too_little_memory)
     size_t total = 0;
 
     if (!is_emulated())
-        return; /* how much another GPU has is not ours to say */
+        return; /* the memory of a real GPU cannot be limited */
     output = run_refused("mlp:2000-3000-5", "random:64,2000,5",
                          ARGS("SPARRING_EMULATED_BYTES=50000000"));
     at = strstr(output, " bytes of GPU memory, ");
     ck_assert_msg(at != NULL, "%s", output);
     while (at > output && at[-1] != ':')
-        at--; /* the number begins behind the colon after what it is for */
+        at--; /* the number follows the last colon */
     ck_assert_msg(sscanf(at, "%zu bytes of GPU memory, %zu of %zu are free: ", &asked, &available,
                          &total) == 3,
                   "%s", output);
@@ -286,7 +288,7 @@ START_TEST(test_no_module)
 
     ck_assert_msg(line != NULL, "%s", output);
     line = strchr(line, '\n');
-    ck_assert_msg(line != NULL && line[1] == '\0', "more than a line: %s", output);
+    ck_assert_msg(line != NULL && line[1] == '\0', "more than one line: %s", output);
 }
 END_TEST
 
@@ -296,11 +298,11 @@ int main(void)
     TCase *cases = tcase_create("jobs");
 
     tcase_set_timeout(cases, 120);
-    tcase_add_loop_test(cases, test_gpu_equals_cpu, 0, WAYS);
+    tcase_add_loop_test(cases, test_gpu_equals_cpu, 0, SYNC_CASES);
     tcase_add_loop_test(cases, test_checkpoints_change_devices, 0, 2);
-    tcase_add_loop_test(cases, test_launches_and_calls, 0, 2);
-    tcase_add_test(cases, test_lost_loss);
-    tcase_add_loop_test(cases, test_bfloat16_is_near, 0, 2);
+    tcase_add_loop_test(cases, test_graph_launches_equal_calls, 0, 2);
+    tcase_add_test(cases, test_no_checkpoint_after_non_finite_loss);
+    tcase_add_loop_test(cases, test_bfloat16_loss_is_close, 0, 2);
     tcase_add_loop_test(cases, test_loss_scale_is_resumed, 0, 2);
     tcase_add_test(cases, test_too_little_memory);
     tcase_add_test(cases, test_no_module);

@@ -1,6 +1,6 @@
 /*
- * DistributedDataParallel's features from the command line: uneven inputs with the mean over
- * samples against one process, batch normalisation, LayerDrop, hooks, and the texts of errors.
+ * Features of DistributedDataParallel from the command line: uneven inputs with the mean over
+ * samples against one process, batch normalisation, LayerDrop, communication hooks, error texts.
  */
 #include "common/checkpoint/safetensors.h"
 #include "tests/integration/job.h"
@@ -10,14 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MODEL   "mlp:20-24-16-5"
-#define DROPPED "mlp:20-16-16-16-5"
-#define DATA    "random:205,20,5" /* three ranks: 69, 68, 68 samples */
+#define MODEL            "mlp:20-24-16-5"
+#define LAYER_DROP_MODEL "mlp:20-16-16-16-5"
+#define DATA             "random:205,20,5" /* three ranks: 69, 68, 68 samples */
 
 static struct error err;
 
-/* Updates are of the same samples for any number of ranks: with the mean over samples the run
- * equals one process with the whole batch, up to the last, uneven one. */
+/* Each update uses the same samples for any number of ranks, so with the mean over samples the run
+ * equals one process with the whole batch, up to and including the last, uneven update. */
 START_TEST(test_uneven_ranks_equal_one_process)
 {
     const char *alone = support_path("alone.safetensors");
@@ -46,7 +46,7 @@ START_TEST(test_uneven_ranks_equal_one_process)
                       "--device", job_device(), "--evaluate", "never", "--save", joined);
     (void)job_run(&job, 0);
     distance = job_checkpoint_distance(alone, joined);
-    ck_assert_msg(distance > 1e-4, "the mean over ranks is another: %g", distance);
+    ck_assert_msg(distance > 1e-4, "the mean over ranks gives the same result: %g", distance);
 }
 END_TEST
 
@@ -70,7 +70,7 @@ START_TEST(test_join_and_stop)
 }
 END_TEST
 
-/* Buffers are saved and loaded again, and come from rank 0. */
+/* Buffers are saved and loaded; their values are those of rank 0. */
 START_TEST(test_batch_norm)
 {
     const char *save = support_path("bn.safetensors");
@@ -98,20 +98,20 @@ START_TEST(test_batch_norm)
                       "1", "--lr", "0", "--init", save, "--threads", "1", "--evaluate", "never",
                       "--device", "cpu", "--save", again);
     (void)job_run(&job, 0);
-    ck_assert(!job_same_tensors(save, again)); /* statistics moved on ... */
+    ck_assert(!job_same_tensors(save, again)); /* the statistics have changed */
     ck_assert_double_lt(job_checkpoint_distance(save, again), 2);
 }
 END_TEST
 
-static void run_dropped(const char *backend, const char *save)
+static void run_layer_drop_job(const char *backend, const char *save)
 {
     struct job job = {
         .ranks = 3,
         .worker =
-            ARGS("--model", DROPPED, "--data", DATA, "--batch-size", "8", "--epochs", "2", "--lr",
-                 "0.05", "--momentum", "0.9", "--layer-drop", "0.6", "--find-unused-parameters",
-                 "--reduce", "reproducible", "--backend", backend, "--threads", "1", "--device",
-                 job_device(), "--evaluate", "never", "--save", save),
+            ARGS("--model", LAYER_DROP_MODEL, "--data", DATA, "--batch-size", "8", "--epochs", "2",
+                 "--lr", "0.05", "--momentum", "0.9", "--layer-drop", "0.6",
+                 "--find-unused-parameters", "--reduce", "reproducible", "--backend", backend,
+                 "--threads", "1", "--device", job_device(), "--evaluate", "never", "--save", save),
     };
     const char *run_dir = job_run(&job, 0);
 
@@ -123,19 +123,19 @@ START_TEST(test_layer_drop)
 {
     const char *shm = support_path("shm.safetensors");
     const char *ring = support_path("ring.safetensors");
-    struct job job = {
-        .ranks = 2,
-        .worker = ARGS("--model", DROPPED, "--data", DATA, "--steps", "3", "--layer-drop", "0.5")};
+    struct job job = {.ranks = 2,
+                      .worker = ARGS("--model", LAYER_DROP_MODEL, "--data", DATA, "--steps", "3",
+                                     "--layer-drop", "0.5")};
 
-    run_dropped("shm", shm);
-    run_dropped("ring", ring);
+    run_layer_drop_job("shm", shm);
+    run_layer_drop_job("ring", ring);
     ck_assert(job_same_tensors(shm, ring));
     (void)job_run(&job, 2);
     ck_assert_ptr_nonnull(strstr(job_output(), "--find-unused-parameters"));
 }
 END_TEST
 
-/* Compression hooks: with half the bytes, or few, the model still learns the digits. */
+/* Compression hooks send half of the bytes or less, and the model still learns the digits. */
 START_TEST(test_hooks)
 {
     static const char *const hooks[] = {"none", "fp16", "bf16", "powersgd"};

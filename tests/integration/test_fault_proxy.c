@@ -1,5 +1,5 @@
 /*
- * Every fault of the proxy that the fault suite relies on, between two sockets of this process.
+ * fault_proxy: every fault that the fault tests use, between two sockets of this process.
  */
 #include "tests/support/fault_proxy.h"
 #include "tests/support/support.h"
@@ -16,14 +16,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define WAIT_MS  20000
-#define QUIET_MS 100 /* long enough for bytes that are not held */
-#define MUCH     ((size_t)3 << 20)
+#define WAIT_MS    20000
+#define QUIET_MS   100 /* bytes that are not held arrive earlier */
+#define SLOW_BYTES ((size_t)3 << 20)
 
-struct line {
+struct proxied_link {
     int listener;
     struct fault_proxy *proxy;
-    int client, server; /* the ends */
+    int client, server; /* both ends of the link */
 };
 
 static int listen_any(uint16_t *ret_port)
@@ -49,9 +49,9 @@ static int connect_to(uint16_t port)
     return fd;
 }
 
-static struct line open_line(void)
+static struct proxied_link open_link(void)
 {
-    struct line l;
+    struct proxied_link l;
     uint16_t port;
 
     l.listener = listen_any(&port);
@@ -62,7 +62,7 @@ static struct line open_line(void)
     return l;
 }
 
-static void close_line(struct line *l)
+static void close_link(struct proxied_link *l)
 {
     fault_proxy_close(l->proxy);
     (void)close(l->client);
@@ -85,7 +85,7 @@ static void expect_text(int fd, const char *text)
     while (length < strlen(text)) {
         ssize_t size;
 
-        ck_assert_msg(is_readable(fd, WAIT_MS), "'%s' does not come", text);
+        ck_assert_msg(is_readable(fd, WAIT_MS), "'%s' does not arrive", text);
         size = recv(fd, got + length, sizeof(got) - 1 - length, 0);
         ck_assert_int_gt(size, 0);
         length += (size_t)size;
@@ -117,7 +117,7 @@ static void expect_end(int fd)
 
 START_TEST(test_forwards_and_resets)
 {
-    struct line l = open_line();
+    struct proxied_link l = open_link();
     int again;
 
     send_text(l.client, "up");
@@ -129,7 +129,7 @@ START_TEST(test_forwards_and_resets)
     fault_proxy_reset(l.proxy);
     expect_reset(l.client);
     expect_reset(l.server);
-    again = connect_to(fault_proxy_port(l.proxy)); /* those that come later live */
+    again = connect_to(fault_proxy_port(l.proxy)); /* later connections are not reset */
     (void)close(l.server);
     l.server = accept(l.listener, NULL, NULL);
     send_text(again, "again");
@@ -141,13 +141,13 @@ START_TEST(test_forwards_and_resets)
     expect_reset(again);
     ck_assert_uint_eq(fault_proxy_accepted(l.proxy), 2);
     (void)close(again);
-    close_line(&l);
+    close_link(&l);
 }
 END_TEST
 
-START_TEST(test_holds_and_lets_go)
+START_TEST(test_holds_and_releases)
 {
-    struct line l = open_line();
+    struct proxied_link l = open_link();
 
     fault_proxy_hold(l.proxy, FAULT_UP, true);
     send_text(l.client, "late");
@@ -156,89 +156,90 @@ START_TEST(test_holds_and_lets_go)
     expect_text(l.client, "other way");
     fault_proxy_hold(l.proxy, FAULT_UP, false);
     expect_text(l.server, "late");
-    close_line(&l);
+    close_link(&l);
 }
 END_TEST
 
-START_TEST(test_ends_one_way)
+START_TEST(test_half_closes)
 {
-    struct line l = open_line();
+    struct proxied_link l = open_link();
 
-    fault_proxy_end(l.proxy, FAULT_DOWN);
+    fault_proxy_half_close(l.proxy, FAULT_DOWN);
     expect_end(l.client);
     send_text(l.server, "lost");
-    send_text(l.client, "still heard");
-    expect_text(l.server, "still heard");
-    close_line(&l);
+    send_text(l.client, "received");
+    expect_text(l.server, "received");
+    close_link(&l);
 }
 END_TEST
 
-/* A slow link loses and changes nothing, and has the rate and delay that were set. */
+/* A slow link loses and changes no bytes, and has the rate and delay that were set. */
 START_TEST(test_slow_and_late)
 {
-    struct line l = open_line();
-    uint8_t *sent = malloc(MUCH), *got = malloc(MUCH);
+    struct proxied_link l = open_link();
+    uint8_t *sent = malloc(SLOW_BYTES), *got = malloc(SLOW_BYTES);
     size_t out = 0, in = 0;
     int64_t begin_ns = clock_now_ns();
 
-    for (size_t i = 0; i < MUCH; i++)
+    for (size_t i = 0; i < SLOW_BYTES; i++)
         sent[i] = (uint8_t)(i * 2654435761u >> 13);
     fault_proxy_throttle(l.proxy, 6 << 20);
     fault_proxy_delay(l.proxy, 1, 5);
-    while (in < MUCH) {
-        ssize_t size = out < MUCH ? send(l.client, sent + out, MUCH - out, MSG_DONTWAIT) : 0;
+    while (in < SLOW_BYTES) {
+        ssize_t size =
+            out < SLOW_BYTES ? send(l.client, sent + out, SLOW_BYTES - out, MSG_DONTWAIT) : 0;
 
         out += size > 0 ? (size_t)size : 0;
-        if (!is_readable(l.server, out < MUCH ? 1 : WAIT_MS))
+        if (!is_readable(l.server, out < SLOW_BYTES ? 1 : WAIT_MS))
             continue;
-        size = recv(l.server, got + in, MUCH - in, 0);
+        size = recv(l.server, got + in, SLOW_BYTES - in, 0);
         ck_assert_int_gt(size, 0);
         in += (size_t)size;
     }
-    ck_assert_mem_eq(sent, got, MUCH);
+    ck_assert_mem_eq(sent, got, SLOW_BYTES);
     ck_assert_int_ge(clock_now_ns() - begin_ns, 450 * INT64_C(1000000)); /* 3 MiB at 6 MiB/s */
     free(sent);
     free(got);
-    close_line(&l);
+    close_link(&l);
 }
 END_TEST
 
-struct byte_at_act {
+struct call_position {
     struct fault_proxy *proxy;
     atomic_uint_fast64_t at;
 };
 
 static void reset_at_byte(void *user)
 {
-    struct byte_at_act *s = user;
+    struct call_position *s = user;
 
     atomic_store(&s->at, fault_proxy_bytes(s->proxy, FAULT_UP));
     fault_proxy_reset(s->proxy);
 }
 
-/* When `act` runs, exactly the requested bytes have been forwarded. */
-START_TEST(test_acts_at_exact_byte)
+/* When the call is made, exactly the requested bytes have been forwarded. */
+START_TEST(test_calls_at_exact_byte)
 {
-    struct line l = open_line();
-    struct byte_at_act s = {.proxy = l.proxy};
+    struct proxied_link l = open_link();
+    struct call_position s = {.proxy = l.proxy};
     char data[4 * 4096] = "";
     size_t in = 0;
     ssize_t size;
 
-    fault_proxy_at(l.proxy, FAULT_UP, 5000, reset_at_byte, &s);
+    fault_proxy_call_at(l.proxy, FAULT_UP, 5000, reset_at_byte, &s);
     ck_assert_int_eq(send(l.client, data, sizeof(data), MSG_NOSIGNAL), (ssize_t)sizeof(data));
     while (is_readable(l.server, WAIT_MS) && (size = recv(l.server, data, sizeof(data), 0)) > 0)
         in += (size_t)size;
     ck_assert_uint_le(in, 5000); /* a reset may discard unread bytes */
     ck_assert_uint_eq(atomic_load(&s.at), 5000);
     expect_reset(l.client);
-    close_line(&l);
+    close_link(&l);
 }
 END_TEST
 
-START_TEST(test_finds_another_target)
+START_TEST(test_retargets)
 {
-    struct line l = open_line();
+    struct proxied_link l = open_link();
     uint16_t port;
     int other = listen_any(&port), client, server;
 
@@ -253,10 +254,10 @@ START_TEST(test_finds_another_target)
     expect_end(client);
     (void)close(client);
     (void)close(other);
-    client = connect_to(fault_proxy_port(l.proxy)); /* no listener is there now */
+    client = connect_to(fault_proxy_port(l.proxy)); /* no listener on that port */
     expect_reset(client);
     (void)close(client);
-    close_line(&l);
+    close_link(&l);
 }
 END_TEST
 
@@ -266,11 +267,11 @@ int main(void)
     TCase *cases = tcase_create("fault_proxy");
 
     tcase_add_test(cases, test_forwards_and_resets);
-    tcase_add_test(cases, test_holds_and_lets_go);
-    tcase_add_test(cases, test_ends_one_way);
+    tcase_add_test(cases, test_holds_and_releases);
+    tcase_add_test(cases, test_half_closes);
     tcase_add_test(cases, test_slow_and_late);
-    tcase_add_test(cases, test_acts_at_exact_byte);
-    tcase_add_test(cases, test_finds_another_target);
+    tcase_add_test(cases, test_calls_at_exact_byte);
+    tcase_add_test(cases, test_retargets);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

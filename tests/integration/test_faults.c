@@ -1,6 +1,6 @@
 /*
- * Bad input and lost peers, from the command line: a clear message that names the cause, a non-zero
- * exit code, no hang, no loss of data.
+ * Bad input and lost peers from the command line: the message names the cause, the exit code is not
+ * 0, no process hangs and no data is lost.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -16,8 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WAIT_MS 40000   /* for what must come */
-#define LONG_MS "60000" /* time-out of ranks whose peers never arrive */
+#define WAIT_MS 40000   /* limit of each wait for an expected event */
+#define LONG_MS "60000" /* --timeout-ms: longer than WAIT_MS */
 
 #define SMALL "--model", "mlp:16-8-4", "--data", "random:512,16,4", "--batch-size", "8"
 #define ENDLESS                                                                                    \
@@ -29,7 +29,7 @@ static void expect_text(const char *output, const char *text)
     ck_assert_msg(strstr(output, text) != NULL, "no '%s' in:\n%s", text, output);
 }
 
-/* Start `count` endless workers that meet in a shared file, and wait until all of them train. */
+/* Start `count` endless workers with a file as their store, and wait until all of them train. */
 static void start_workers(struct process *workers, unsigned count, const char *sync,
                           const char *servers, const char *timeout_ms)
 {
@@ -42,21 +42,21 @@ static void start_workers(struct process *workers, unsigned count, const char *s
     (void)snprintf(url, sizeof(url), "file://%s", support_path(name));
     (void)snprintf(world, sizeof(world), "%u", count);
     for (unsigned rank = 0; rank < count; rank++) {
-        char own[16];
+        char rank_text[16];
 
-        (void)snprintf(own, sizeof(own), "%u", rank);
+        (void)snprintf(rank_text, sizeof(rank_text), "%u", rank);
         process_start(&workers[rank], NULL,
                       ARGS(support_program("sparring-worker"), ENDLESS, "--sync", sync, "--servers",
-                           servers, "--init-method", url, "--world-size", world, "--rank", own,
-                           "--timeout-ms", timeout_ms, "--device", "cpu", "--threads", "1",
-                           "--log-level", "debug"));
+                           servers, "--init-method", url, "--world-size", world, "--rank",
+                           rank_text, "--timeout-ms", timeout_ms, "--device", "cpu", "--threads",
+                           "1", "--log-level", "debug"));
     }
     for (unsigned rank = 0; rank < count; rank++)
         process_wait_output(&workers[rank], "training starts", WAIT_MS);
 }
 
-static void expect_named(struct process *workers, unsigned count, unsigned victim, const char *text,
-                         int timeout_ms)
+static void expect_survivor_errors(struct process *workers, unsigned count, unsigned victim,
+                                   const char *text, int timeout_ms)
 {
     for (unsigned rank = 0; rank < count; rank++) {
         int code;
@@ -77,7 +77,7 @@ START_TEST(test_killed_rank_is_named_by_all)
     start_workers(workers, 4, "allreduce", "", LONG_MS);
     process_signal(&workers[2], SIGKILL);
     ck_assert_int_eq(process_wait(&workers[2], WAIT_MS), 128 + SIGKILL);
-    expect_named(workers, 4, 2, "rank 2 was lost, it is dead", WAIT_MS);
+    expect_survivor_errors(workers, 4, 2, "rank 2 was lost, it is dead", WAIT_MS);
 }
 END_TEST
 
@@ -87,7 +87,7 @@ START_TEST(test_stopped_rank_is_named_within_the_timeout)
 
     start_workers(workers, 3, "allreduce", "", "10000");
     process_signal(&workers[1], SIGSTOP);
-    expect_named(workers, 3, 1, "rank 1", WAIT_MS);
+    expect_survivor_errors(workers, 3, 1, "rank 1", WAIT_MS);
     process_signal(&workers[1], SIGKILL);
     (void)process_wait(&workers[1], WAIT_MS);
 }
@@ -119,7 +119,7 @@ START_TEST(test_killed_worker_of_a_server)
     start_workers(workers, 3, "ps", address, LONG_MS);
     process_signal(&workers[1], SIGKILL);
     (void)process_wait(&workers[1], WAIT_MS);
-    expect_named(workers, 3, 1, "rank 1", WAIT_MS);
+    expect_survivor_errors(workers, 3, 1, "rank 1", WAIT_MS);
     process_signal(&server, SIGTERM);
     ck_assert_int_eq(process_wait(&server, WAIT_MS), 0);
 }
@@ -135,11 +135,11 @@ START_TEST(test_killed_server_is_named)
     start_workers(workers, 2, "ps", address, LONG_MS);
     process_signal(&server, SIGKILL);
     (void)process_wait(&server, WAIT_MS);
-    expect_named(workers, 2, 2, address, WAIT_MS);
+    expect_survivor_errors(workers, 2, 2, address, WAIT_MS);
 }
 END_TEST
 
-START_TEST(test_ranks_told_to_stop_say_so)
+START_TEST(test_terminated_ranks_report_the_signal)
 {
     struct process workers[2];
 
@@ -153,26 +153,27 @@ START_TEST(test_ranks_told_to_stop_say_so)
 }
 END_TEST
 
-/* A process that waits for ranks or servers that do not arrive stops at once. */
-START_TEST(test_stop_while_nobody_comes)
+/* A process that waits for a missing rank or server ends at once on SIGTERM. */
+START_TEST(test_terminated_while_waiting_for_peers)
 {
     static const char *const schemes[] = {"unix", "file"};
-    const struct timespec nap = {.tv_nsec = 10000000};
-    bool serves = _i < 2; /* otherwise it waits for a server that does not exist */
-    const char *sign = support_path(serves ? "place" : "records");
+    const struct timespec poll_interval = {.tv_nsec = 10000000};
+    bool waits_for_rank = _i < 2; /* otherwise for a server that does not exist */
+    const char *ready_path = support_path(waits_for_rank ? "store" : "records");
     struct process worker;
     char url[600];
     char server[600];
 
-    (void)snprintf(url, sizeof(url), "%s://%s", schemes[serves ? _i : 0], support_path("place"));
+    (void)snprintf(url, sizeof(url), "%s://%s", schemes[waits_for_rank ? _i : 0],
+                   support_path("store"));
     (void)snprintf(server, sizeof(server), "unix:%s", support_path("server"));
     process_start(&worker, NULL,
                   ARGS(support_program("sparring-worker"), SMALL, "--steps", "1", "--init-method",
-                       url, "--world-size", serves ? "2" : "1", "--rank", "0", "--sync",
-                       serves ? "allreduce" : "ps", "--servers", server, "--run-dir",
-                       serves ? "" : sign));
-    while (access(sign, F_OK) != 0)
-        (void)nanosleep(&nap, NULL);
+                       url, "--world-size", waits_for_rank ? "2" : "1", "--rank", "0", "--sync",
+                       waits_for_rank ? "allreduce" : "ps", "--servers", server, "--run-dir",
+                       waits_for_rank ? "" : ready_path));
+    while (access(ready_path, F_OK) != 0)
+        (void)nanosleep(&poll_interval, NULL);
     process_signal(&worker, SIGTERM);
     ck_assert_int_eq(process_wait(&worker, WAIT_MS), 6);
     expect_text(process_output(&worker), "stopped by signal 15");
@@ -201,18 +202,18 @@ START_TEST(test_port_in_use_names_holder_and_origin)
     struct endpoint any = {.host = "127.0.0.1", .port = 0};
     struct error err = {0};
     char port[32];
-    char holder[32];
-    uint16_t number;
+    char holder_text[32];
+    uint16_t port_number;
     const char *output;
     int fd;
 
-    assert_ok(net_listen(&any, "test", &fd, &number, &err));
-    (void)snprintf(port, sizeof(port), "MASTER_PORT=%u", number);
+    assert_ok(net_listen(&any, "test", &fd, &port_number, &err));
+    (void)snprintf(port, sizeof(port), "MASTER_PORT=%u", port_number);
     output = process_run(1, WAIT_MS, ARGS("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", port),
                          ARGS(support_program("sparring-worker"), SMALL, "--steps", "1"));
     expect_text(output, "MASTER_PORT");
-    (void)snprintf(holder, sizeof(holder), "pid %d", getpid());
-    expect_text(output, holder);
+    (void)snprintf(holder_text, sizeof(holder_text), "pid %d", getpid());
+    expect_text(output, holder_text);
     (void)close(fd);
 }
 END_TEST
@@ -262,8 +263,8 @@ START_TEST(test_world_size_mismatch)
 }
 END_TEST
 
-/* `layers` of one unit: few numbers with many names, so that the checkpoint, most of it header, is
- * larger than the model in memory. */
+/* `layers` layers of one unit: many tensors of few elements, so that the checkpoint, mostly header,
+ * is larger than the model in memory. */
 static const char *thin_model(unsigned layers)
 {
     static char text[2048];
@@ -275,8 +276,8 @@ static const char *thin_model(unsigned layers)
     return text;
 }
 
-/* A limit on the size of files (in blocks of 512 or 1024 bytes) stands for a full disk: the write
- * fails half-way, also for root.  The limit holds for shared memory, too. */
+/* ulimit -f (in blocks of 512 or 1024 bytes) simulates a full disk: the write fails half-way, also
+ * for root.  The limit applies to shared memory, too. */
 START_TEST(test_full_disk)
 {
     const char *worker = support_program("sparring-worker");
@@ -338,7 +339,7 @@ START_TEST(test_usage)
                             ARGS(worker, "--model", "mlp:16-x-4", "--data", "random:9,16,4",
                                  "--steps", "1")),
                 "mlp:16-x-4");
-    /* One rank has no peer to reduce with, but invalid options are still refused. */
+    /* A single rank does not communicate, but invalid options are still refused. */
     expect_text(process_run(3, WAIT_MS, ARGS("CUDA_VISIBLE_DEVICES="),
                             ARGS(worker, SMALL, "--steps", "1", "--backend", "nccl")),
                 "the nccl backend cannot run here: ");
@@ -355,8 +356,8 @@ int main(void)
     tcase_add_test(cases, test_stopped_rank_is_named_within_the_timeout);
     tcase_add_test(cases, test_killed_worker_of_a_server);
     tcase_add_test(cases, test_killed_server_is_named);
-    tcase_add_test(cases, test_ranks_told_to_stop_say_so);
-    tcase_add_loop_test(cases, test_stop_while_nobody_comes, 0, 3);
+    tcase_add_test(cases, test_terminated_ranks_report_the_signal);
+    tcase_add_loop_test(cases, test_terminated_while_waiting_for_peers, 0, 3);
     tcase_add_test(cases, test_missing_rank_is_named);
     tcase_add_test(cases, test_port_in_use_names_holder_and_origin);
     tcase_add_test(cases, test_every_difference_is_listed);

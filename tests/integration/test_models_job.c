@@ -1,9 +1,9 @@
 /*
- * Networks of every kind as whole jobs: in every way of synchronisation a convolutional network, a
- * residual one and a transformer with a tied embedding end with the same bits; without batch
- * statistics they equal one process with the whole batch, up to rounding.  A transformer learns
- * from a text, a convolutional network from files of CIFAR-10.  Data that does not fit the model is
- * refused in one line.
+ * Whole jobs with every kind of network.  A convolutional network, a residual one and a transformer
+ * with a tied embedding end with the same bits in every synchronisation mode; without batch
+ * normalisation they equal one process with the whole batch, up to rounding.  A transformer learns
+ * a text, a convolutional network learns files in the format of CIFAR-10.  Data that does not fit
+ * the model is refused in one line.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -46,7 +46,7 @@ static const char *run_network(const struct network *n, unsigned ranks, unsigned
     return job_run(&job, 0);
 }
 
-START_TEST(test_all_ways_give_same_bits)
+START_TEST(test_all_sync_modes_give_same_bits)
 {
     static const char *const exact[4] = {"--reduce", "reproducible"};
     static const char *const overlapped[4] = {"--reduce", "reproducible", "--overlap-forward"};
@@ -69,7 +69,7 @@ START_TEST(test_all_ways_give_same_bits)
 }
 END_TEST
 
-/* Each letter allows two next letters: the least reachable loss is log 2. */
+/* Each letter has two equally likely successors: the minimum loss is log 2. */
 static const char *write_text(void)
 {
     static char letters[20000];
@@ -99,13 +99,13 @@ START_TEST(test_transformer_learns_text)
     accuracy = json_number_value(json_object_get(summary, "test_accuracy"));
     (void)printf("text through %s: test loss %.4f, accuracy %.4f\n", _i ? "ps" : "allreduce", loss,
                  accuracy);
-    ck_assert(loss > log(2) - 0.02 && loss < 1.0); /* log 256 = 5.5 at first */
+    ck_assert(loss > log(2) - 0.02 && loss < 1.0); /* initially log 256 = 5.5 */
     ck_assert(accuracy > 0.4 && accuracy < 0.6);
     json_decref(summary);
 }
 END_TEST
 
-/* Files of CIFAR-10 whose classes are bands of green at ten heights, with noise. */
+/* Files in the format of CIFAR-10: the class is the height of a green band; noise is added. */
 static void write_images(void)
 {
     enum { RECORDS = 40 };
@@ -161,10 +161,10 @@ START_TEST(test_unfit_data_is_refused)
         {"mlp:16-4", text, "needs a model that reads sequences"},
         {"gpt:1,1,8,64", text, "too few for one sample of 64"},
         {"gpt:1,1,8,8", tokens, "ids': token 15 is 300; the vocabulary has 300"},
-        {"gpt:1,1,8,1,100", text, "tells 100 classes apart"},
+        {"gpt:1,1,8,1,100", text, "distinguishes 100 classes"},
         {"gpt:1,1,8,8", "random-tokens:9,7,256", "takes 8 features"},
-        {"gpt:1,1,8,8", "random:9,8,256", "answers 8 labels per sample"},
-        {"mlp:8-256", "random-tokens:9,8,256", "answers 1 labels per sample"},
+        {"gpt:1,1,8,8", "random:9,8,256", "predicts 8 labels per sample"},
+        {"mlp:8-256", "random-tokens:9,8,256", "predicts 1 labels per sample"},
         {"lenet", "random:9,3x32x32,10", "takes 784 features"},
     };
 
@@ -188,7 +188,7 @@ int main(void)
     TCase *cases = tcase_create("jobs");
 
     tcase_set_timeout(cases, 120);
-    tcase_add_loop_test(cases, test_all_ways_give_same_bits, 0, NETWORKS);
+    tcase_add_loop_test(cases, test_all_sync_modes_give_same_bits, 0, NETWORKS);
     tcase_add_loop_test(cases, test_transformer_learns_text, 0, 2);
     tcase_add_test(cases, test_network_learns_cifar10);
     tcase_add_test(cases, test_unfit_data_is_refused);

@@ -1,6 +1,6 @@
 /*
- * The consistency modes from the command line: whole jobs, their records, and the configurations
- * that are refused before training.
+ * The consistency modes of the parameter server from the command line: whole jobs, their records,
+ * and the configurations that are refused before training.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -10,7 +10,7 @@
 
 #define STEPS 40
 
-/* Three ranks and two servers; `mode` are up to four more words. */
+/* Three ranks and two servers; `mode` has up to four more options. */
 static const char *run_mode_job(const char *const mode[4], const char *delays, const char *save,
                                 int wanted)
 {
@@ -27,7 +27,7 @@ static const char *run_mode_job(const char *const mode[4], const char *delays, c
     return job_run(&job, wanted);
 }
 
-static const char *const modes[][4] = {
+static const char *const consistency_modes[][4] = {
     {"--consistency", "bsp", "--reduce", "reproducible"},
     {"--consistency", "ssp", "--reduce", "reproducible"},
     {"--consistency", "ssp", "--staleness", "2"},
@@ -35,11 +35,11 @@ static const char *const modes[][4] = {
     {"--consistency", "asp", "--delay-compensation", "0.1"},
 };
 
-/* Every rank makes every step, with the delays of the schedule. */
+/* Every rank makes all steps, delayed as the schedule says. */
 START_TEST(test_every_rank_makes_all_steps)
 {
     const char *delays = support_write("delays", "1 0- 20\n", 8);
-    const char *folder = run_mode_job(modes[_i], delays, support_path("saved"), 0);
+    const char *folder = run_mode_job(consistency_modes[_i], delays, support_path("saved"), 0);
 
     for (unsigned rank = 0; rank < 3; rank++) {
         ck_assert_int_eq(job_record_int(folder, rank, "end", "steps"), STEPS);
@@ -68,15 +68,15 @@ START_TEST(test_ssp_0_saves_what_bsp_saves)
     const char *bsp = support_path("bsp.safetensors");
     const char *ssp = support_path("ssp.safetensors");
 
-    (void)run_mode_job(modes[0], "", bsp, 0);
-    (void)run_mode_job(modes[1], "", ssp, 0);
+    (void)run_mode_job(consistency_modes[0], "", bsp, 0);
+    (void)run_mode_job(consistency_modes[1], "", ssp, 0);
     ck_assert(job_same_tensors(bsp, ssp));
 }
 END_TEST
 
 static const struct {
     const char *mode[4];
-    const char *delays; /* NULL: no such file; "": none */
+    const char *delays; /* NULL: path of a missing file; "": no schedule */
     const char *wanted;
     int code;
 } refused[] = {
@@ -111,7 +111,7 @@ int main(void)
 
     tcase_set_timeout(tests, 200);
     tcase_add_loop_test(tests, test_every_rank_makes_all_steps, 0,
-                        (int)(sizeof(modes) / sizeof(modes[0])));
+                        (int)(sizeof(consistency_modes) / sizeof(consistency_modes[0])));
     tcase_add_test(tests, test_late_rank_skips_steps);
     tcase_add_test(tests, test_ssp_0_saves_what_bsp_saves);
     tcase_add_loop_test(tests, test_refused, 0, (int)(sizeof(refused) / sizeof(refused[0])));

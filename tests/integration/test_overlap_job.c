@@ -1,7 +1,7 @@
 /*
- * Pulls that overlap the next forward pass, from the command line: the same parameters and losses
- * with and without overlap, each step's record has its own bytes, and the parts of a step's time
- * add up.
+ * --overlap-forward, from the command line: parameters and losses are the same with and without it,
+ * the record of each step counts the bytes of that step, and the parts of a step's time do not
+ * exceed the step.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -14,7 +14,7 @@
 #define STEPS    48 /* 3 epochs of 1024 samples in batches of 2 x 32 */
 #define ELEMENTS 50890
 
-static const char *run_overlap_job(const char *overlap, const char *const words[4],
+static const char *run_overlap_job(const char *overlap, const char *const options[4],
                                    const char *save)
 {
     struct job job = {
@@ -23,15 +23,15 @@ static const char *run_overlap_job(const char *overlap, const char *const words[
         .worker = ARGS("--model", "mlp:784-64-10", "--data", "digits", "--samples", "1024",
                        "--epochs", "3", "--batch-size", "32", "--lr", "0.1", "--momentum", "0.9",
                        "--seed", "3", "--sync", "ps", "--partition-bytes", "16K", "--threads", "1",
-                       "--device", "cpu", "--evaluate", "epoch", "--save", save, overlap, words[0],
-                       words[1], words[2], words[3]),
+                       "--device", "cpu", "--evaluate", "epoch", "--save", save, overlap,
+                       options[0], options[1], options[2], options[3]),
     };
 
     return job_run(&job, 0);
 }
 
-/* Every record of a step: in order, with the bytes of one step, and with parts that fit into it. */
-static void check_steps(const char *folder, unsigned rank, size_t steps)
+/* The records of all steps: in order, with the bytes of one step and consistent times. */
+static void check_step_records(const char *folder, unsigned rank, size_t steps)
 {
     char path[4096];
     char line[4096];
@@ -68,14 +68,14 @@ static void check_steps(const char *folder, unsigned rank, size_t steps)
 }
 
 static const struct {
-    const char *words[4];
+    const char *options[4];
     size_t steps;
 } cases[] = {
     {{"--reduce", "reproducible", "--accumulate-steps", "1"}, STEPS},
     {{"--optimizer", "adamw", "--accumulate-steps", "4"}, STEPS / 4},
     {{"--reduce", "reproducible", "--on-worker-loss", "wait"}, STEPS},
     {{"--consistency", "ssp", "--staleness", "0"}, STEPS},
-    {{"--reduce", "reproducible", "--ps-update", "worker"}, STEPS}, /* not there */
+    {{"--reduce", "reproducible", "--ps-update", "worker"}, STEPS}, /* does not overlap */
 };
 
 START_TEST(test_same_parameters)
@@ -85,11 +85,11 @@ START_TEST(test_same_parameters)
     double losses[2][STEPS], accuracies[2];
 
     for (unsigned on = 0; on < 2; on++) {
-        const char *folder = run_overlap_job(options[on], cases[_i].words, saved[on]);
+        const char *folder = run_overlap_job(options[on], cases[_i].options, saved[on]);
         json_t *summary = job_summary(folder);
 
         for (unsigned rank = 0; rank < RANKS; rank++)
-            check_steps(folder, rank, cases[_i].steps);
+            check_step_records(folder, rank, cases[_i].steps);
         ck_assert_uint_eq(job_losses(folder, 1, losses[on], STEPS), cases[_i].steps);
         accuracies[on] = json_number_value(json_object_get(summary, "test_accuracy"));
         json_decref(summary);

@@ -1,7 +1,7 @@
 /*
- * The five trajectories of PyTorch DistributedDataParallel in tests/data/parity, through every way
- * of synchronising and every backend of the build: the loss of every step and rank, and the final
- * weights.
+ * Parity with PyTorch: the five trajectories of DistributedDataParallel in tests/data/parity, in
+ * every synchronisation mode and with every backend of the build.  Compared are the loss of every
+ * step and rank, and the final weights.
  */
 #include "common/collective/collective.h"
 #include "tests/integration/job.h"
@@ -37,15 +37,15 @@ static const struct trajectory trajectories[] = {
     {"mnist_mlp_w3", "mlp:784-128-10", "0.9", "0", "0.05", "32", 3, "60", 1},
 };
 
-/* Ways of synchronisation and their trajectories: each backend runs every kind of sum, shm and ring
- * run every trajectory. */
+/* Synchronisation cases with their trajectories: each backend runs both kinds of --reduce; shm and
+ * ring run every trajectory. */
 #define SEED_W2     0x01u
 #define LINEAR10_W4 0x02u
 #define MNIST_W2    0x08u
 #define MNIST_W3    0x10u
 #define ALL         0xffu
 
-struct way {
+struct sync_case {
     const char *backend; /* NULL: parameter servers */
     const char *ps_update, *reduce, *init;
     unsigned servers;
@@ -53,7 +53,7 @@ struct way {
     const char *ps_transport; /* NULL: auto */
 };
 
-static const struct way ways[] = {
+static const struct sync_case sync_cases[] = {
     {"shm", "server", "fast", "torch-fma", 0, ALL, NULL},
     {"shm", "server", "reproducible", "file", 0, ALL, NULL},
     {"ring", "server", "fast", "file", 0, ALL, NULL},
@@ -73,7 +73,7 @@ static const struct way ways[] = {
     {NULL, "worker", "fast", "torch-fma", 1, MNIST_W3, "shm"},
 };
 
-/* nccl needs a GPU for each rank: the emulated ones (tests/support/cuda_emulator). */
+/* nccl runs on emulated GPUs (tests/support/cuda_emulator), since it needs one per rank. */
 static bool is_in_build(const char *backend)
 {
     if (strcmp(backend, "nccl") == 0)
@@ -95,11 +95,11 @@ static const char *data_file(const struct trajectory *t, const char *suffix)
 static void compare_losses(const struct trajectory *t, const char *run_dir)
 {
     json_t *wanted = json_load_file(data_file(t, ".json"), 0, NULL);
-    const json_t *all = json_object_get(wanted, "losses");
+    const json_t *rank_losses = json_object_get(wanted, "losses");
 
-    ck_assert_uint_eq(json_array_size(all), t->ranks);
+    ck_assert_uint_eq(json_array_size(rank_losses), t->ranks);
     for (unsigned rank = 0; rank < t->ranks; rank++) {
-        const json_t *expected = json_array_get(all, rank);
+        const json_t *expected = json_array_get(rank_losses, rank);
         double losses[STEPS_MAX];
         size_t steps = job_losses(run_dir, rank, losses, STEPS_MAX);
 
@@ -116,34 +116,36 @@ static void compare_losses(const struct trajectory *t, const char *run_dir)
     json_decref(wanted);
 }
 
-/* Two ranks per host, so that both levels of hier are used. */
-static const char *const two_a_host[] = {
+/* Two ranks per simulated host, so that both levels of hier are used. */
+static const char *const two_ranks_per_host[] = {
     "/bin/sh", "-c", "SPARRING_HOSTID=host$((RANK / 2)) exec \"$@\"", "sh", NULL};
 
-/* Memory of a GPU is not shared. */
-static const char *ps_transport(const struct way *way)
+/* Shared memory does not work with GPU memory. */
+static const char *ps_transport(const struct sync_case *sync_case)
 {
-    return way->ps_transport && strcmp(job_device(), "cpu") == 0 ? way->ps_transport : "auto";
+    return sync_case->ps_transport && strcmp(job_device(), "cpu") == 0 ? sync_case->ps_transport
+                                                                       : "auto";
 }
 
-static void run_trajectory(const struct trajectory *t, const struct way *way, const char *data,
-                           const char *samples)
+static void run_trajectory(const struct trajectory *t, const struct sync_case *sync_case,
+                           const char *data, const char *samples)
 {
     const char *save = support_path("final.safetensors");
-    bool from_file = strcmp(way->init, "file") == 0;
-    const char *name = way->backend ? way->backend : "ps";
+    bool from_file = strcmp(sync_case->init, "file") == 0;
+    const char *name = sync_case->backend ? sync_case->backend : "ps";
     struct job job = {
         .ranks = t->ranks,
-        .servers = way->servers,
-        .backend = way->backend,
-        .wrapper = strcmp(name, "hier") == 0 ? two_a_host : NULL,
-        .worker = ARGS("--model", t->model, "--data", data, "--samples", samples, "--batch-size",
-                       t->batch, "--steps", t->steps, "--lr", t->lr, "--momentum", t->momentum,
-                       "--weight-decay", t->weight_decay, "--seed", "0", "--init",
-                       from_file ? data_file(t, ".init.safetensors") : way->init, "--sync",
-                       way->backend ? "allreduce" : "ps", "--ps-update", way->ps_update, "--reduce",
-                       way->reduce, "--ps-transport", ps_transport(way), "--threads", "1",
-                       "--device", job_device(), "--evaluate", "never", "--save", save),
+        .servers = sync_case->servers,
+        .backend = sync_case->backend,
+        .wrapper = strcmp(name, "hier") == 0 ? two_ranks_per_host : NULL,
+        .worker =
+            ARGS("--model", t->model, "--data", data, "--samples", samples, "--batch-size",
+                 t->batch, "--steps", t->steps, "--lr", t->lr, "--momentum", t->momentum,
+                 "--weight-decay", t->weight_decay, "--seed", "0", "--init",
+                 from_file ? data_file(t, ".init.safetensors") : sync_case->init, "--sync",
+                 sync_case->backend ? "allreduce" : "ps", "--ps-update", sync_case->ps_update,
+                 "--reduce", sync_case->reduce, "--ps-transport", ps_transport(sync_case),
+                 "--threads", "1", "--device", job_device(), "--evaluate", "never", "--save", save),
     };
     const char *run_dir = job_run(&job, 0);
     double distance;
@@ -152,8 +154,8 @@ static void run_trajectory(const struct trajectory *t, const struct way *way, co
     distance = job_checkpoint_distance(save, data_file(t, ".final.safetensors"));
     ck_assert_msg(distance <= FINAL_TOLERANCE, "%s, %s: final weights differ by %g", t->name, name,
                   distance);
-    (void)printf("%s %s/%s/%s init %s: final weights within %.2g\n", t->name, name, way->ps_update,
-                 way->reduce, way->init, distance);
+    (void)printf("%s %s/%s/%s init %s: final weights within %.2g\n", t->name, name,
+                 sync_case->ps_update, sync_case->reduce, sync_case->init, distance);
     (void)unlink(save);
 }
 
@@ -171,15 +173,15 @@ START_TEST(test_trajectory)
         (void)snprintf(data, sizeof(data), "mnist:%s/mnist", mnist);
     else
         (void)snprintf(data, sizeof(data), "%s", data_file(t, ".data.safetensors"));
-    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
-        const struct way *way = &ways[i];
+    for (size_t i = 0; i < sizeof(sync_cases) / sizeof(sync_cases[0]); i++) {
+        const struct sync_case *sync_case = &sync_cases[i];
 
-        if (!(way->trajectories & (1u << _i)))
+        if (!(sync_case->trajectories & (1u << _i)))
             continue;
-        if (way->backend && !is_in_build(way->backend))
-            (void)printf("%s %s: skipped: not in this build\n", t->name, way->backend);
+        if (sync_case->backend && !is_in_build(sync_case->backend))
+            (void)printf("%s %s: skipped: not in this build\n", t->name, sync_case->backend);
         else
-            run_trajectory(t, way, data, t->needs_mnist ? "8192" : "0");
+            run_trajectory(t, sync_case, data, t->needs_mnist ? "8192" : "0");
     }
 }
 END_TEST

@@ -1,7 +1,7 @@
 /*
- * The placement of the servers does not change the result: whole jobs with dedicated servers, with
- * servers colocated with the ranks of two nodes (two `sparring launch` on loopback), and with both
- * give the same bits.  Each server holds the share of its placement.
+ * Placement of the servers: whole jobs with dedicated servers, with servers colocated with the
+ * ranks of two nodes (two `sparring launch` on loopback), and with both end with the same bits.
+ * Each server holds the share of its placement.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -13,17 +13,17 @@
 #define WAIT_MS 100000
 #define STEPS   "12"
 
-/* What the ranks run; bits that do not depend on the order of sums, or on how many
- * ranks share a node. */
-#define WORKER(checkpoint)                                                                         \
+/* The command of the ranks.  Its sums are reproducible, so the result does not depend on the number
+ * of ranks per node. */
+#define WORKER_COMMAND(checkpoint)                                                                 \
     "--", support_program("sparring-worker"), "--model", "mlp:784-1024-1024-10", "--data",         \
         "random:96,784,10", "--batch-size", "4", "--steps", STEPS, "--sync", "ps", "--reduce",     \
         "reproducible", "--threads", "1", "--save", checkpoint
 
-/* Over any address, as servers on several nodes listen. */
-static const char *const insecure[] = {"SPARRING_INSECURE=true", NULL};
+/* Servers of several nodes listen on all addresses, which requires TLS or this variable. */
+static const char *const insecure_environment[] = {"SPARRING_INSECURE=true", NULL};
 
-static double server_number(const char *run_dir, unsigned server, const char *member)
+static double server_start_number(const char *run_dir, unsigned server, const char *member)
 {
     json_t *record = job_server_record(run_dir, server, "start");
     double value = json_number_value(json_object_get(record, member));
@@ -32,7 +32,7 @@ static double server_number(const char *run_dir, unsigned server, const char *me
     return value;
 }
 
-static void check_record(const char *run_dir, const char *placement)
+static void check_placement_record(const char *run_dir, const char *placement)
 {
     json_t *summary = job_summary(run_dir);
     json_t *configuration = json_object_get(summary, "configuration");
@@ -50,34 +50,35 @@ static const char *run_dedicated(const char *ranks, const char *servers, const c
     (void)process_run(0, WAIT_MS, NULL,
                       ARGS(support_program("sparring"), "launch", "--standalone",
                            "--nproc-per-node", ranks, "--servers", servers, "--run-dir", run_dir,
-                           WORKER(checkpoint)));
+                           WORKER_COMMAND(checkpoint)));
     return run_dir;
 }
 
-struct pair {
-    uint16_t master, first;
+struct two_node_job {
+    uint16_t master_port, server_port;
     const char *placement, *servers, *run_dir, *checkpoint;
     struct process node[2];
 };
 
-static void start_node(struct pair *p, unsigned node)
+static void start_node(struct two_node_job *p, unsigned node)
 {
-    char rank[32], master[32], first[32];
+    char rank[32], master_port[32], server_port[32];
 
     (void)snprintf(rank, sizeof(rank), "--node-rank=%u", node);
-    (void)snprintf(master, sizeof(master), "--master-port=%u", p->master);
-    (void)snprintf(first, sizeof(first), "--server-port=%u", p->first);
-    process_start(&p->node[node], insecure,
-                  ARGS(support_program("sparring"), "launch", "--nnodes=2", rank, master, first,
-                       "--node-addresses=127.0.0.1,127.0.0.1", "--server-placement", p->placement,
-                       "--servers", p->servers, "--run-dir", p->run_dir, WORKER(p->checkpoint)));
+    (void)snprintf(master_port, sizeof(master_port), "--master-port=%u", p->master_port);
+    (void)snprintf(server_port, sizeof(server_port), "--server-port=%u", p->server_port);
+    process_start(&p->node[node], insecure_environment,
+                  ARGS(support_program("sparring"), "launch", "--nnodes=2", rank, master_port,
+                       server_port, "--node-addresses=127.0.0.1,127.0.0.1", "--server-placement",
+                       p->placement, "--servers", p->servers, "--run-dir", p->run_dir,
+                       WORKER_COMMAND(p->checkpoint)));
 }
 
-/* Two launches, the second node first. */
-static void run_two_nodes(struct pair *p)
+/* Start the second node first, then wait for both. */
+static void run_two_nodes(struct two_node_job *p)
 {
-    p->master = support_port();
-    p->first = support_ports(4);
+    p->master_port = support_port();
+    p->server_port = support_ports(4);
     p->run_dir = support_path(p->placement);
     for (unsigned node = 2; node-- > 0;)
         start_node(p, node);
@@ -86,25 +87,26 @@ static void run_two_nodes(struct pair *p)
                       process_output(&p->node[node]));
 }
 
-START_TEST(colocated)
+START_TEST(test_colocated)
 {
     const char *alone = support_path("alone.safetensors");
-    struct pair p = {.placement = "colocated",
-                     .servers = "0",
-                     .checkpoint = support_path("colocated.safetensors")};
+    struct two_node_job p = {.placement = "colocated",
+                             .servers = "0",
+                             .checkpoint = support_path("colocated.safetensors")};
 
     (void)run_dedicated("2", "1", alone);
     run_two_nodes(&p);
     ck_assert(job_same_tensors(alone, p.checkpoint));
-    check_record(p.run_dir, "colocated");
-    ck_assert_double_le(server_number(p.run_dir, 0, "load_max_over_mean"), 1.03);
-    ck_assert_double_eq(
-        server_number(p.run_dir, 0, "elements") + server_number(p.run_dir, 1, "elements"), 1863690);
+    check_placement_record(p.run_dir, "colocated");
+    ck_assert_double_le(server_start_number(p.run_dir, 0, "load_max_over_mean"), 1.03);
+    ck_assert_double_eq(server_start_number(p.run_dir, 0, "elements") +
+                            server_start_number(p.run_dir, 1, "elements"),
+                        1863690);
 }
 END_TEST
 
 /* n = 4 ranks on one node, each counting as a host, k = 2: (n - k) : 2 (n - 1) = 1 : 3. */
-START_TEST(mixed_on_one_node)
+START_TEST(test_mixed_on_one_node)
 {
     const char *alone = support_path("alone.safetensors");
     const char *mixed = support_path("mixed.safetensors");
@@ -115,39 +117,39 @@ START_TEST(mixed_on_one_node)
     (void)process_run(0, WAIT_MS, NULL,
                       ARGS(support_program("sparring"), "launch", "--standalone",
                            "--nproc-per-node=4", "--servers=2", "--server-placement=mixed",
-                           "--run-dir", run_dir, WORKER(mixed)));
+                           "--run-dir", run_dir, WORKER_COMMAND(mixed)));
     ck_assert(job_same_tensors(alone, mixed));
-    check_record(run_dir, "mixed");
+    check_placement_record(run_dir, "mixed");
     for (unsigned k = 0; k < 6; k++)
-        sum += elements[k] = server_number(run_dir, k, "elements");
+        sum += elements[k] = server_start_number(run_dir, k, "elements");
     ck_assert_double_eq(sum, 1863690);
-    ck_assert_double_eq(server_number(run_dir, 0, "weight"), 2);
-    ck_assert_double_eq(server_number(run_dir, 5, "weight"), 6);
-    for (unsigned k = 0; k < 6; k++) /* the last partition is short */
+    ck_assert_double_eq(server_start_number(run_dir, 0, "weight"), 2);
+    ck_assert_double_eq(server_start_number(run_dir, 5, "weight"), 6);
+    for (unsigned k = 0; k < 6; k++) /* the last partition is shorter */
         ck_assert_double_eq_tol(elements[k] / sum, k < 4 ? 0.1 : 0.3, 0.0001);
 }
 END_TEST
 
 /* n = 2, k = 1: 1 : 2. */
-START_TEST(mixed_on_two_nodes)
+START_TEST(test_mixed_on_two_nodes)
 {
     const char *alone = support_path("alone.safetensors");
-    struct pair p = {
+    struct two_node_job p = {
         .placement = "mixed", .servers = "1", .checkpoint = support_path("mixed.safetensors")};
 
     (void)run_dedicated("2", "1", alone);
     run_two_nodes(&p);
     ck_assert(job_same_tensors(alone, p.checkpoint));
-    ck_assert_double_eq_tol(server_number(p.run_dir, 2, "elements") / 1863690, 0.5, 0.0001);
-    ck_assert_double_eq_tol(server_number(p.run_dir, 0, "elements") / 1863690, 0.25, 0.0001);
+    ck_assert_double_eq_tol(server_start_number(p.run_dir, 2, "elements") / 1863690, 0.5, 0.0001);
+    ck_assert_double_eq_tol(server_start_number(p.run_dir, 0, "elements") / 1863690, 0.25, 0.0001);
 }
 END_TEST
 
-/* load_max_over_mean of a real run equals that of the bytes that the servers received. */
-START_TEST(three_servers_share_the_bytes)
+/* load_max_over_mean equals the ratio of the bytes that the servers have received. */
+START_TEST(test_three_servers_share_the_bytes)
 {
     const char *run_dir = run_dedicated("2", "3", support_path("alone.safetensors"));
-    double most = 0, sum = 0, figure = server_number(run_dir, 0, "load_max_over_mean");
+    double most = 0, sum = 0, figure = server_start_number(run_dir, 0, "load_max_over_mean");
 
     for (unsigned k = 0; k < 3; k++) {
         json_t *end = job_server_record(run_dir, k, "end");
@@ -171,10 +173,10 @@ int main(void)
     TCase *cases = tcase_create("placement");
 
     tcase_set_timeout(cases, 3 * WAIT_MS / 1000.0);
-    tcase_add_test(cases, colocated);
-    tcase_add_test(cases, mixed_on_one_node);
-    tcase_add_test(cases, mixed_on_two_nodes);
-    tcase_add_test(cases, three_servers_share_the_bytes);
+    tcase_add_test(cases, test_colocated);
+    tcase_add_test(cases, test_mixed_on_one_node);
+    tcase_add_test(cases, test_mixed_on_two_nodes);
+    tcase_add_test(cases, test_three_servers_share_the_bytes);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

@@ -1,7 +1,7 @@
 /*
- * A parameter-server job in which a process is killed or stopped, in every phase, and the policy is
- * to fail: every other worker ends soon, with an error that names the lost process.  Faults of the
- * network that are shorter than --reconnect-ms have no effect on the results.
+ * A parameter-server job under the policy `fail`: a process is killed or stopped in every phase,
+ * and every other worker must end within a limit, with an error that names the lost process.
+ * Network faults shorter than --reconnect-ms must not change the result.
  */
 #include "tests/integration/job.h"
 #include "tests/integration/ps_fixture.h"
@@ -35,44 +35,44 @@ static const struct {
 #define LOSSES (int)(sizeof(losses) / sizeof(losses[0]))
 
 /* Hold rank 1's link to the first server in the middle of the phase. */
-static void reach_phase(struct ps_fixture *r, enum phase phase)
+static void reach_phase(struct ps_fixture *f, enum phase phase)
 {
     if (phase == JOIN)
-        ps_fixture_freeze_at(r, 1, 0, FAULT_UP, 0.006); /* in the request */
+        ps_fixture_freeze_at(f, 1, 0, FAULT_UP, 0.006); /* in the request */
     else if (phase == PULL)
-        ps_fixture_freeze_at(r, 1, 0, FAULT_DOWN, 9.5);
+        ps_fixture_freeze_at(f, 1, 0, FAULT_DOWN, 9.5);
     else
-        ps_fixture_freeze_at(r, 1, 0, FAULT_UP, 8.5);
-    ps_fixture_start_workers(r);
-    ps_fixture_await_freeze(r, 1, 0);
-    if (phase == SUM) /* the server has all of rank 0's, and half of rank 1's */
-        ps_fixture_await_bytes(r, 0, 0, FAULT_UP, 9);
+        ps_fixture_freeze_at(f, 1, 0, FAULT_UP, 8.5);
+    ps_fixture_start_workers(f);
+    ps_fixture_await_freeze(f, 1, 0);
+    if (phase == SUM) /* the server has all chunks of rank 0 and half of rank 1's */
+        ps_fixture_await_bytes(f, 0, 0, FAULT_UP, 9);
 }
 
 START_TEST(test_losses)
 {
     bool is_worker = losses[_i].victim == WORKER;
-    struct ps_fixture r = {
+    struct ps_fixture f = {
         .ranks = 2, .servers = 2, .timeout_ms = "8000", .worker = ARGS("--reconnect-ms", "1000")};
     const char *how = losses[_i].signal_number == SIGSTOP ? "silent" : "closed";
 
-    ps_fixture_open(&r);
-    reach_phase(&r, losses[_i].phase);
-    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_open(&f);
+    reach_phase(&f, losses[_i].phase);
+    ps_fixture_mark_fault(&f, 0);
     if (is_worker)
-        ps_fixture_signal_worker(&r, 1, losses[_i].signal_number);
+        ps_fixture_signal_worker(&f, 1, losses[_i].signal_number);
     else
-        ps_fixture_signal_server(&r, 0, losses[_i].signal_number);
-    ps_fixture_release(&r, 1, 0);
-    ps_fixture_expect_failure(&r, is_worker ? 1 : PS_FIXTURE_NO_RANK,
+        ps_fixture_signal_server(&f, 0, losses[_i].signal_number);
+    ps_fixture_release(&f, 1, 0);
+    ps_fixture_expect_failure(&f, is_worker ? 1 : PS_FIXTURE_NO_RANK,
                               !is_worker                 ? "parameter server 127.0.0.1:"
                               : losses[_i].phase == JOIN ? "1 is missing"
                                                          : "rank 1 was lost (");
     if (is_worker && losses[_i].phase != JOIN)
-        ck_assert_ptr_nonnull(strstr(process_output(&r.worker_process[0]), how));
-    ps_fixture_report_fault(&r, losses[_i].name);
-    ck_assert_double_le(r.last_ms, 15000);
-    ps_fixture_close(&r);
+        ck_assert_ptr_nonnull(strstr(process_output(&f.worker_process[0]), how));
+    ps_fixture_report_fault(&f, losses[_i].name);
+    ck_assert_double_le(f.last_ms, 15000);
+    ps_fixture_close(&f);
 }
 END_TEST
 
@@ -106,128 +106,128 @@ static const struct {
 #define LINK_FAULTS (int)(sizeof(link_faults) / sizeof(link_faults[0]))
 #define RESETS      6u
 
-static void wait_ms(int ms)
+static void sleep_ms(int ms)
 {
     (void)poll(NULL, 0, ms);
 }
 
-static void apply_link_fault(struct ps_fixture *r, enum link_fault link_fault)
+static void apply_link_fault(struct ps_fixture *f, enum link_fault link_fault)
 {
-    struct fault_proxy *proxy = r->links[1][0].proxy;
+    struct fault_proxy *proxy = f->links[1][0].proxy;
 
-    if (link_fault == REFUSE) /* before the reset, or the worker could reconnect in between */
+    if (link_fault == REFUSE) /* before the reset, so that the worker cannot reconnect in between */
         fault_proxy_refuse(proxy, true);
     if (link_fault == RESET || link_fault == REFUSE)
         fault_proxy_reset(proxy);
-    for (unsigned rank = 0; link_fault == RESET_ALL && rank < r->ranks; rank++)
-        for (unsigned k = 0; k < r->servers; k++)
-            fault_proxy_reset(r->links[rank][k].proxy);
+    for (unsigned rank = 0; link_fault == RESET_ALL && rank < f->ranks; rank++)
+        for (unsigned k = 0; k < f->servers; k++)
+            fault_proxy_reset(f->links[rank][k].proxy);
     if (link_fault == HALF_CLOSED_UP || link_fault == HALF_CLOSED_DOWN)
-        fault_proxy_end(proxy, link_fault == HALF_CLOSED_UP ? FAULT_UP : FAULT_DOWN);
-    wait_ms(link_fault == REFUSE || link_fault == PAUSE ? 700
-            : link_fault == BLACK_HOLE                  ? 2500
-                                                        : 0);
+        fault_proxy_half_close(proxy, link_fault == HALF_CLOSED_UP ? FAULT_UP : FAULT_DOWN);
+    sleep_ms(link_fault == REFUSE || link_fault == PAUSE ? 700
+             : link_fault == BLACK_HOLE                  ? 2500
+                                                         : 0);
     fault_proxy_refuse(proxy, false);
 }
 
-/* The result has the bits of a run without faults: nothing is lost, nothing summed twice. */
+/* The result has the bits of a run without faults: no push is lost or summed twice. */
 START_TEST(test_link_faults)
 {
-    struct ps_fixture r = {.ranks = 2,
+    struct ps_fixture f = {.ranks = 2,
                            .servers = 2,
                            .update = _i % 2 ? "worker" : "server",
                            .worker = ARGS("--reconnect-ms", "15000")};
 
     unsigned connections;
 
-    ps_fixture_open(&r);
-    reach_phase(&r, link_faults[_i].phase);
-    connections = fault_proxy_accepted(r.links[1][0].proxy);
-    ps_fixture_mark_fault(&r, 0);
-    apply_link_fault(&r, link_faults[_i].link_fault);
-    ps_fixture_release(&r, 1, 0);
-    ps_fixture_await_recovery(&r);
-    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
-    ck_assert(fault_proxy_accepted(r.links[1][0].proxy) > connections ||
+    ps_fixture_open(&f);
+    reach_phase(&f, link_faults[_i].phase);
+    connections = fault_proxy_accepted(f.links[1][0].proxy);
+    ps_fixture_mark_fault(&f, 0);
+    apply_link_fault(&f, link_faults[_i].link_fault);
+    ps_fixture_release(&f, 1, 0);
+    ps_fixture_await_recovery(&f);
+    ps_fixture_expect_success(&f, PS_FIXTURE_NO_RANK, true);
+    ck_assert(fault_proxy_accepted(f.links[1][0].proxy) > connections ||
               link_faults[_i].link_fault == PAUSE); /* the fault was noticed */
-    ps_fixture_report_fault(&r, link_faults[_i].name);
-    ps_fixture_close(&r);
+    ps_fixture_report_fault(&f, link_faults[_i].name);
+    ps_fixture_close(&f);
 }
 END_TEST
 
-/* Six resets in a row, each at a random byte of a round (from the seed). */
+/* Six resets, each at a random byte of a round (from the seed). */
 START_TEST(test_many_resets)
 {
-    struct ps_fixture r = {.ranks = 3,
+    struct ps_fixture f = {.ranks = 3,
                            .servers = 2,
                            .seed = (uint64_t)_i + 1,
                            .worker = ARGS("--reconnect-ms", "15000")};
     int64_t reconnects = 0;
 
-    ps_fixture_open(&r);
+    ps_fixture_open(&f);
     for (unsigned n = 1; n <= RESETS; n++) {
         unsigned rank = (unsigned)(support_random() * 3), server = (unsigned)(support_random() * 2);
 
-        ps_fixture_freeze_at(&r, rank, server, n % 2 ? FAULT_UP : FAULT_DOWN,
+        ps_fixture_freeze_at(&f, rank, server, n % 2 ? FAULT_UP : FAULT_DOWN,
                              5 * n + support_random());
         if (n == 1)
-            ps_fixture_start_workers(&r);
-        ps_fixture_await_freeze(&r, rank, server);
-        ps_fixture_mark_fault(&r, (rank + 1) % r.ranks);
-        fault_proxy_reset(r.links[rank][server].proxy);
-        ps_fixture_release(&r, rank, server);
-        ps_fixture_await_recovery(&r);
+            ps_fixture_start_workers(&f);
+        ps_fixture_await_freeze(&f, rank, server);
+        ps_fixture_mark_fault(&f, (rank + 1) % f.ranks);
+        fault_proxy_reset(f.links[rank][server].proxy);
+        ps_fixture_release(&f, rank, server);
+        ps_fixture_await_recovery(&f);
     }
-    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
-    ps_fixture_report_fault(&r, "six resets");
-    for (unsigned rank = 0; rank < r.ranks; rank++)
-        reconnects += job_record_int(r.run_dir, rank, "end", "reconnects");
+    ps_fixture_expect_success(&f, PS_FIXTURE_NO_RANK, true);
+    ps_fixture_report_fault(&f, "six resets");
+    for (unsigned rank = 0; rank < f.ranks; rank++)
+        reconnects += job_record_int(f.run_dir, rank, "end", "reconnects");
     ck_assert_int_ge(reconnects, RESETS);
-    ps_fixture_close(&r);
+    ps_fixture_close(&f);
 }
 END_TEST
 
-/* A slow link makes a job slow and has no other effect. */
+/* A slow link does not change the result and causes no reconnect. */
 START_TEST(test_slow_links)
 {
-    struct ps_fixture r = {.ranks = 2, .servers = 2, .steps = PS_FIXTURE_STEPS};
+    struct ps_fixture f = {.ranks = 2, .servers = 2, .steps = PS_FIXTURE_STEPS};
 
-    ps_fixture_open(&r);
-    fault_proxy_throttle(r.links[0][0].proxy, 1 << 20);
-    fault_proxy_delay(r.links[1][0].proxy, 2, 20);
-    fault_proxy_delay(r.links[1][1].proxy, 30, 30);
-    ps_fixture_start_workers(&r);
-    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
-    ck_assert_uint_eq(fault_proxy_accepted(r.links[1][0].proxy),
-                      fault_proxy_accepted(r.links[1][1].proxy));
-    ps_fixture_close(&r);
+    ps_fixture_open(&f);
+    fault_proxy_throttle(f.links[0][0].proxy, 1 << 20);
+    fault_proxy_delay(f.links[1][0].proxy, 2, 20);
+    fault_proxy_delay(f.links[1][1].proxy, 30, 30);
+    ps_fixture_start_workers(&f);
+    ps_fixture_expect_success(&f, PS_FIXTURE_NO_RANK, true);
+    ck_assert_uint_eq(fault_proxy_accepted(f.links[1][0].proxy),
+                      fault_proxy_accepted(f.links[1][1].proxy));
+    ps_fixture_close(&f);
 }
 END_TEST
 
-/* A process is stopped for less than --reconnect-ms, and continued. */
+/* A process is stopped for less than --reconnect-ms, then continued. */
 START_TEST(test_short_stops)
 {
-    struct ps_fixture r = {.ranks = 2, .servers = 2, .worker = ARGS("--reconnect-ms", "15000")};
+    struct ps_fixture f = {.ranks = 2, .servers = 2, .worker = ARGS("--reconnect-ms", "15000")};
     bool is_worker = _i < 2;
 
-    ps_fixture_open(&r);
-    reach_phase(&r, _i % 2 ? PULL : PUSH);
-    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_open(&f);
+    reach_phase(&f, _i % 2 ? PULL : PUSH);
+    ps_fixture_mark_fault(&f, 0);
     if (is_worker)
-        ps_fixture_signal_worker(&r, 1, SIGSTOP);
+        ps_fixture_signal_worker(&f, 1, SIGSTOP);
     else
-        ps_fixture_signal_server(&r, 0, SIGSTOP);
-    ps_fixture_release(&r, 1, 0);
-    wait_ms(2500); /* longer than --heartbeat-timeout-ms */
+        ps_fixture_signal_server(&f, 0, SIGSTOP);
+    ps_fixture_release(&f, 1, 0);
+    sleep_ms(2500); /* longer than --heartbeat-timeout-ms */
     if (is_worker)
-        ps_fixture_signal_worker(&r, 1, SIGCONT);
+        ps_fixture_signal_worker(&f, 1, SIGCONT);
     else
-        ps_fixture_signal_server(&r, 0, SIGCONT);
-    ps_fixture_await_recovery(&r);
-    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
-    ps_fixture_report_fault(&r,
+        ps_fixture_signal_server(&f, 0, SIGCONT);
+    ps_fixture_await_recovery(&f);
+    ps_fixture_expect_success(&f, PS_FIXTURE_NO_RANK, true);
+    ps_fixture_report_fault(&f,
                             is_worker ? "worker stopped for 2.5 s" : "server stopped for 2.5 s");
-    ps_fixture_close(&r);
+    ps_fixture_close(&f);
 }
 END_TEST
 
@@ -250,6 +250,6 @@ int main(void)
     tcase_add_loop_test(links, test_link_faults, 0, LINK_FAULTS);
     tcase_add_loop_test(links, test_many_resets, 0, 3);
     tcase_add_test(links, test_slow_links);
-    tcase_add_loop_test(add_case(suite, "naps"), test_short_stops, 0, 4);
+    tcase_add_loop_test(add_case(suite, "short_stops"), test_short_stops, 0, 4);
     return support_run(suite);
 }

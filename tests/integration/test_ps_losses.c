@@ -1,11 +1,10 @@
 /*
- * Jobs with parameter servers lose workers and connections at random steps.  For losses and pauses
- * in each phase see test_ps_faults.c.
+ * Parameter-server jobs that lose workers, servers and connections at random steps.  For faults in
+ * each phase see test_ps_faults.c.
  *
- * What must hold: where a lost worker is replaced, and where a connection or a process only pauses,
- * the final parameters have the bits of the undisturbed job; where the other ranks
- * continue alone, all of them succeed; and where the job is to fail, all processes
- * end in time and name the lost one.
+ * Invariants: if a lost worker is replaced, or a connection or process is only interrupted, the
+ * final parameters have the bits of the undisturbed job; if the other ranks continue without it,
+ * all of them succeed; if the job must fail, all processes end in time and name the lost one.
  */
 #include "common/checkpoint/checkpoint.h"
 #include "tests/integration/job.h"
@@ -32,7 +31,7 @@
         "8", "--momentum", "0.9", "--partition-bytes", "4K", "--reduce", "reproducible",           \
         "--threads", "1", "--device", "cpu", "--seed", "7", "--evaluate", "never"
 
-struct run {
+struct launched_job {
     struct process launch;
     const char *folder;
     const char *checkpoint;
@@ -40,13 +39,13 @@ struct run {
 
 static const char *plain_checkpoint; /* the checkpoint of run_plain_job */
 
-/* `sparring launch` with 3 ranks and 2 servers, or other servers. */
-static void start_launch(struct run *r, const char *const *launch_words,
-                         const char *const *worker_words)
+/* Start `sparring launch` with 3 ranks; launch_options say which servers. */
+static void start_launch(struct launched_job *r, const char *const *launch_options,
+                         const char *const *worker_options)
 {
     static unsigned serial;
-    const char *words[64] = {support_program("sparring"), "launch", "--standalone",
-                             "--nproc-per-node",          "3",      "--run-dir"};
+    const char *arguments[64] = {support_program("sparring"), "launch", "--standalone",
+                                 "--nproc-per-node",          "3",      "--run-dir"};
     const char *job[] = {support_program("sparring-worker"),
                          JOB,
                          "--delay-schedule",
@@ -58,32 +57,32 @@ static void start_launch(struct run *r, const char *const *launch_words,
     char name[48];
 
     (void)snprintf(name, sizeof(name), "run-%u", serial);
-    words[count++] = r->folder = support_path(name);
+    arguments[count++] = r->folder = support_path(name);
     (void)snprintf(name, sizeof(name), "run-%u.safetensors", serial++);
     r->checkpoint = support_path(name);
-    while (*launch_words)
-        words[count++] = *launch_words++;
-    words[count++] = "--";
+    while (*launch_options)
+        arguments[count++] = *launch_options++;
+    arguments[count++] = "--";
     for (size_t i = 0; i < sizeof(job) / sizeof(job[0]); i++)
-        words[count++] = job[i];
-    words[count++] = r->checkpoint;
-    while (*worker_words)
-        words[count++] = *worker_words++;
-    ck_assert_uint_lt(count, sizeof(words) / sizeof(words[0]));
-    process_start(&r->launch, NULL, words);
+        arguments[count++] = job[i];
+    arguments[count++] = r->checkpoint;
+    while (*worker_options)
+        arguments[count++] = *worker_options++;
+    ck_assert_uint_lt(count, sizeof(arguments) / sizeof(arguments[0]));
+    process_start(&r->launch, NULL, arguments);
 }
 
-static void expect_launch_end(struct run *r, int wanted)
+static void expect_launch_end(struct launched_job *r, int wanted)
 {
     int code = process_wait(&r->launch, JOB_TIMEOUT_MS);
 
     ck_assert_msg(code == wanted, "exit code %d:\n%.3000s", code, process_output(&r->launch));
 }
 
-/* The checkpoint of a job that loses nothing. */
+/* The checkpoint of a job without faults. */
 static const char *undisturbed_checkpoint(const char *compression, const char *compression_down)
 {
-    struct run r;
+    struct launched_job r;
 
     if (plain_checkpoint && strcmp(compression, "none") == 0 &&
         strcmp(compression_down, "none") == 0)
@@ -94,7 +93,7 @@ static const char *undisturbed_checkpoint(const char *compression, const char *c
     return r.checkpoint;
 }
 
-/* Once for all tests, in the process that forks them. */
+/* Unchecked fixture: runs once, in the process that forks the tests. */
 static void run_plain_job(void)
 {
     if (!plain_checkpoint)
@@ -106,7 +105,7 @@ static void assert_contains(const char *text, const char *part)
     ck_assert_msg(strstr(text, part) != NULL, "no '%s' in:\n%.3000s", part, text);
 }
 
-static pid_t pid_of(const struct run *r, unsigned rank)
+static pid_t worker_pid(const struct launched_job *r, unsigned rank)
 {
     return (pid_t)job_newest_int(r->folder, rank, "start", "pid");
 }
@@ -120,7 +119,7 @@ static int64_t draw_step(int64_t last)
 /* ------------------------------------------------------------------ workers */
 
 /* Ranks, including rank 0, are killed one after the other, one of them twice.  The replacement of
- * rank 0 continues the folder of checkpoints. */
+ * rank 0 continues to write checkpoints to the same folder. */
 START_TEST(test_killed_workers_are_replaced)
 {
     static const unsigned victims[] = {1, 0, 2, 1};
@@ -128,7 +127,7 @@ START_TEST(test_killed_workers_are_replaced)
     const char *checkpoints = support_path("replaced");
     char newest[CHECKPOINT_PATH_MAX];
     struct error err;
-    struct run r;
+    struct launched_job r;
     int64_t step = 0;
 
     start_launch(&r, ARGS("--servers", "2", "--on-worker-loss", "wait", "--max-restarts", "4"),
@@ -138,9 +137,9 @@ START_TEST(test_killed_workers_are_replaced)
         step = draw_step(step);
         ck_assert_int_lt(step, STEPS);
         job_await_step(r.folder, victims[i], step);
-        ck_assert_int_eq(kill(pid_of(&r, victims[i]), SIGKILL), 0);
+        ck_assert_int_eq(kill(worker_pid(&r, victims[i]), SIGKILL), 0);
         step = job_newest_int(r.folder, victims[i], "step", "step");
-        for (unsigned rank = 0; rank < RANKS; rank++) /* the whole job goes on */
+        for (unsigned rank = 0; rank < RANKS; rank++) /* all ranks continue */
             job_await_step(r.folder, rank, step + 2);
     }
     expect_launch_end(&r, 0);
@@ -158,12 +157,12 @@ static const char *const shrink_updates[] = {"server", "worker"};
 
 START_TEST(test_others_continue)
 {
-    struct run r;
+    struct launched_job r;
 
     start_launch(&r, ARGS("--servers", "2", "--on-worker-loss", "shrink"),
                  ARGS("--reconnect-ms", "500", "--ps-update", shrink_updates[_i]));
     job_await_step(r.folder, 1, draw_step(0));
-    ck_assert_int_eq(kill(pid_of(&r, 1), SIGKILL), 0);
+    ck_assert_int_eq(kill(worker_pid(&r, 1), SIGKILL), 0);
     expect_launch_end(&r, 7);
     assert_contains(process_output(&r.launch), "is lost: killed by signal 9 (SIGKILL)");
     for (unsigned rank = 0; rank < RANKS; rank += 2) {
@@ -174,15 +173,15 @@ START_TEST(test_others_continue)
 }
 END_TEST
 
-/* The others do not wait, and the replacement continues at their step. */
+/* The other ranks do not wait, and the replacement starts at their current step. */
 START_TEST(test_replacement_joins_running_job)
 {
-    struct run r;
+    struct launched_job r;
 
     start_launch(&r, ARGS("--servers", "2", "--on-worker-loss", "shrink", "--max-restarts", "1"),
                  ARGS("--reconnect-ms", "200"));
     job_await_step(r.folder, 1, draw_step(0));
-    ck_assert_int_eq(kill(pid_of(&r, 1), SIGKILL), 0);
+    ck_assert_int_eq(kill(worker_pid(&r, 1), SIGKILL), 0);
     expect_launch_end(&r, 0);
     ck_assert_int_gt(job_newest_int(r.folder, 1, "end", "skipped_steps"), 0);
     ck_assert_int_eq(job_newest_int(r.folder, 1, "end", "steps") +
@@ -193,28 +192,28 @@ END_TEST
 
 /* One of three workers, started without the launcher. */
 static void start_worker(struct process *p, unsigned rank, const char *servers, const char *folder,
-                         const char *const *words)
+                         const char *const *worker_options)
 {
     static const char *const ranks[] = {"0", "1", "2"};
-    const char *all[64] = {support_program("sparring-worker"),
-                           JOB,
-                           "--delay-schedule",
-                           job_pace(RANKS),
-                           "--world-size",
-                           "3",
-                           "--rank",
-                           ranks[rank],
-                           "--servers",
-                           servers,
-                           "--run-dir",
-                           folder};
+    const char *arguments[64] = {support_program("sparring-worker"),
+                                 JOB,
+                                 "--delay-schedule",
+                                 job_pace(RANKS),
+                                 "--world-size",
+                                 "3",
+                                 "--rank",
+                                 ranks[rank],
+                                 "--servers",
+                                 servers,
+                                 "--run-dir",
+                                 folder};
     size_t count = 0;
 
-    while (all[count])
+    while (arguments[count])
         count++;
-    while (*words)
-        all[count++] = *words++;
-    process_start(p, NULL, all);
+    while (*worker_options)
+        arguments[count++] = *worker_options++;
+    process_start(p, NULL, arguments);
 }
 
 static const char *start_server(struct process *p)
@@ -229,22 +228,22 @@ static const char *start_server(struct process *p)
     return address;
 }
 
-/* A worker that is stopped, replaced and then continued ends with an error that names the reason,
- * and nothing of it reaches the sums. */
+/* A worker that is stopped, replaced and then continued must end with an error that names the
+ * reason; the sums must not contain its gradients. */
 START_TEST(test_stopped_worker_is_superseded)
 {
     const char *wanted = undisturbed_checkpoint("none", "none");
     struct process server, workers[3], successor;
     const char *folder = support_path("run"), *checkpoint = support_path("end.safetensors");
     const char *address = start_server(&server);
-    const char *const *words = ARGS("--reconnect-ms", "500", "--steps", STEP_TEXT,
-                                    "--on-worker-loss", "wait", "--save", checkpoint);
+    const char *const *worker_options = ARGS("--reconnect-ms", "500", "--steps", STEP_TEXT,
+                                             "--on-worker-loss", "wait", "--save", checkpoint);
 
     for (unsigned rank = 0; rank < RANKS; rank++)
-        start_worker(&workers[rank], rank, address, folder, words);
+        start_worker(&workers[rank], rank, address, folder, worker_options);
     job_await_step(folder, 1, draw_step(0));
     process_signal(&workers[1], SIGSTOP);
-    start_worker(&successor, 1, address, support_path("successor"), words);
+    start_worker(&successor, 1, address, support_path("successor"), worker_options);
     job_await_step(support_path("successor"), 1, 1);
     process_signal(&workers[1], SIGCONT);
     ck_assert_int_eq(process_wait(&workers[1], JOB_TIMEOUT_MS), 1);
@@ -258,16 +257,16 @@ START_TEST(test_stopped_worker_is_superseded)
 }
 END_TEST
 
-/* The lost worker is not replaced, and the others get SIGTERM: they end without waiting. */
+/* The lost worker is not replaced.  On SIGTERM the waiting workers end at once. */
 START_TEST(test_waiting_workers_can_be_stopped)
 {
-    struct run r;
+    struct launched_job r;
     int64_t before_ns;
 
     start_launch(&r, ARGS("--servers", "2", "--on-worker-loss", "wait", "--grace-ms", "60000"),
                  ARGS("--reconnect-ms", "200"));
     job_await_step(r.folder, 1, draw_step(0));
-    ck_assert_int_eq(kill(pid_of(&r, 1), SIGKILL), 0);
+    ck_assert_int_eq(kill(worker_pid(&r, 1), SIGKILL), 0);
     process_wait_output(&r.launch, "waiting for a replacement", 20000);
     before_ns = clock_now_ns();
     process_signal(&r.launch, SIGTERM);
@@ -279,16 +278,15 @@ END_TEST
 
 /* ------------------------------------------------------------------ servers */
 
-/* Servers get SIGKILL, and SIGTERM as for an update of the program: every acknowledged round is on
- * the disk. */
-START_TEST(test_servers_are_started_again)
+/* Servers get SIGKILL, and SIGTERM as for a program update: every acknowledged round is on disk. */
+START_TEST(test_servers_are_restarted)
 {
     static const struct {
         unsigned server;
         int signal_number;
     } restarts[] = {{0, SIGKILL}, {1, SIGKILL}, {0, SIGTERM}, {1, SIGKILL}};
     const char *wanted = undisturbed_checkpoint("none", "none");
-    struct run r;
+    struct launched_job r;
     int64_t step = 0;
 
     start_launch(
@@ -314,31 +312,31 @@ END_TEST
 
 /* ------------------------------------------------------------------ connections */
 
-struct breaker {
+struct reset_series {
     struct fault_proxy *proxy;
-    unsigned left;
-    double most_bytes; /* between two resets */
+    unsigned resets_left;
+    double max_bytes; /* between two resets */
 };
 
 static void reset_and_rearm(void *user)
 {
-    struct breaker *b = user;
-    enum fault_way way = b->left % 2 ? FAULT_UP : FAULT_DOWN;
+    struct reset_series *b = user;
+    enum fault_direction direction = b->resets_left % 2 ? FAULT_UP : FAULT_DOWN;
 
     fault_proxy_reset(b->proxy);
-    if (--b->left > 0)
-        fault_proxy_at(b->proxy, way,
-                       fault_proxy_bytes(b->proxy, way) + 1 +
-                           (uint64_t)(support_random() * b->most_bytes),
-                       reset_and_rearm, b);
+    if (--b->resets_left > 0)
+        fault_proxy_call_at(b->proxy, direction,
+                            fault_proxy_bytes(b->proxy, direction) + 1 +
+                                (uint64_t)(support_random() * b->max_bytes),
+                            reset_and_rearm, b);
 }
 
 static const struct {
     const char *transport, *connections, *up, *down;
-    double most_bytes; /* between two resets */
-} ways[] = {{"grpc", "1", "none", "none", 2e6},    {"grpc", "3", "none", "none", 2e6},
-            {"shm", "1", "none", "none", 25e3},    {"shm", "2", "none", "none", 25e3},
-            {"grpc", "2", "topk", "onebit", 25e3}, {"grpc", "1", "onebit", "fp16", 5e5}};
+    double max_bytes; /* between two resets */
+} reset_cases[] = {{"grpc", "1", "none", "none", 2e6},    {"grpc", "3", "none", "none", 2e6},
+                   {"shm", "1", "none", "none", 25e3},    {"shm", "2", "none", "none", 25e3},
+                   {"grpc", "2", "topk", "onebit", 25e3}, {"grpc", "1", "onebit", "fp16", 5e5}};
 
 static uint16_t port_of(const char *address)
 {
@@ -350,23 +348,24 @@ static uint16_t port_of(const char *address)
 }
 
 /* All connections of all ranks to the server are reset repeatedly at random bytes. */
-START_TEST(test_resets_change_nothing)
+START_TEST(test_resets_preserve_the_result)
 {
-    const char *wanted = undisturbed_checkpoint(ways[_i].up, ways[_i].down);
+    const char *wanted = undisturbed_checkpoint(reset_cases[_i].up, reset_cases[_i].down);
     struct process server;
-    struct breaker breaker = {.left = RESETS, .most_bytes = ways[_i].most_bytes};
+    struct reset_series reset_series = {.resets_left = RESETS,
+                                        .max_bytes = reset_cases[_i].max_bytes};
     const char *address = start_server(&server);
     char proxied[64];
-    struct run r;
+    struct launched_job r;
     int64_t retries = 0;
 
-    breaker.proxy = fault_proxy_open(port_of(address), 1);
-    (void)snprintf(proxied, sizeof(proxied), "127.0.0.1:%u", fault_proxy_port(breaker.proxy));
-    fault_proxy_at(breaker.proxy, FAULT_UP, 20000, reset_and_rearm, &breaker);
+    reset_series.proxy = fault_proxy_open(port_of(address), 1);
+    (void)snprintf(proxied, sizeof(proxied), "127.0.0.1:%u", fault_proxy_port(reset_series.proxy));
+    fault_proxy_call_at(reset_series.proxy, FAULT_UP, 20000, reset_and_rearm, &reset_series);
     start_launch(&r, ARGS("--server-addresses", proxied),
-                 ARGS("--reconnect-ms", "30000", "--ps-transport", ways[_i].transport,
-                      "--connections", ways[_i].connections, "--compression", ways[_i].up,
-                      "--compression-down", ways[_i].down));
+                 ARGS("--reconnect-ms", "30000", "--ps-transport", reset_cases[_i].transport,
+                      "--connections", reset_cases[_i].connections, "--compression",
+                      reset_cases[_i].up, "--compression-down", reset_cases[_i].down));
     expect_launch_end(&r, 0);
     ck_assert(job_same_tensors(r.checkpoint, wanted));
     for (unsigned rank = 0; rank < RANKS; rank++) {
@@ -374,7 +373,7 @@ START_TEST(test_resets_change_nothing)
         retries += job_newest_int(r.folder, rank, "end", "retries");
     }
     ck_assert_int_gt(retries, 0);
-    fault_proxy_close(breaker.proxy);
+    fault_proxy_close(reset_series.proxy);
     process_signal(&server, SIGTERM);
     ck_assert_int_eq(process_wait(&server, 20000), 0);
 }
@@ -394,12 +393,12 @@ int main(void)
     tcase_add_test(cases, test_stopped_worker_is_superseded);
     tcase_add_test(cases, test_waiting_workers_can_be_stopped);
 
-    tcase_add_test(servers, test_servers_are_started_again);
+    tcase_add_test(servers, test_servers_are_restarted);
     tcase_set_timeout(servers, 300);
     tcase_add_unchecked_fixture(servers, run_plain_job, NULL);
     suite_add_tcase(suite, servers);
-    tcase_add_loop_test(links, test_resets_change_nothing, 0,
-                        (int)(sizeof(ways) / sizeof(ways[0])));
+    tcase_add_loop_test(links, test_resets_preserve_the_result, 0,
+                        (int)(sizeof(reset_cases) / sizeof(reset_cases[0])));
     tcase_set_timeout(links, 300);
     tcase_add_unchecked_fixture(links, run_plain_job, NULL);
     suite_add_tcase(suite, links);

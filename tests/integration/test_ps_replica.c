@@ -1,8 +1,8 @@
 /*
- * A server and its replica, of which one is killed or stopped, in every phase and at random bytes:
- * the job continues by itself, and ends with the bits of an undisturbed run.  A primary that was
- * stopped and continued finds that it has been superseded.  When both are lost every worker ends
- * soon, with an error that names them.
+ * A server with a replica, one of which is killed or stopped in every phase and at random bytes:
+ * the job must continue and end with the bits of an undisturbed run.  A primary that is stopped and
+ * continued must report that it is superseded.  If both are lost, every worker must end within a
+ * limit, with an error that names them.
  */
 #include "tests/integration/job.h"
 #include "tests/integration/ps_fixture.h"
@@ -18,65 +18,64 @@ enum phase { PUSH, SUM, PULL, SNAPSHOT };
 
 static const char *const phase_names[] = {"push", "sum", "pull", "a snapshot"};
 
-/* For jobs that continue: a busy machine may keep workers from connecting for seconds. */
+/* For jobs that must continue: on a busy host a reconnect may take seconds. */
 #define LONG_RECONNECT ARGS("--reconnect-ms", "20000")
 
-/* Byte positions, in rounds, at which a worker has joined, and at which rank 0 is in the middle of
- * the first initial values. */
+/* Byte positions, in rounds: a worker has joined; rank 0 is sending the first initial values. */
 #define JOINED  0.034
 #define INITIAL 0.06
 
-/* Hold rank 1's link to the server, or stop the victim, in the middle of the phase. */
-static void reach_phase(struct ps_fixture *r, enum phase phase, enum victim victim)
+/* Hold rank 1's link to the server in the middle of the phase; in SNAPSHOT stop the victim. */
+static void reach_phase(struct ps_fixture *f, enum phase phase, enum victim victim)
 {
     if (phase == SNAPSHOT) {
-        ps_fixture_stop_in_snapshot(r, victim == PRIMARY ? 0 : 1);
+        ps_fixture_stop_in_snapshot(f, victim == PRIMARY ? 0 : 1);
         return;
     }
     if (phase == PULL)
-        ps_fixture_freeze_at(r, 1, 0, FAULT_DOWN, 9.5);
+        ps_fixture_freeze_at(f, 1, 0, FAULT_DOWN, 9.5);
     else
-        ps_fixture_freeze_at(r, 1, 0, FAULT_UP, 8.5);
-    ps_fixture_start_workers(r);
-    ps_fixture_await_freeze(r, 1, 0);
-    if (phase == SUM) /* the server has all of rank 0's, and half of rank 1's */
-        ps_fixture_await_bytes(r, 0, 0, FAULT_UP, 9);
+        ps_fixture_freeze_at(f, 1, 0, FAULT_UP, 8.5);
+    ps_fixture_start_workers(f);
+    ps_fixture_await_freeze(f, 1, 0);
+    if (phase == SUM) /* the server has all chunks of rank 0 and half of rank 1's */
+        ps_fixture_await_bytes(f, 0, 0, FAULT_UP, 9);
 }
 
-/* Hold rank 1 in the middle of a round.  No worker can be further than the next round, and all
- * links flow again as soon as rank 1's is released. */
-static void freeze_rank_1_in(struct ps_fixture *r, double round)
+/* Hold rank 1 in the middle of a round.  No worker can pass the next round until rank 1's link is
+ * released. */
+static void freeze_rank_1_in_round(struct ps_fixture *f, double round)
 {
-    ps_fixture_freeze_at(r, 1, 0, FAULT_DOWN, round);
-    ps_fixture_start_workers(r);
-    ps_fixture_await_freeze(r, 1, 0);
+    ps_fixture_freeze_at(f, 1, 0, FAULT_DOWN, round);
+    ps_fixture_start_workers(f);
+    ps_fixture_await_freeze(f, 1, 0);
 }
 
-static void report_fault(const struct ps_fixture *r, int signal_number, enum victim victim,
+static void report_fault(const struct ps_fixture *f, int signal_number, enum victim victim,
                          const char *when)
 {
     char name[64];
 
     (void)snprintf(name, sizeof(name), "%s %s in %s", signal_number == SIGKILL ? "kill" : "stop",
                    victim == PRIMARY ? "primary" : "replica", when);
-    ps_fixture_report_fault(r, name);
+    ps_fixture_report_fault(f, name);
 }
 
-/* Continue the stopped process; a primary must report that it is superseded. */
-static void resume_stopped(struct ps_fixture *r, enum victim victim)
+/* Continue the stopped process.  A primary must report that it is superseded. */
+static void resume_stopped(struct ps_fixture *f, enum victim victim)
 {
-    ps_fixture_signal_server(r, victim == PRIMARY ? 0 : 1, SIGCONT);
+    ps_fixture_signal_server(f, victim == PRIMARY ? 0 : 1, SIGCONT);
     if (victim == PRIMARY)
-        process_wait_output(&r->server_process[0], "superseded by epoch 2", PS_FIXTURE_WAIT_MS);
+        process_wait_output(&f->server_process[0], "superseded by epoch 2", PS_FIXTURE_WAIT_MS);
 }
 
-static void expect_epoch_2(const struct ps_fixture *r, enum victim lost)
+static void expect_epoch_2(const struct ps_fixture *f, enum victim lost)
 {
     const char *text = lost == PRIMARY
                            ? "this server takes over in epoch 2"
                            : "no replica from here on: all ranks have agreed to epoch 2";
 
-    ck_assert_ptr_nonnull(strstr(ps_fixture_server_output(r, lost == PRIMARY ? 1 : 0), text));
+    ck_assert_ptr_nonnull(strstr(ps_fixture_server_output(f, lost == PRIMARY ? 1 : 0), text));
 }
 
 /* _i: victim, signal, phase. */
@@ -85,130 +84,130 @@ START_TEST(test_one_is_lost)
     enum victim victim = _i % 2 == 0 ? PRIMARY : REPLICA;
     int signal_number = _i / 2 % 2 == 0 ? SIGKILL : SIGSTOP;
     enum phase phase = (enum phase)(_i / 4);
-    struct ps_fixture r = {.ranks = 2,
+    struct ps_fixture f = {.ranks = 2,
                            .servers = 1,
                            .replicas = true,
                            .worker = LONG_RECONNECT,
                            .with_state = phase == SNAPSHOT};
 
-    ps_fixture_open(&r);
-    reach_phase(&r, phase, victim);
-    ps_fixture_mark_fault(&r, 0);
-    ps_fixture_signal_server(&r, victim == PRIMARY ? 0 : 1, signal_number);
-    ps_fixture_release(&r, 1, 0);
-    ps_fixture_await_recovery(&r);
-    report_fault(&r, signal_number, victim, phase_names[phase]);
+    ps_fixture_open(&f);
+    reach_phase(&f, phase, victim);
+    ps_fixture_mark_fault(&f, 0);
+    ps_fixture_signal_server(&f, victim == PRIMARY ? 0 : 1, signal_number);
+    ps_fixture_release(&f, 1, 0);
+    ps_fixture_await_recovery(&f);
+    report_fault(&f, signal_number, victim, phase_names[phase]);
     if (signal_number == SIGSTOP)
-        resume_stopped(&r, victim);
-    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
-    expect_epoch_2(&r, victim);
-    ps_fixture_close(&r);
+        resume_stopped(&f, victim);
+    ps_fixture_expect_success(&f, PS_FIXTURE_NO_RANK, true);
+    expect_epoch_2(&f, victim);
+    ps_fixture_close(&f);
 }
 END_TEST
 
-/* All ranks have joined and no value is set: only the job's terms exist.  _i: victim, signal. */
+/* All ranks have joined and no initial value has arrived.  _i: victim, signal. */
 START_TEST(test_one_is_lost_in_join)
 {
     enum victim victim = _i % 2 == 0 ? PRIMARY : REPLICA;
     int signal_number = _i / 2 == 0 ? SIGKILL : SIGSTOP;
-    struct ps_fixture r = {.ranks = 2, .servers = 1, .replicas = true, .worker = LONG_RECONNECT};
+    struct ps_fixture f = {.ranks = 2, .servers = 1, .replicas = true, .worker = LONG_RECONNECT};
 
-    ps_fixture_open(&r);
-    ps_fixture_freeze_at(&r, 0, 0, FAULT_UP, INITIAL);
-    ps_fixture_start_workers(&r);
-    ps_fixture_await_freeze(&r, 0, 0);
-    ps_fixture_await_bytes(&r, 1, 0, FAULT_UP, JOINED);
-    ps_fixture_mark_fault(&r, 1);
-    ps_fixture_signal_server(&r, victim == PRIMARY ? 0 : 1, signal_number);
-    ps_fixture_release(&r, 0, 0);
-    ps_fixture_await_recovery(&r);
-    report_fault(&r, signal_number, victim, "join");
+    ps_fixture_open(&f);
+    ps_fixture_freeze_at(&f, 0, 0, FAULT_UP, INITIAL);
+    ps_fixture_start_workers(&f);
+    ps_fixture_await_freeze(&f, 0, 0);
+    ps_fixture_await_bytes(&f, 1, 0, FAULT_UP, JOINED);
+    ps_fixture_mark_fault(&f, 1);
+    ps_fixture_signal_server(&f, victim == PRIMARY ? 0 : 1, signal_number);
+    ps_fixture_release(&f, 0, 0);
+    ps_fixture_await_recovery(&f);
+    report_fault(&f, signal_number, victim, "join");
     if (signal_number == SIGSTOP)
-        resume_stopped(&r, victim);
-    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
-    expect_epoch_2(&r, victim);
-    ps_fixture_close(&r);
+        resume_stopped(&f, victim);
+    ps_fixture_expect_success(&f, PS_FIXTURE_NO_RANK, true);
+    expect_epoch_2(&f, victim);
+    ps_fixture_close(&f);
 }
 END_TEST
 
-/* Half of the last request has arrived, and the replica has received nothing of the job: it cannot
- * take the job over. */
+/* Half of the last Join request has arrived, and the replica has no state of the job: it cannot
+ * take over. */
 START_TEST(test_the_primary_is_lost_in_a_request)
 {
-    struct ps_fixture r = {.ranks = 2, .servers = 1, .replicas = true, .timeout_ms = "6000"};
+    struct ps_fixture f = {.ranks = 2, .servers = 1, .replicas = true, .timeout_ms = "6000"};
 
-    ps_fixture_open(&r);
-    ps_fixture_freeze_at(&r, 1, 0, FAULT_UP, 0.006);
-    ps_fixture_start_workers(&r);
-    ps_fixture_await_freeze(&r, 1, 0);
-    ps_fixture_mark_fault(&r, 0);
-    ps_fixture_signal_server(&r, 0, SIGKILL);
-    ps_fixture_release(&r, 1, 0);
-    ps_fixture_expect_failure(&r, PS_FIXTURE_NO_RANK, "parameter server 127.0.0.1:");
-    report_fault(&r, SIGKILL, PRIMARY, "a request to join");
-    ck_assert_double_le(r.last_ms, 15000);
-    ps_fixture_close(&r);
+    ps_fixture_open(&f);
+    ps_fixture_freeze_at(&f, 1, 0, FAULT_UP, 0.006);
+    ps_fixture_start_workers(&f);
+    ps_fixture_await_freeze(&f, 1, 0);
+    ps_fixture_mark_fault(&f, 0);
+    ps_fixture_signal_server(&f, 0, SIGKILL);
+    ps_fixture_release(&f, 1, 0);
+    ps_fixture_expect_failure(&f, PS_FIXTURE_NO_RANK, "parameter server 127.0.0.1:");
+    report_fault(&f, SIGKILL, PRIMARY, "a request to join");
+    ck_assert_double_le(f.last_ms, 15000);
+    ps_fixture_close(&f);
 }
 END_TEST
 
-/* At a random byte after the initial values; also with --ps-update worker. */
-START_TEST(test_any_moment)
+/* At a random byte after the initial values, also with --ps-update worker. */
+START_TEST(test_one_is_lost_at_any_byte)
 {
     enum victim victim = _i % 2 == 0 ? PRIMARY : REPLICA;
-    struct ps_fixture r = {.ranks = 3,
+    struct ps_fixture f = {.ranks = 3,
                            .servers = 1,
                            .replicas = true,
                            .worker = LONG_RECONNECT,
                            .seed = (uint64_t)_i + 1,
                            .update = _i / 2 % 2 == 0 ? "server" : "worker"};
 
-    ps_fixture_open(&r);
-    freeze_rank_1_in(&r, 0.1 + 35 * support_random());
-    ps_fixture_mark_fault(&r, 0);
-    ps_fixture_signal_server(&r, victim == PRIMARY ? 0 : 1, SIGKILL);
-    ps_fixture_release(&r, 1, 0);
-    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
-    report_fault(&r, SIGKILL, victim, "any moment");
-    expect_epoch_2(&r, victim);
-    ps_fixture_close(&r);
+    ps_fixture_open(&f);
+    freeze_rank_1_in_round(&f, 0.1 + 35 * support_random());
+    ps_fixture_mark_fault(&f, 0);
+    ps_fixture_signal_server(&f, victim == PRIMARY ? 0 : 1, SIGKILL);
+    ps_fixture_release(&f, 1, 0);
+    ps_fixture_expect_success(&f, PS_FIXTURE_NO_RANK, true);
+    report_fault(&f, SIGKILL, victim, "any moment");
+    expect_epoch_2(&f, victim);
+    ps_fixture_close(&f);
 }
 END_TEST
 
 /* Each pair of a primary and a replica loses one process. */
-START_TEST(test_one_of_each)
+START_TEST(test_one_lost_of_each_pair)
 {
-    struct ps_fixture r = {.ranks = 2, .servers = 2, .replicas = true, .worker = LONG_RECONNECT};
+    struct ps_fixture f = {.ranks = 2, .servers = 2, .replicas = true, .worker = LONG_RECONNECT};
 
-    ps_fixture_open(&r);
-    freeze_rank_1_in(&r, 5.5);
-    ps_fixture_mark_fault(&r, 0);
-    ps_fixture_signal_server(&r, 0, SIGKILL); /* the first one's primary */
-    ps_fixture_signal_server(&r, 3, SIGKILL); /* the second one's replica */
-    ps_fixture_release(&r, 1, 0);
-    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
-    ck_assert_ptr_nonnull(strstr(ps_fixture_server_output(&r, 2), "takes over in epoch 2"));
-    ck_assert_ptr_nonnull(strstr(ps_fixture_server_output(&r, 1), "have agreed to epoch 2"));
-    ps_fixture_report_fault(&r, "kill a primary and another's replica");
-    ps_fixture_close(&r);
+    ps_fixture_open(&f);
+    freeze_rank_1_in_round(&f, 5.5);
+    ps_fixture_mark_fault(&f, 0);
+    ps_fixture_signal_server(&f, 0, SIGKILL); /* primary of the first pair */
+    ps_fixture_signal_server(&f, 3, SIGKILL); /* replica of the second pair */
+    ps_fixture_release(&f, 1, 0);
+    ps_fixture_expect_success(&f, PS_FIXTURE_NO_RANK, true);
+    ck_assert_ptr_nonnull(strstr(ps_fixture_server_output(&f, 2), "takes over in epoch 2"));
+    ck_assert_ptr_nonnull(strstr(ps_fixture_server_output(&f, 1), "have agreed to epoch 2"));
+    ps_fixture_report_fault(&f, "kill a primary and another's replica");
+    ps_fixture_close(&f);
 }
 END_TEST
 
-/* A broken link between the two counts as a lost replica; the workers learn of it in time. */
-START_TEST(test_the_link_between_them)
+/* A silent link between primary and replica counts as a lost replica; all ranks agree on it. */
+START_TEST(test_replication_link_is_lost)
 {
-    struct ps_fixture r = {.ranks = 2, .servers = 1, .replicas = true, .worker = LONG_RECONNECT};
+    struct ps_fixture f = {.ranks = 2, .servers = 1, .replicas = true, .worker = LONG_RECONNECT};
 
-    ps_fixture_open(&r);
-    freeze_rank_1_in(&r, 5.5);
-    fault_proxy_hold(r.links[PS_FIXTURE_REPLICA_LINK][0].proxy, FAULT_UP, true);
-    fault_proxy_hold(r.links[PS_FIXTURE_REPLICA_LINK][0].proxy, FAULT_DOWN, true);
-    ps_fixture_mark_fault(&r, 0);
-    ps_fixture_release(&r, 1, 0);
-    ps_fixture_await_recovery(&r);
-    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
-    ps_fixture_report_fault(&r, "cut primary from replica");
-    expect_epoch_2(&r, REPLICA);
-    ps_fixture_close(&r);
+    ps_fixture_open(&f);
+    freeze_rank_1_in_round(&f, 5.5);
+    fault_proxy_hold(f.links[PS_FIXTURE_REPLICA_LINK][0].proxy, FAULT_UP, true);
+    fault_proxy_hold(f.links[PS_FIXTURE_REPLICA_LINK][0].proxy, FAULT_DOWN, true);
+    ps_fixture_mark_fault(&f, 0);
+    ps_fixture_release(&f, 1, 0);
+    ps_fixture_await_recovery(&f);
+    ps_fixture_expect_success(&f, PS_FIXTURE_NO_RANK, true);
+    ps_fixture_report_fault(&f, "cut primary from replica");
+    expect_epoch_2(&f, REPLICA);
+    ps_fixture_close(&f);
 }
 END_TEST
 
@@ -216,32 +215,32 @@ END_TEST
  * the replica that took over. */
 START_TEST(test_both_are_lost)
 {
-    struct ps_fixture r = {.ranks = 2, .servers = 1, .replicas = true, .steps = "4000"};
+    struct ps_fixture f = {.ranks = 2, .servers = 1, .replicas = true, .steps = "4000"};
     unsigned first = _i == 1 ? 1 : 0;
 
-    ps_fixture_open(&r);
-    freeze_rank_1_in(&r, 5.5);
-    ps_fixture_mark_fault(&r, 0);
-    ps_fixture_signal_server(&r, first, SIGKILL);
+    ps_fixture_open(&f);
+    freeze_rank_1_in_round(&f, 5.5);
+    ps_fixture_mark_fault(&f, 0);
+    ps_fixture_signal_server(&f, first, SIGKILL);
     if (_i > 0) {
-        ps_fixture_release(&r, 1, 0);
-        ps_fixture_await_recovery(&r);
-        ps_fixture_mark_fault(&r, 0);
+        ps_fixture_release(&f, 1, 0);
+        ps_fixture_await_recovery(&f);
+        ps_fixture_mark_fault(&f, 0);
     }
-    ps_fixture_signal_server(&r, 1 - first, SIGKILL);
-    ps_fixture_release(&r, 1, 0);
-    ps_fixture_expect_failure(&r, PS_FIXTURE_NO_RANK, "parameter server 127.0.0.1:");
-    ps_fixture_report_fault(&r, "kill primary and replica");
-    ck_assert_double_le(r.last_ms, 15000);
-    ps_fixture_close(&r);
+    ps_fixture_signal_server(&f, 1 - first, SIGKILL);
+    ps_fixture_release(&f, 1, 0);
+    ps_fixture_expect_failure(&f, PS_FIXTURE_NO_RANK, "parameter server 127.0.0.1:");
+    ps_fixture_report_fault(&f, "kill primary and replica");
+    ck_assert_double_le(f.last_ms, 15000);
+    ps_fixture_close(&f);
 }
 END_TEST
 
-/* Both keep their state, are killed, and started again, in either order; or one of them alone: the
- * job continues on one of them, and nothing is lost. */
-START_TEST(test_started_again)
+/* Both have a state folder.  Both, or one of them, are killed and restarted, in either order: the
+ * job continues on one of them without loss of a round. */
+START_TEST(test_pair_is_restarted)
 {
-    struct ps_fixture r = {.ranks = 2,
+    struct ps_fixture f = {.ranks = 2,
                            .servers = 1,
                            .replicas = true,
                            .with_state = true,
@@ -250,69 +249,69 @@ START_TEST(test_started_again)
                            .worker = ARGS("--reconnect-ms", "30000")};
     unsigned first = (unsigned)_i % 2, count = _i < 4 ? 2 : 1;
 
-    ps_fixture_open(&r);
-    freeze_rank_1_in(&r, 5 + 20 * support_random());
-    ps_fixture_mark_fault(&r, 0);
+    ps_fixture_open(&f);
+    freeze_rank_1_in_round(&f, 5 + 20 * support_random());
+    ps_fixture_mark_fault(&f, 0);
     for (unsigned k = 0; k < count; k++)
-        ps_fixture_signal_server(&r, _i / 2 % 2 == 0 ? first ^ k : 1 ^ first ^ k, SIGKILL);
-    ps_fixture_release(&r, 1, 0);
+        ps_fixture_signal_server(&f, _i / 2 % 2 == 0 ? first ^ k : 1 ^ first ^ k, SIGKILL);
+    ps_fixture_release(&f, 1, 0);
     for (unsigned k = 0; k < count; k++)
-        ps_fixture_start_server(&r, first ^ k);
-    ps_fixture_await_recovery(&r);
-    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
-    ps_fixture_report_fault(&r, count == 2 ? "kill primary and replica, start both"
+        ps_fixture_start_server(&f, first ^ k);
+    ps_fixture_await_recovery(&f);
+    ps_fixture_expect_success(&f, PS_FIXTURE_NO_RANK, true);
+    ps_fixture_report_fault(&f, count == 2 ? "kill primary and replica, start both"
                                            : "kill one, start it");
-    ps_fixture_close(&r);
+    ps_fixture_close(&f);
 }
 END_TEST
 
-/* A replica that is absent, or stopped, before the job begins. */
+/* The replica is absent or stopped before the job begins. */
 START_TEST(test_no_replica)
 {
-    struct ps_fixture r = {.ranks = 2, .servers = 1, .replicas = true, .timeout_ms = "8000"};
+    struct ps_fixture f = {.ranks = 2, .servers = 1, .replicas = true, .timeout_ms = "8000"};
 
-    ps_fixture_open(&r);
-    ps_fixture_signal_server(&r, 1, _i == 0 ? SIGKILL : SIGSTOP);
-    ps_fixture_mark_fault(&r, 0);
-    ps_fixture_start_workers(&r);
-    ps_fixture_expect_failure(&r, PS_FIXTURE_NO_RANK, "replica 127.0.0.1:");
-    ck_assert_double_le(r.last_ms, 20000);
-    ps_fixture_close(&r);
+    ps_fixture_open(&f);
+    ps_fixture_signal_server(&f, 1, _i == 0 ? SIGKILL : SIGSTOP);
+    ps_fixture_mark_fault(&f, 0);
+    ps_fixture_start_workers(&f);
+    ps_fixture_expect_failure(&f, PS_FIXTURE_NO_RANK, "replica 127.0.0.1:");
+    ck_assert_double_le(f.last_ms, 20000);
+    ps_fixture_close(&f);
 }
 END_TEST
 
-/* A primary that gets SIGTERM leaves the job to its replica. */
+/* On SIGTERM a primary hands the job over to its replica. */
 START_TEST(test_orderly_stop)
 {
-    struct ps_fixture r = {.ranks = 2, .servers = 1, .replicas = true, .worker = LONG_RECONNECT};
+    struct ps_fixture f = {.ranks = 2, .servers = 1, .replicas = true, .worker = LONG_RECONNECT};
 
-    ps_fixture_open(&r);
-    freeze_rank_1_in(&r, 5.5);
-    ps_fixture_signal_server(&r, 0, SIGTERM);
-    ps_fixture_release(&r, 1, 0);
-    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
-    ck_assert_int_eq(process_wait(&r.server_process[0], PS_FIXTURE_WAIT_MS), 0);
-    r.server_runs[0] = false;
-    ps_fixture_close(&r);
+    ps_fixture_open(&f);
+    freeze_rank_1_in_round(&f, 5.5);
+    ps_fixture_signal_server(&f, 0, SIGTERM);
+    ps_fixture_release(&f, 1, 0);
+    ps_fixture_expect_success(&f, PS_FIXTURE_NO_RANK, true);
+    ck_assert_int_eq(process_wait(&f.server_process[0], PS_FIXTURE_WAIT_MS), 0);
+    f.server_runs[0] = false;
+    ps_fixture_close(&f);
 }
 END_TEST
 
-/* First the server is lost, then a worker; the worker's replacement joins at the replica. */
+/* The primary is lost, then a worker; its replacement joins at the replica. */
 START_TEST(test_a_server_and_then_a_worker)
 {
-    struct ps_fixture r = {
+    struct ps_fixture f = {
         .ranks = 2, .servers = 1, .replicas = true, .worker = ARGS("--on-worker-loss", "wait")};
 
-    ps_fixture_open(&r);
-    freeze_rank_1_in(&r, 5.5);
-    ps_fixture_mark_fault(&r, 0);
-    ps_fixture_signal_server(&r, 0, SIGKILL);
-    ps_fixture_release(&r, 1, 0);
-    ps_fixture_await_recovery(&r);
-    ps_fixture_signal_worker(&r, 1, SIGKILL);
-    ps_fixture_start_worker(&r, 1);
-    ps_fixture_expect_success(&r, PS_FIXTURE_NO_RANK, true);
-    ps_fixture_close(&r);
+    ps_fixture_open(&f);
+    freeze_rank_1_in_round(&f, 5.5);
+    ps_fixture_mark_fault(&f, 0);
+    ps_fixture_signal_server(&f, 0, SIGKILL);
+    ps_fixture_release(&f, 1, 0);
+    ps_fixture_await_recovery(&f);
+    ps_fixture_signal_worker(&f, 1, SIGKILL);
+    ps_fixture_start_worker(&f, 1);
+    ps_fixture_expect_success(&f, PS_FIXTURE_NO_RANK, true);
+    ps_fixture_close(&f);
 }
 END_TEST
 
@@ -331,9 +330,9 @@ static pid_t server_pid(const char *run_dir, unsigned server)
     return pid;
 }
 
-/* As a user runs it: `sparring launch` starts all processes, workers and servers share memory, and
- * the launcher tolerates the loss of one server of each pair. */
-START_TEST(test_launched)
+/* All processes started by `sparring launch`, with shared memory between workers and servers.  The
+ * launcher tolerates the loss of one server of each pair. */
+START_TEST(test_launched_job_survives_server_loss)
 {
     const char *undisturbed =
         job_run(&(struct job){.ranks = 2, .servers = 2, .worker = ARGS(JOB)}, 0);
@@ -373,15 +372,15 @@ int main(void)
     tcase_add_loop_test(tests, test_one_is_lost, 0, 16);
     tcase_add_loop_test(tests, test_one_is_lost_in_join, 0, 4);
     tcase_add_test(tests, test_the_primary_is_lost_in_a_request);
-    tcase_add_loop_test(tests, test_any_moment, 0, 4);
-    tcase_add_test(tests, test_one_of_each);
-    tcase_add_test(tests, test_the_link_between_them);
+    tcase_add_loop_test(tests, test_one_is_lost_at_any_byte, 0, 4);
+    tcase_add_test(tests, test_one_lost_of_each_pair);
+    tcase_add_test(tests, test_replication_link_is_lost);
     tcase_add_loop_test(tests, test_both_are_lost, 0, 3);
-    tcase_add_loop_test(tests, test_started_again, 0, 6);
+    tcase_add_loop_test(tests, test_pair_is_restarted, 0, 6);
     tcase_add_loop_test(tests, test_no_replica, 0, 2);
     tcase_add_test(tests, test_orderly_stop);
     tcase_add_test(tests, test_a_server_and_then_a_worker);
-    tcase_add_test(tests, test_launched);
+    tcase_add_test(tests, test_launched_job_survives_server_loss);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

@@ -1,7 +1,7 @@
 /*
- * Slurm: jobs through srun on three nodes, as in docs/cluster.md; and jobs in which a rank fails or
- * which are cancelled.  Runs inside tests/support/slurm_cluster, so that every visible process is
- * the cluster's.
+ * Slurm: jobs through srun on three nodes, as in docs/cluster.md; jobs in which a rank fails; and
+ * cancelled jobs.  Runs inside tests/support/slurm_cluster, so that all visible processes belong to
+ * the cluster.
  */
 #include "common/base/clock.h"
 #include "tests/integration/job.h"
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define NODES          3u
-#define AT_ONCE_NS     INT64_C(3000000000)
+#define END_LIMIT_NS   INT64_C(3000000000)
 #define MODEL          "--model mlp:64-96-8 --data random:4096,64,8 --threads 1 --reduce reproducible"
 #define WITHOUT_END    "--epochs 1000000 --evaluate never"
 #define NAME_BYTES_MAX 16
@@ -39,8 +39,8 @@ static struct process job;
 
 /* ---- jobs */
 
-/* The script of an allocation: a step with the server, where there is one, and one with the ranks.
- * `srun` has options of srun's, `before` shell that each rank runs first. */
+/* Write the script of an allocation: a step with the server, if any, and a step with the ranks.
+ * `srun` has options of srun, `before` shell code that each rank runs first. */
 static const char *write_script(const struct architecture *a, const char *srun, const char *before,
                                 const char *options)
 {
@@ -66,7 +66,7 @@ static void start_job(const struct architecture *a, const char *srun, const char
                   ARGS("salloc", "--nodes=3", "sh", write_script(a, srun, before, options)));
 }
 
-/* ---- what runs in the cluster */
+/* ---- processes of the cluster */
 
 static unsigned count_processes(const char *name)
 {
@@ -90,7 +90,7 @@ static unsigned count_processes(const char *name)
     return count;
 }
 
-/* Once Slurm lists no job, no process of one may be left. */
+/* When Slurm lists no job, no process or shared memory of a job may remain. */
 static void check_nothing_left(void)
 {
     ck_assert(process_shell(
@@ -100,16 +100,16 @@ static void check_nothing_left(void)
     ck_assert_msg(process_shell("[ -z \"$(ls /dev/shm)\" ]"), "left in /dev/shm");
 }
 
-/* Wait for the end of the job that was disturbed at struck_ns. */
-static void check_ends_at_once(const char *what, int64_t struck_ns, struct lateness *lateness)
+/* Wait for the end of the job with a fault at fault_ns; check that it ends within the limit. */
+static void check_ends_in_time(const char *what, int64_t fault_ns, struct lateness *lateness)
 {
     const int code = process_wait(&job, JOB_TIMEOUT_MS);
-    const int64_t took_ns = clock_now_ns() - struck_ns;
+    const int64_t took_ns = clock_now_ns() - fault_ns;
     const int64_t late_ns = lateness_end_ns(lateness);
 
     (void)printf("%s: ended after %.2f s\n", what, (double)took_ns * 1e-9);
     ck_assert_msg(code > 0, "%s: exit code %d: %s", what, code, process_output(&job));
-    ck_assert_msg(took_ns <= AT_ONCE_NS + late_ns,
+    ck_assert_msg(took_ns <= END_LIMIT_NS + late_ns,
                   "%s: ended after %.2f s on a host late by %.2f s: %s", what,
                   (double)took_ns * 1e-9, (double)late_ns * 1e-9, process_output(&job));
     check_nothing_left();
@@ -124,7 +124,7 @@ static void wait_for_training(void)
 
 /* ---- the tests */
 
-/* Ends with the parameters that the same job has under `sparring launch`. */
+/* The job ends with the parameters of the same job under `sparring launch`. */
 START_TEST(test_trains)
 {
     char options[800], launch[1200];
@@ -147,7 +147,7 @@ START_TEST(test_trains)
 }
 END_TEST
 
-/* In architecture i / 2; the rank is 0, which serves the others' store, or the last one. */
+/* Case i has architecture i / 2 and fails rank 0, which hosts the store, or the last rank. */
 #define CASES (2 * ARCHITECTURES)
 
 static unsigned case_rank(int i)
@@ -155,14 +155,14 @@ static unsigned case_rank(int i)
     return i % 2 == 0 ? 0 : NODES - 1;
 }
 
-/* One rank is killed, or gets SIGTERM alone: the others detect it by themselves. */
-static void fail_in_a_step(int i, int number)
+/* One rank gets SIGKILL or SIGTERM; the others must detect the loss. */
+static void signal_rank_in_step(int i, int signal_number)
 {
     const struct architecture *a = &architectures[i / 2];
     const unsigned rank = case_rank(i);
     char what[64];
     struct lateness lateness;
-    int64_t struck_ns;
+    int64_t fault_ns;
     pid_t pid;
 
     start_job(a, "", "", WITHOUT_END);
@@ -170,25 +170,25 @@ static void fail_in_a_step(int i, int number)
     ck_assert_uint_eq(count_processes("sparring-worker"), NODES);
     pid = (pid_t)job_record_int(support_path("run"), rank, "start", "pid");
     lateness_begin(&lateness);
-    struck_ns = clock_now_ns();
-    ck_assert_int_eq(kill(pid, number), 0);
-    (void)snprintf(what, sizeof(what), "%s, rank %u gets signal %d", a->name, rank, number);
-    check_ends_at_once(what, struck_ns, &lateness);
+    fault_ns = clock_now_ns();
+    ck_assert_int_eq(kill(pid, signal_number), 0);
+    (void)snprintf(what, sizeof(what), "%s, rank %u gets signal %d", a->name, rank, signal_number);
+    check_ends_in_time(what, fault_ns, &lateness);
 }
 
 START_TEST(test_killed_rank)
 {
-    fail_in_a_step(_i, SIGKILL);
+    signal_rank_in_step(_i, SIGKILL);
 }
 END_TEST
 
 START_TEST(test_stopped_rank)
 {
-    fail_in_a_step(_i, SIGTERM);
+    signal_rank_in_step(_i, SIGTERM);
 }
 END_TEST
 
-/* A rank fails while the others wait for it. */
+/* A rank fails while the others wait for it to join. */
 START_TEST(test_failed_rank)
 {
     const struct architecture *a = &architectures[_i / 2];
@@ -196,24 +196,24 @@ START_TEST(test_failed_rank)
     const char *path = support_path("go");
     char before[200], what[64];
     struct lateness lateness;
-    int64_t struck_ns;
+    int64_t fault_ns;
     int go;
 
     ck_assert_int_eq(mkfifo(path, 0600), 0);
-    go = open(path, O_RDWR | O_CLOEXEC); /* so that neither end waits for the other to open it */
+    go = open(path, O_RDWR | O_CLOEXEC); /* O_RDWR: neither side blocks in open */
     ck_assert_int_ge(go, 0);
     (void)snprintf(before, sizeof(before),
                    "if [ $SLURM_PROCID = %u ]; then read word <%s; "
                    "set -- \"$@\" --no-such-option; fi;",
                    rank, path);
     start_job(a, "--kill-on-bad-exit=1", before, WITHOUT_END);
-    process_wait_output(&job, ", 3 s of ", JOB_TIMEOUT_MS); /* somebody waits */
+    process_wait_output(&job, ", 3 s of ", JOB_TIMEOUT_MS); /* the other ranks wait */
     lateness_begin(&lateness);
-    struck_ns = clock_now_ns();
+    fault_ns = clock_now_ns();
     ck_assert_int_eq(write(go, "\n", 1), 1);
     (void)close(go);
     (void)snprintf(what, sizeof(what), "%s, rank %u fails while others wait", a->name, rank);
-    check_ends_at_once(what, struck_ns, &lateness);
+    check_ends_in_time(what, fault_ns, &lateness);
     ck_assert_ptr_nonnull(strstr(process_output(&job), "unknown option '--no-such-option'"));
 }
 END_TEST
@@ -222,15 +222,15 @@ START_TEST(test_scancel)
 {
     char what[64];
     struct lateness lateness;
-    int64_t struck_ns;
+    int64_t fault_ns;
 
     start_job(&architectures[_i], "", "", WITHOUT_END);
     wait_for_training();
     lateness_begin(&lateness);
-    struck_ns = clock_now_ns();
+    fault_ns = clock_now_ns();
     ck_assert(process_shell("scancel $(squeue --noheader --format %%i)"));
     (void)snprintf(what, sizeof(what), "%s, scancel", architectures[_i].name);
-    check_ends_at_once(what, struck_ns, &lateness);
+    check_ends_in_time(what, fault_ns, &lateness);
 }
 END_TEST
 

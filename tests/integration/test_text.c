@@ -1,10 +1,9 @@
 /*
- * Real text: a small GPT learns Shakespeare's bytes, on 2 ranks.
+ * Real text: a small GPT learns the bytes of Shakespeare on 2 ranks.  Skipped without the data set.
  *
- * What must hold in every way of synchronisation: on the last tenth of the text, which is not
- * trained on, the loss is half a nat below the entropy of single bytes, counted over the same
- * tenth.  A model that uses only the frequency of each byte, and not the bytes before it, cannot
- * get below that entropy.
+ * Invariant in both synchronisation modes: on the last tenth of the text, which is not trained on,
+ * the loss is half a nat below the entropy of single bytes in that tenth.  A model that uses only
+ * the frequency of each byte, and not the preceding bytes, cannot get below that entropy.
  */
 #include "common/base/file.h"
 #include "tests/integration/job.h"
@@ -16,7 +15,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Nats per byte of the test part of the file. */
+/* Entropy of single bytes in the test part of the file, in nats per byte. */
 static double count_entropy(const char *path)
 {
     size_t counts[256] = {0};
@@ -30,9 +29,9 @@ static double count_entropy(const char *path)
     for (size_t i = first; i < size; i++)
         counts[(unsigned char)text[i]]++;
     for (size_t c = 0; c < 256; c++) {
-        double share = (double)counts[c] / (double)(size - first);
+        double frequency = (double)counts[c] / (double)(size - first);
 
-        entropy -= counts[c] > 0 ? share * log(share) : 0;
+        entropy -= counts[c] > 0 ? frequency * log(frequency) : 0;
     }
     free(text);
     return entropy;
@@ -40,7 +39,7 @@ static double count_entropy(const char *path)
 
 START_TEST(test_learns_byte_context)
 {
-    static const char *const ways[] = {"allreduce", "ps"};
+    static const char *const sync_modes[] = {"allreduce", "ps"};
     const char *folder = support_data("text");
     char path[4096], data[4200];
     struct job job = {.ranks = 2, .servers = (unsigned)_i};
@@ -58,11 +57,11 @@ START_TEST(test_learns_byte_context)
     entropy = count_entropy(path);
     job.worker =
         ARGS("--model", "gpt:2,4,64,64", "--data", data, "--steps", "200", "--batch-size", "8",
-             "--optimizer", "adamw", "--lr", "0.003", "--sync", ways[_i], "--threads", "1");
+             "--optimizer", "adamw", "--lr", "0.003", "--sync", sync_modes[_i], "--threads", "1");
     summary = job_summary(job_run(&job, 0));
     loss = json_number_value(json_object_get(summary, "test_loss"));
-    (void)printf("Shakespeare through %s: test loss %.3f, entropy of bytes %.3f\n", ways[_i], loss,
-                 entropy);
+    (void)printf("Shakespeare through %s: test loss %.3f, entropy of bytes %.3f\n", sync_modes[_i],
+                 loss, entropy);
     ck_assert_double_gt(entropy, 3.2);
     ck_assert_double_gt(loss, 1.0);
     ck_assert_double_lt(loss, entropy - 0.5);

@@ -1,7 +1,7 @@
 /*
- * A whole job under mutual TLS: the store and the parameter server require a certificate of every
- * worker; a worker without one is rejected, and a plaintext bind beyond loopback is refused.  With
- * the files of experiments/make-certificates, also a token and certificates bound to ranks.
+ * Whole jobs under mutual TLS: store and parameter server require a certificate of every worker and
+ * reject a worker without one; listening in plaintext on other addresses than loopback is refused.
+ * With the files of experiments/make-certificates also a token, and certificates bound to ranks.
  */
 #include "tests/integration/job.h"
 #include "tests/support/certificate.h"
@@ -63,7 +63,7 @@ START_TEST(test_job_under_tls)
 }
 END_TEST
 
-/* Use certificate `name` of experiments/make-certificates in every process of the next job. */
+/* Use certificate `name` and the token of experiments/make-certificates in all later processes. */
 static void use_certificate(const char *name)
 {
     char path[600];
@@ -104,7 +104,7 @@ START_TEST(test_job_with_token_and_ranks)
     ck_assert_str_eq(json_string_value(json_object_get(summary, "status")), "ok");
     json_decref(summary);
 
-    certificate_make_authority("ca"); /* start_server's own */
+    certificate_make_authority("ca"); /* for start_server */
     certificate_make("node", "ca", "subjectAltName=IP:127.0.0.1");
     start_server(&server, address, sizeof(address));
     ck_assert_ptr_nonnull(

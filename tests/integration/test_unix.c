@@ -1,6 +1,6 @@
 /*
- * A whole job over Unix sockets, and the same job over TCP: the same bits, and no file is left. The
- * store can use a Unix socket, too.
+ * A job over Unix sockets, including its store, has the same result as over TCP and leaves no
+ * socket file.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -41,7 +41,7 @@ static size_t count_entries(const char *path)
     return count - 2; /* "." and ".." */
 }
 
-START_TEST(same_job_over_both)
+START_TEST(test_same_job_over_both_transports)
 {
     const char *tcp = support_path("tcp.safetensors"), *sock = support_path("unix.safetensors");
     char url[600];
@@ -64,7 +64,7 @@ int main(void)
     TCase *cases = tcase_create("unix");
 
     tcase_set_timeout(cases, 240);
-    tcase_add_test(cases, same_job_over_both);
+    tcase_add_test(cases, test_same_job_over_both_transports);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

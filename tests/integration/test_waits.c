@@ -1,7 +1,7 @@
 /*
- * Waits: wherever a worker waits for other processes it prints a line, and it ends at once when it
- * gets a signal.  All cases run at the same time, each with its own processes; their times are
- * printed.
+ * Waits: whenever a worker waits for other processes it prints a line that says for which, and a
+ * signal ends it within a limit.  All cases run concurrently, each with its own processes; the
+ * times are printed.
  */
 #include "common/base/clock.h"
 #include "tests/integration/job.h"
@@ -21,17 +21,17 @@
     "--model", "linear:10-5-2", "--data", "random:1000,10,2", "--evaluate", "never",               \
         "--heartbeat-timeout-ms", "300000"
 #define ARGUMENTS_MAX 40
-#define STOPPED       6                    /* exit code of a worker that got a signal */
-#define STEP_STOP_NS  INT64_C(10000000000) /* of a step (stop.h) */
-#define AT_ONCE_NS    INT64_C(1000000000)
+#define STOPPED       6                    /* exit code of a worker ended by a signal */
+#define STEP_STOP_NS  INT64_C(10000000000) /* for a worker in a step (stop.h) */
+#define STOP_LIMIT_NS INT64_C(1000000000)
 
 struct wait_case {
     const char *name;
-    const char *expected_line; /* its line, but for the seconds */
+    const char *expected_line; /* part of the line that it prints; NULL: none is awaited */
     const char *options[12];
     const char *store; /* "tcp", "file" or "env"; NULL: none */
-    unsigned rank;     /* of the one that waits */
-    bool has_other;    /* the other rank is there */
+    unsigned rank;     /* of the waiting worker */
+    bool has_other;    /* the other rank has started, too */
     bool has_server;
     int64_t within_ns;
 };
@@ -41,57 +41,57 @@ static const struct wait_case wait_cases[] = {
      .expected_line = "waiting for rank 0 at 127.0.0.1:",
      .store = "tcp",
      .rank = 1,
-     .within_ns = AT_ONCE_NS},
+     .within_ns = STOP_LIMIT_NS},
     {.name = "rendezvous by tcp",
      .expected_line = "(rank 1 is missing), ",
      .store = "tcp",
-     .within_ns = AT_ONCE_NS},
+     .within_ns = STOP_LIMIT_NS},
     {.name = "rendezvous by env",
      .expected_line = "(rank 1 is missing), ",
      .store = "env",
-     .within_ns = AT_ONCE_NS},
+     .within_ns = STOP_LIMIT_NS},
     {.name = "rendezvous by file",
      .expected_line = "(rank 0 is missing), ",
      .store = "file",
      .rank = 1,
-     .within_ns = AT_ONCE_NS},
+     .within_ns = STOP_LIMIT_NS},
     {.name = "connect to a server",
      .expected_line = "waiting for server 127.0.0.1:1 (connection refused), ",
      .options = {"--sync", "ps", "--servers", "127.0.0.1:1", "--steps", "9"},
-     .within_ns = AT_ONCE_NS},
+     .within_ns = STOP_LIMIT_NS},
     {.name = "a server that is silent",
      .expected_line = "(it accepts connections and does not speak gRPC), ",
      .options = {"--sync", "ps", "--steps", "9", "--servers", "SILENT"},
-     .within_ns = AT_ONCE_NS},
+     .within_ns = STOP_LIMIT_NS},
     {.name = "join",
      .expected_line = "(all 2 ranks must join it), ",
      .options = {"--sync", "ps", "--on-worker-loss", "wait", "--steps", "9", "--servers", "SERVER"},
      .store = "tcp",
      .has_server = true,
-     .within_ns = AT_ONCE_NS},
+     .within_ns = STOP_LIMIT_NS},
     {.name = "the end",
      .expected_line = "waiting for the other ranks to end, ",
      .store = "tcp",
      .options = {"--sync", "local", "--steps", "9", "--delay-schedule", "SLOW"},
      .has_other = true,
-     .within_ns = AT_ONCE_NS},
+     .within_ns = STOP_LIMIT_NS},
     {.name = "a step",
      .expected_line = NULL,
      .store = "tcp",
      .has_other = true,
      .options = {"--backend", "ring", "--steps", "9", "--delay-schedule", "SLOW"},
-     .within_ns = STEP_STOP_NS + AT_ONCE_NS},
+     .within_ns = STEP_STOP_NS + STOP_LIMIT_NS},
 };
 
 #define WAIT_CASES (sizeof(wait_cases) / sizeof(wait_cases[0]))
 
-static struct running {
+static struct case_processes {
     struct process worker, other, server;
     char url[600];
     char address[64];
-} running[WAIT_CASES];
+} case_processes[WAIT_CASES];
 
-/* A listener whose backlog accepts connections and which never sends. */
+/* Address of a listener that accepts connections (in its backlog) and never sends. */
 static const char *silent_listener(void)
 {
     static char text[32];
@@ -106,7 +106,7 @@ static const char *silent_listener(void)
     return text;
 }
 
-static void start_server(struct running *r)
+static void start_server(struct case_processes *r)
 {
     (void)snprintf(r->address, sizeof(r->address), "127.0.0.1:%u", support_port());
     process_start(&r->server, NULL,
@@ -114,9 +114,9 @@ static void start_server(struct running *r)
     process_wait_output(&r->server, "serving on ", JOB_TIMEOUT_MS);
 }
 
-static const char *option_argument(const struct running *r, const char *word)
+static const char *replace_placeholder(const struct case_processes *r, const char *word)
 {
-    static const char slow[] = "1 4 1000000\n"; /* rank 1 comes to step 4 and no further */
+    static const char slow[] = "1 4 1000000\n"; /* rank 1 stays in step 4 */
 
     if (strcmp(word, "SILENT") == 0)
         return silent_listener();
@@ -127,7 +127,7 @@ static const char *option_argument(const struct running *r, const char *word)
     return word;
 }
 
-static void start_worker(struct running *r, const struct wait_case *p, unsigned rank,
+static void start_worker(struct case_processes *r, const struct wait_case *p, unsigned rank,
                          struct process *process)
 {
     const char *arguments[ARGUMENTS_MAX] = {support_program("sparring-worker"), JOB};
@@ -137,7 +137,7 @@ static void start_worker(struct running *r, const struct wait_case *p, unsigned 
     while (arguments[n])
         n++;
     for (size_t i = 0; i < 12 && p->options[i]; i++)
-        arguments[n++] = option_argument(r, p->options[i]);
+        arguments[n++] = replace_placeholder(r, p->options[i]);
     if (!p->options[0]) {
         arguments[n++] = "--steps";
         arguments[n++] = "9";
@@ -158,7 +158,7 @@ static void start_worker(struct running *r, const struct wait_case *p, unsigned 
     process_start(process, variables, arguments);
 }
 
-static void start_case(struct running *r, const struct wait_case *p)
+static void start_case(struct case_processes *r, const struct wait_case *p)
 {
     if (p->store && strcmp(p->store, "file") == 0)
         (void)snprintf(r->url, sizeof(r->url), "file://%s", support_path("store"));
@@ -173,8 +173,8 @@ static void start_case(struct running *r, const struct wait_case *p)
     start_worker(r, p, p->rank, &r->worker);
 }
 
-/* Every second case gets SIGINT, as from a terminal. */
-static void stop_case(struct running *r, const struct wait_case *p, bool by_terminal)
+/* Signal the waiting worker (SIGINT as from a terminal) and check exit code and time. */
+static void stop_case(struct case_processes *r, const struct wait_case *p, bool is_sigint)
 {
     struct lateness lateness;
     int64_t signal_ns, took_ns, late_ns;
@@ -182,37 +182,37 @@ static void stop_case(struct running *r, const struct wait_case *p, bool by_term
 
     lateness_begin(&lateness);
     signal_ns = clock_now_ns();
-    process_signal(&r->worker, by_terminal ? SIGINT : SIGTERM);
+    process_signal(&r->worker, is_sigint ? SIGINT : SIGTERM);
     code = process_wait(&r->worker, JOB_TIMEOUT_MS);
     took_ns = clock_now_ns() - signal_ns;
     late_ns = lateness_end_ns(&lateness);
     (void)printf("%s: ended after %.2f s\n", p->name, (double)took_ns * 1e-9);
     ck_assert_msg(code == STOPPED, "%s: exit code %d: %s", p->name, code,
                   process_output(&r->worker));
-    ck_assert_msg(took_ns <= p->within_ns + late_ns + LATENESS_ROOM_MS * INT64_C(1000000),
+    ck_assert_msg(took_ns <= p->within_ns + late_ns + LATENESS_TOLERANCE_MS * INT64_C(1000000),
                   "%s: ended after %.2f s on a host late by %.2f s: %s", p->name,
                   (double)took_ns * 1e-9, (double)late_ns * 1e-9, process_output(&r->worker));
 }
 
-START_TEST(test_stops)
+START_TEST(test_signal_ends_waits)
 {
     for (size_t i = 0; i < WAIT_CASES; i++)
-        start_case(&running[i], &wait_cases[i]);
+        start_case(&case_processes[i], &wait_cases[i]);
     for (size_t i = 0; i < WAIT_CASES; i++)
         if (wait_cases[i].expected_line)
-            process_wait_output(&running[i].worker, wait_cases[i].expected_line, JOB_TIMEOUT_MS);
-        else /* its warnings come later: it waits since the others' lines came */
-            process_wait_output(&running[i].worker, "ranks: 2, ", JOB_TIMEOUT_MS);
+            process_wait_output(&case_processes[i].worker, wait_cases[i].expected_line,
+                                JOB_TIMEOUT_MS);
+        else /* prints no line so early; by now it waits in the step */
+            process_wait_output(&case_processes[i].worker, "ranks: 2, ", JOB_TIMEOUT_MS);
     for (size_t i = 0; i < WAIT_CASES; i++)
-        stop_case(&running[i], &wait_cases[i], i % 2 == 1);
+        stop_case(&case_processes[i], &wait_cases[i], i % 2 == 1);
 }
 END_TEST
 
-/* A second signal ends the process at once.  The kernel decides the order of two pending signals.
- */
+/* A second signal ends the process at once; either signal may be delivered first. */
 START_TEST(test_second_signal)
 {
-    struct running *r = &running[0];
+    struct case_processes *r = &case_processes[0];
     const struct wait_case *p = &wait_cases[WAIT_CASES - 1];
     int code;
 
@@ -225,7 +225,7 @@ START_TEST(test_second_signal)
 }
 END_TEST
 
-/* Rank 0's address may come from a scheduler: the error names both sources. */
+/* The address of rank 0 may come from a scheduler: the error names both sources. */
 START_TEST(test_address_that_does_not_resolve)
 {
     const char *output = process_run(PROCESS_FAILS, JOB_TIMEOUT_MS,
@@ -258,7 +258,7 @@ int main(void)
     TCase *cases = tcase_create("waits");
 
     tcase_set_timeout(cases, 200);
-    tcase_add_test(cases, test_stops);
+    tcase_add_test(cases, test_signal_ends_waits);
     tcase_add_test(cases, test_second_signal);
     tcase_add_test(cases, test_address_that_does_not_resolve);
     tcase_add_test(cases, test_no_spurious_lines);

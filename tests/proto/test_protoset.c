@@ -1,7 +1,7 @@
 /*
- * test_protoset: the installed descriptor set names exactly the methods that our servers serve, and
- * defines every message that they name.  Read by hand from the wire: a FileDescriptorSet needs no
- * more than length-delimited fields (google/protobuf/descriptor.proto has their numbers).
+ * test_protoset: the installed descriptor set must contain exactly the methods that our servers
+ * serve, and define the message types that they use.  Parsed here without a protobuf library, since
+ * only length-delimited fields of FileDescriptorSet are needed (numbers: descriptor.proto).
  */
 #include "common/base/file.h"
 #include "common/base/strbuf.h"
@@ -26,8 +26,8 @@ struct names {
     size_t length;
 };
 
-/* What the set holds. */
-static struct names methods, messages, used;
+/* The content of the descriptor set; types that methods use. */
+static struct names methods, messages, used_types;
 static struct error err;
 
 static uint64_t take_varint(struct bytes *b)
@@ -46,7 +46,7 @@ static uint64_t take_varint(struct bytes *b)
     return 0;
 }
 
-/* The next field; *ret is its bytes when it is length-delimited. */
+/* Read the next field; *ret: its bytes if it is length-delimited, else empty. */
 static bool next_field(struct bytes *b, unsigned *ret_number, struct bytes *ret)
 {
     uint64_t key, value;
@@ -103,17 +103,18 @@ static void read_service(struct bytes package, struct bytes service)
     unsigned number;
 
     while (next_field(&service, &number, &method)) {
-        struct bytes own;
+        struct bytes method_name;
 
         if (number != 2)
             continue;
-        own = find_field(method, 1);
+        method_name = find_field(method, 1);
         add_name(&methods, "/%.*s.%.*s/%.*s", (int)package.size, (const char *)package.at,
-                 (int)name.size, (const char *)name.at, (int)own.size, (const char *)own.at);
+                 (int)name.size, (const char *)name.at, (int)method_name.size,
+                 (const char *)method_name.at);
         for (unsigned type = 2; type <= 3; type++) {
             struct bytes text = find_field(method, type);
 
-            add_name(&used, "%.*s", (int)text.size, (const char *)text.at);
+            add_name(&used_types, "%.*s", (int)text.size, (const char *)text.at);
         }
     }
 }
@@ -149,7 +150,7 @@ static void read_protoset(void)
     free(text);
 }
 
-/* The methods of a server ("other" is none), added to `served`. */
+/* Add the methods of a server to `served`; "other" counts unknown calls. */
 static void add_served(const struct rpc_server *server, struct names *served)
 {
     struct rpc_call_counts counts;
@@ -161,7 +162,7 @@ static void add_served(const struct rpc_server *server, struct names *served)
     }
 }
 
-START_TEST(test_methods_are_those_that_are_served)
+START_TEST(test_methods_match_the_servers)
 {
     const struct endpoint loopback = {.host = "127.0.0.1"};
     struct service_config config = {.listen = loopback, .threads = 1, .timeout_ms = 1000};
@@ -175,13 +176,13 @@ START_TEST(test_methods_are_those_that_are_served)
     assert_ok(store_server_open(&loopback, "test", &security, &store, &err));
     add_served(service->rpc, &served);
     add_served(store_server_rpc(store), &served);
-    add_name(&served, "%s", GRPC_LINK_PATH); /* the one method of a ring's server */
+    add_name(&served, "%s", GRPC_LINK_PATH); /* the only method of a ring's server */
     store_server_close(store);
     service_close(service);
     for (size_t i = 0; i < served.length; i++)
         ck_assert_msg(has_name(&methods, served.text[i]), "the set lacks '%s'", served.text[i]);
     for (size_t i = 0; i < methods.length; i++)
-        ck_assert_msg(has_name(&served, methods.text[i]), "nobody serves '%s'", methods.text[i]);
+        ck_assert_msg(has_name(&served, methods.text[i]), "no server serves '%s'", methods.text[i]);
     ck_assert_uint_eq(methods.length, served.length);
 }
 END_TEST
@@ -189,10 +190,11 @@ END_TEST
 START_TEST(test_messages_are_defined)
 {
     read_protoset();
-    ck_assert_uint_gt(used.length, 0);
-    ck_assert_uint_eq(used.length, 2 * methods.length);
-    for (size_t i = 0; i < used.length; i++)
-        ck_assert_msg(has_name(&messages, used.text[i]), "'%s' is not in the set", used.text[i]);
+    ck_assert_uint_gt(used_types.length, 0);
+    ck_assert_uint_eq(used_types.length, 2 * methods.length);
+    for (size_t i = 0; i < used_types.length; i++)
+        ck_assert_msg(has_name(&messages, used_types.text[i]), "'%s' is not in the set",
+                      used_types.text[i]);
 }
 END_TEST
 
@@ -202,7 +204,7 @@ int main(void)
     TCase *tests = tcase_create("protoset");
 
     tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_methods_are_those_that_are_served);
+    tcase_add_test(tests, test_methods_match_the_servers);
     tcase_add_test(tests, test_messages_are_defined);
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -1,13 +1,13 @@
-"""What nobody should send to a parameter server, by a stock gRPC client and by plain sockets.
+"""Invalid and excessive traffic to a parameter server, from a stock gRPC client and plain sockets.
 
-  hostile.py open PORT PID MIB        a plaintext server: everybody on this host may call it
+  hostile.py open PORT PID MIB        a plaintext server, which every process of this host may call
   hostile.py closed PORT PID MIB DIR  a server with TLS, a token and bound ranks; certificates in DIR
-  hostile.py many PORT PID MIB        connections without end, to a server of few descriptors
-  hostile.py job PORT [DIR]           a good job of two ranks, by the stock client alone
+  hostile.py many PORT PID MIB        more connections than the server has descriptors
+  hostile.py job PORT [DIR]           a valid job of two ranks, by the stock client alone
 
-All but the last run while ranks 0 and 1 of the job "raw" train there and must not notice; they end with
-an error when an answer is not the right one, or when the server (process PID) has ever had more than
-MIB MiB of memory above what it had at the start.  Messages are written as bytes by hand, so no
+All but the last run while ranks 0 and 1 of the job "raw" train there and must not be affected.  They
+exit with an error when a reply is not the expected one, or when the peak memory of the server
+(process PID) was more than MIB MiB above its memory at the start.  Messages are encoded here, so no
 generated code is needed."""
 import os
 import pathlib
@@ -27,7 +27,7 @@ import grpc
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import grpcio_main  # noqa: E402
 
-WAIT = 120  # seconds; never reached unless something hangs
+WAIT = 120  # seconds; only reached if something hangs
 SERVICE = "/sparring.v1.ParameterServer/"
 Code = grpc.StatusCode
 
@@ -62,7 +62,7 @@ def text(field, value):
 
 def join(rank, job="raw", world=2, elements=2148, partition=4096, manifest="seed\t1\nmodel\tmlp\n",
          more=b""):
-    """JoinRequest: one server, mean gradients come back, sums in rank order; SGD at 0.01."""
+    """JoinRequest: one server, replies are mean gradients, sums in rank order; SGD at 0.01."""
     optimizer = number(1, 0) + b"\x11" + struct.pack("<d", 0.01)
     return (text(1, job) + number(2, rank) + number(3, world) + number(5, 1) + text(6, manifest) +
             number(7, elements) + number(8, partition) + number(9, 1) + number(10, 1) +
@@ -73,8 +73,8 @@ def leave(rank, job="raw", reason=""):
     return text(1, job) + number(2, rank) + (text(3, reason) if reason else b"")
 
 
-PUSH, INIT, PULL, VALUES, MEAN, NAMES = 1, 2, 3, 4, 5, 8
-NAMED = 6  # dtype
+PUSH, INIT, PULL, VALUES, MEAN, ROW_SELECTION = 1, 2, 3, 4, 5, 8
+SELECTED_ROWS = 6  # dtype
 ROW = 16   # elements
 
 
@@ -86,7 +86,7 @@ def hello(rank, session, lane=0):
     return number(1, 7) + number(2, rank) + fixed(8, session) + number(9, lane)
 
 
-def beat(rank, session, job="raw", count=1):
+def heartbeat(rank, session, job="raw", count=1):
     return fixed(1, session) + number(2, rank) + text(3, job) + number(4, count)
 
 
@@ -129,7 +129,7 @@ def fields(message):
 # ---------------------------------------------------------------- the stock client
 
 class Client:
-    """One channel with one connection of its own."""
+    """One channel with its own connection."""
 
     def __init__(self, port, certificate=None, token=None):
         self.arguments = port, certificate, token
@@ -175,7 +175,7 @@ class Client:
     def check_serves(self, what):
         expect(what, self.call("/grpc.health.v1.Health/Check", b""), b"\x08\x01")
 
-    def twin(self):
+    def clone(self):
         return Client(*self.arguments)
 
     def close(self):
@@ -194,7 +194,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0)
 
 
 def headers(path, *more):
-    """A header block of literals that no table keeps."""
+    """A header block of literals without indexing."""
     block = b""
     for name, value in ((":method", "POST"), (":scheme", "http"), (":path", path),
                         (":authority", "x"), ("te", "trailers"),
@@ -204,43 +204,43 @@ def headers(path, *more):
 
 
 def connect(port):
-    """Without delay, as gRPC's own clients are: with it each window of a flood waits 40 ms for its last segment."""
+    """With TCP_NODELAY, as gRPC's clients: else each window of a flood waits 40 ms for its last segment."""
     sock = socket.create_connection(("127.0.0.1", port), timeout=WAIT)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 def drain(sock):
-    """Read until the peer closes; a reset is a close, too.  What it said is returned."""
-    said = b""
+    """Read until the peer closes or resets the connection; returns the bytes received."""
+    received = b""
     try:
         while True:
             data = sock.recv(1 << 16)
             if not data:
-                return said
-            said += data
+                return received
+            received += data
     except (ConnectionResetError, BrokenPipeError, ssl.SSLError):
-        return said
+        return received
 
 
-def send_and_end(sock, data):
-    """Send, say no more, and wait until the server has had enough."""
+def send_and_drain(sock, data):
+    """Send, close the sending side, and read until the server closes."""
     try:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
     except (ConnectionResetError, BrokenPipeError, OSError):
-        pass  # it may close in the middle
-    said = drain(sock)
+        pass  # it may close before everything is sent
+    received = drain(sock)
     sock.close()
-    return said
+    return received
 
 
 class Flood:
-    """One stream that sends as much as flow control lets it, also after the server has ended it: then
+    """One stream that sends as much as flow control allows, also after the server has ended it: then
     only the connection's window counts."""
 
     def __init__(self, sock, path):
-        self.sock, self.buffer, self.over, self.closed = sock, b"", False, False
+        self.sock, self.buffer, self.stream_closed, self.closed = sock, b"", False, False
         self.connection_window = self.stream_window = self.initial = 65535
         sock.sendall(PREFACE + frame(HEADERS, 4, 1, headers(path)))
 
@@ -255,9 +255,9 @@ class Flood:
             kind, flags = self.buffer[3], self.buffer[4]
             stream = int.from_bytes(self.buffer[5:9], "big")
             body, self.buffer = self.buffer[9:9 + size], self.buffer[9 + size:]
-            self.act(kind, flags, stream, body)
+            self.handle_frame(kind, flags, stream, body)
 
-    def act(self, kind, flags, stream, body):
+    def handle_frame(self, kind, flags, stream, body):
         if kind == WINDOW_UPDATE and stream == 0:
             self.connection_window += int.from_bytes(body, "big")
         elif kind == WINDOW_UPDATE:
@@ -272,10 +272,10 @@ class Flood:
         elif kind == PING and not flags & 1:
             self.sock.sendall(frame(PING, 1, 0, body))
         elif kind == RST_STREAM:
-            self.over = True
+            self.stream_closed = True
 
     def window(self):
-        return self.connection_window if self.over else min(self.connection_window,
+        return self.connection_window if self.stream_closed else min(self.connection_window,
                                                             self.stream_window)
 
     def send(self, total):
@@ -306,7 +306,7 @@ def random_bytes(port):
     chance = random.Random(1)
     for i in range(60):
         data = chance.randbytes(chance.choice((1, 9, 100, 5000, 70000)))
-        send_and_end(connect(port), (PREFACE if i % 2 else b"") + data)
+        send_and_drain(connect(port), (PREFACE if i % 2 else b"") + data)
 
 
 def broken_frames(port):
@@ -322,35 +322,35 @@ def broken_frames(port):
                  frame(HEADERS, 4, 1, headers("no slash")),
                  frame(HEADERS, 4, 1, headers(SERVICE + "Join", ("grpc-timeout", "x" * 100))),
                  frame(HEADERS, 4, 1, headers(SERVICE + "Join", ("grpc-encoding", "none such")))):
-        send_and_end(connect(port), PREFACE + data)
+        send_and_drain(connect(port), PREFACE + data)
 
 
 def message_lengths(port, path=SERVICE + "Exchange"):
-    """The five bytes in front of a message lie about it."""
+    """The five bytes before a message have a wrong length or flag."""
     start = PREFACE + frame(HEADERS, 4, 1, headers(path))
     good = chunk(PUSH, 1, 1, 0, b"x" * 4096)
     for prefix, body, flags in ((b"\0\xff\xff\xff\xff", good, 1), (b"\0\xff\xff\xff\xff", good, 0),
                                 (b"\0\0\0\0\3", good, 1), (b"\0\0\0\0\0" * 1000, good, 1),
                                 (b"\1\0\0\0\5", b"12345", 1), (b"\xff\0\0\0\5", b"12345", 1),
                                 (b"\0\0\0", b"", 1)):
-        send_and_end(connect(port), start + frame(DATA, flags, 1, prefix + body))
+        send_and_drain(connect(port), start + frame(DATA, flags, 1, prefix + body))
 
 
 def rapid_reset(port):
     block = headers(SERVICE + "Join")
     data = b"".join(frame(HEADERS, 4, stream, block) + frame(RST_STREAM, 0, stream, b"\0\0\0\x08")
                     for stream in range(1, 6001, 2))
-    send_and_end(connect(port), PREFACE + data)
+    send_and_drain(connect(port), PREFACE + data)
 
 
 def control_flood(port):
     data = b"".join(frame(PING, 0, 0, struct.pack(">Q", i)) + frame(SETTINGS, 0, 0)
                     for i in range(3000))
-    send_and_end(connect(port), PREFACE + data)
+    send_and_drain(connect(port), PREFACE + data)
 
 
 def idle_connections(port, client, count=2000):
-    """Half of them silent, half with a stream of their own that says nothing either."""
+    """Half of them send nothing, half open a stream that sends nothing."""
     held = []
     for i in range(count):
         sock = connect(port)
@@ -392,16 +392,16 @@ def garbage_messages(client):
              Code.RESOURCE_EXHAUSTED, "larger than max"),
             ("no such method", "Steal", b"", Code.UNIMPLEMENTED, "no method"),
             ("no such service", "/a.B/C", b"", Code.UNIMPLEMENTED, "no method"),
-            # Unknown fields are not looked into: it is a leave without a job's name.
+            # Unknown fields are skipped: it is a leave without a job's name.
             ("nested", "Leave", number(2, 1) + nested, Code.UNAVAILABLE, "job '' is not served"),
             ("a garbage stream", "Exchange", [b"\xff" * 100], Code.INVALID_ARGUMENT, "malformed"),
             ("an unknown kind", "Exchange", [chunk(99, 0, 1, 0)], Code.INVALID_ARGUMENT, "kind 99"),
-            ("a garbage beat", "Attend", [b"\xff" * 100], Code.INVALID_ARGUMENT, "malformed"),
-            ("a large beat", "Attend", [text(9, "x" * 600)], Code.INVALID_ARGUMENT,
+            ("a garbage heartbeat", "Attend", [b"\xff" * 100], Code.INVALID_ARGUMENT, "malformed"),
+            ("a large heartbeat", "Attend", [text(9, "x" * 600)], Code.INVALID_ARGUMENT,
              "the limit is 512"),
-            ("a beat with a NUL", "Attend", [beat(0, 1, "a\0b")], Code.INVALID_ARGUMENT,
+            ("a heartbeat with a NUL", "Attend", [heartbeat(0, 1, "a\0b")], Code.INVALID_ARGUMENT,
              "not valid UTF-8"),
-            ("a beat with a payload", "Attend", [beat(0, 1) + text(15, "x")], Code.INVALID_ARGUMENT,
+            ("a heartbeat with a payload", "Attend", [heartbeat(0, 1) + text(15, "x")], Code.INVALID_ARGUMENT,
              "payload of 1 bytes, the limit is 0"),
             ("a large header", "Exchange", [number(9, 1) * 100], Code.INVALID_ARGUMENT,
              "header of 200 bytes, the limit is 88"),
@@ -412,55 +412,55 @@ def garbage_messages(client):
         client.refused(what, method, request, code, words)
     client.refused("compressed", "Leave", leave(1, reason="x" * 999), Code.UNIMPLEMENTED, "",
                    compression=grpc.Compression.Gzip)
-    twin = client.twin()  # its connection ends with it
-    twin.refused("large metadata", "Leave", leave(5), Code.RESOURCE_EXHAUSTED, "metadata size",
+    clone = client.clone()  # it has its own connection, which this ends
+    clone.refused("large metadata", "Leave", leave(5), Code.RESOURCE_EXHAUSTED, "metadata size",
                  metadata=[("x", "y" * 30000)])
-    twin.close()
+    clone.close()
 
 
-def wrong_guests(client):
-    """Well-formed calls of somebody who has no business in the job that runs."""
+def foreign_calls(client):
+    """Well-formed calls of a client that is not part of the running job."""
     for what, method, request, code, words in (
-            ("a rank that is there", "Join", join(0), Code.ALREADY_EXISTS, "is a second one"),
+            ("a rank that has joined", "Join", join(0), Code.ALREADY_EXISTS, "is a second one"),
             ("a rank too many", "Join", join(2), Code.INVALID_ARGUMENT, "rank 2 in a world of 2"),
             ("another size", "Join", join(2, world=3), Code.FAILED_PRECONDITION, "world size 3"),
             ("another job", "Join", join(0, "other"), Code.UNAVAILABLE, "serves job 'raw'"),
             ("a leave of another job", "Leave", leave(0, "other"), Code.UNAVAILABLE, "job 'raw' is"),
-            ("a leave of nobody", "Leave", leave(7), Code.NOT_FOUND, "rank 7 is not a member"),
-            ("a round again", "Exchange", [chunk(PUSH, 1, 1, 0, b"\0" * 4096)], Code.ALREADY_EXISTS,
+            ("a leave of an unknown rank", "Leave", leave(7), Code.NOT_FOUND, "rank 7 is not a member"),
+            ("a repeated round", "Exchange", [chunk(PUSH, 1, 1, 0, b"\0" * 4096)], Code.ALREADY_EXISTS,
              "rank 1 has an open stream already"),
-            ("a round to come", "Exchange", [chunk(PUSH, 0, 1 << 60, 0, b"\0" * 4096)],
+            ("a future round", "Exchange", [chunk(PUSH, 0, 1 << 60, 0, b"\0" * 4096)],
              Code.ALREADY_EXISTS, "rank 0 has an open stream already"),
-            ("a lie about the length", "Exchange", [chunk(PUSH, 1, 1, 0, b"\0" * 8, 1 << 60)],
+            ("a wrong length", "Exchange", [chunk(PUSH, 1, 1, 0, b"\0" * 8, 1 << 60)],
              Code.ALREADY_EXISTS, "rank 1 has an open stream already"),
-            ("somebody's session", "Exchange", [hello(1, 77)], Code.ABORTED, "another session's"),
+            ("another session", "Exchange", [hello(1, 77)], Code.ABORTED, "another session's"),
             ("no session", "Exchange", [hello(0, 0)], Code.ALREADY_EXISTS, "open stream already"),
             ("a lane too many", "Exchange", [hello(0, 0, 1)], Code.INVALID_ARGUMENT, "no lane 1"),
-            ("a session of nobody", "Exchange", [hello(9, 77)], Code.INVALID_ARGUMENT, "rank 9"),
-            ("a beat of another", "Attend", [beat(1, 77)], Code.ABORTED, "another session's"),
-            ("a beat of nobody", "Attend", [beat(9, 77)], Code.INVALID_ARGUMENT, "rank 9"),
-            ("a beat without a session", "Attend", [beat(1, 0)], Code.INVALID_ARGUMENT,
-             "beats without a session"),
-            ("a way back", "Join", join(1, more=fixed(14, 77) + number(16, 1)), Code.ABORTED,
+            ("a session of an unknown rank", "Exchange", [hello(9, 77)], Code.INVALID_ARGUMENT, "rank 9"),
+            ("a heartbeat of another session", "Attend", [heartbeat(1, 77)], Code.ABORTED, "another session's"),
+            ("a heartbeat of an unknown rank", "Attend", [heartbeat(9, 77)], Code.INVALID_ARGUMENT, "rank 9"),
+            ("a heartbeat without a session", "Attend", [heartbeat(1, 0)], Code.INVALID_ARGUMENT,
+             "sent a heartbeat without a session"),
+            ("a resume with another session", "Join", join(1, more=fixed(14, 77) + number(16, 1)), Code.ABORTED,
              "another session's"),
-            ("a way back to another", "Join", join(1, "other", more=fixed(14, 77) + number(16, 1)),
+            ("a resume of another job", "Join", join(1, "other", more=fixed(14, 77) + number(16, 1)),
              Code.NOT_FOUND, "not known here"),
             ("a leave of a session", "Leave", leave(1) + fixed(4, 77), Code.NOT_FOUND,
              "another session"),
-            ("a stranger's push", "Exchange", [chunk(PUSH, 9, 1, 0, b"\0" * 4096)],
+            ("a push of an unknown rank", "Exchange", [chunk(PUSH, 9, 1, 0, b"\0" * 4096)],
              Code.INVALID_ARGUMENT, "rank 9 sent a chunk, but is not in job 'raw'")):
         client.refused(what, method, request, code, words)
 
 
-def until(what, condition):
+def wait_until(what, condition):
     deadline = time.monotonic() + WAIT
     while not condition():
         if time.monotonic() > deadline:
             fail(f"{what}: not within {WAIT} s")
 
 
-def crowd(port, client):
-    """Calls of health that are never answered, or never asked, fill health's part and no other."""
+def exhaust_health_calls(port, client):
+    """Health calls without a reply, or without a request, exhaust the limit of health calls and no other."""
     held = []
     for i in range(16):
         sock = connect(port)
@@ -475,39 +475,39 @@ def crowd(port, client):
             return Code.OK
         except grpc.RpcError as error:
             return error.code()
-    until("health is crowded", lambda: health() == Code.RESOURCE_EXHAUSTED)
+    wait_until("health is exhausted", lambda: health() == Code.RESOURCE_EXHAUSTED)
     client.call("Stats", b"")
-    client.refused("a leave of nobody", "Leave", leave(7), Code.NOT_FOUND)
+    client.refused("a leave of an unknown rank", "Leave", leave(7), Code.NOT_FOUND)
     for sock in held:
         sock.close()
-    until("health is back", lambda: health() == Code.OK)
+    wait_until("health is back", lambda: health() == Code.OK)
 
 
 def attack_open(port):
     client = Client(port)
     client.check_serves("health")
     garbage_messages(client)
-    wrong_guests(client)
+    foreign_calls(client)
     random_bytes(port)
     broken_frames(port)
     message_lengths(port)
     flood = connect(port)
-    Flood(flood, SERVICE + "Exchange").send(64 << 20)  # a call that is let in is buffered
+    Flood(flood, SERVICE + "Exchange").send(64 << 20)  # an admitted call is buffered
     flood.close()
     flood = connect(port)
-    Flood(flood, SERVICE + "Steal").send(320 << 20)  # one that is not is not
+    Flood(flood, SERVICE + "Steal").send(320 << 20)  # a refused one is not
     flood.close()
     rapid_reset(port)
     control_flood(port)
     idle_connections(port, client)
-    crowd(port, client)
-    wrong_guests(client)
+    exhaust_health_calls(port, client)
+    foreign_calls(client)
     client.check_serves("health in the end")
 
 
 def attack_many(port, pid):
-    """More idle connections than the server may have descriptors.  A batch takes less than what is
-    left, and the next comes once all of it was accepted and the server has made room."""
+    """More idle connections than the server may have descriptors.  A batch takes less than the free
+    descriptors; the next one follows once all of it was accepted and the server has closed others."""
     with open(f"/proc/{pid}/limits", encoding="ascii") as file:
         most = int(next(line for line in file if line.startswith("Max open files")).split()[3])
 
@@ -515,18 +515,18 @@ def attack_many(port, pid):
         return len(os.listdir(f"/proc/{pid}/fd")) <= most * 3 // 4
     held = []
     for _ in range(40):
-        until("room for more connections", has_room)
+        wait_until("room for more connections", has_room)
         batch = [connect(port) for _ in range(most // 10)]
         for sock in batch:
             try:
-                sock.recv(1)  # the server speaks first, and at once
+                sock.recv(1)  # the server sends its SETTINGS first
             except ConnectionResetError:
                 pass  # closed to make room
         held += batch
-    until("room in the end", has_room)
+    wait_until("room in the end", has_room)
     client = Client(port)
     client.check_serves("health beside many connections")
-    wrong_guests(client)
+    foreign_calls(client)
     for sock in held:
         sock.close()
 
@@ -545,8 +545,8 @@ def tls_socket(port, folder):
     return context.wrap_socket(connect(port), server_hostname="127.0.0.1")
 
 
-def strangers(port, folder):
-    """Nobody without a certificate of the authority gets as far as HTTP/2."""
+def untrusted_clients(port, folder):
+    """A client without a certificate of the authority does not get to HTTP/2."""
     for what, certificate in (("plaintext", None), ("no certificate", (folder, "ca", None)),
                               ("another authority", (folder, "ca", "stranger")),
                               ("a server that is not trusted", (folder, "other", "rank1"))):
@@ -558,7 +558,7 @@ def strangers(port, folder):
     random_bytes(port)
 
 
-def without_token(port, folder):
+def invalid_tokens(port, folder):
     token = read_token(folder)
     for what, value in (("no token", None), ("a prefix", f"Bearer {token[:-1]}"),
                         ("more", f"Bearer {token}x"), ("no scheme", token),
@@ -569,18 +569,18 @@ def without_token(port, folder):
         client = Client(port, (folder, "ca", "rank1"), value)
         client.check_serves("health needs no token")
         for method, request in (("Join", join(1)), ("Leave", leave(1, reason="gone")), ("Stats", b""),
-                                ("Attend", [beat(1, 77)]),
+                                ("Attend", [heartbeat(1, 77)]),
                                 ("Exchange", [chunk(PUSH, 1, 1, 0, b"\0" * 4096)]), ("Steal", b"")):
             client.refused(f"{what} to {method}", method, request, Code.UNAUTHENTICATED,
                            "--token-file")
         client.close()
 
 
-def wrong_ranks(port, folder):
+def unauthorized_ranks(port, folder):
     for name, said in (("rank1", "names 'sparring:rank/1'"), ("nobody", "names no rank")):
         client = Client(port, (folder, "ca", name), "Bearer " + read_token(folder))
         for method, request in (("Join", join(0)), ("Leave", leave(0, reason="gone")),
-                                ("Attend", [beat(0, 77)]), ("Exchange", [hello(0, 77)]),
+                                ("Attend", [heartbeat(0, 77)]), ("Exchange", [hello(0, 77)]),
                                 ("Exchange", [chunk(PUSH, 0, 1, 0, b"\0" * 4096)])):
             client.refused(f"rank 0 by {name} to {method}", method, request, Code.PERMISSION_DENIED,
                            said)
@@ -588,17 +588,17 @@ def wrong_ranks(port, folder):
 
 
 def attack_closed(port, folder):
-    strangers(port, folder)
-    without_token(port, folder)
-    wrong_ranks(port, folder)
-    for sock in [connect(port) for _ in range(500)]:  # handshakes that never begin
+    untrusted_clients(port, folder)
+    invalid_tokens(port, folder)
+    unauthorized_ranks(port, folder)
+    for sock in [connect(port) for _ in range(500)]:  # without a handshake
         sock.close()
     flood = tls_socket(port, folder)
     Flood(flood, SERVICE + "Exchange").send(320 << 20)
     flood.close()
     client = Client(port, (folder, "ca", "rank1"), "Bearer " + read_token(folder))
     garbage_messages(client)
-    client.refused("a round again", "Exchange", [chunk(PUSH, 1, 1, 0, b"\0" * 4096)],
+    client.refused("a repeated round", "Exchange", [chunk(PUSH, 1, 1, 0, b"\0" * 4096)],
                    Code.ALREADY_EXISTS, "rank 1 has an open stream already")
     client.check_serves("health in the end")
 
@@ -613,7 +613,7 @@ def floats(value, count):
 
 
 class Rank:
-    """A worker that is nothing but a stock client."""
+    """A worker made of the stock client only."""
 
     def __init__(self, rank, client):
         self.rank, self.client = rank, client
@@ -626,8 +626,8 @@ class Rank:
         expect("elements", reply[3], sum(COUNTS))
 
     def exchange(self, first, rounds):
-        """Everything of a job that lasts `rounds` rounds, in one stream; a round is sent once all
-        answers to the one before it are here."""
+        """A whole job of `rounds` rounds, in one stream; a round is sent after all replies to the
+        previous one."""
         answers, arrived = [], queue.Queue()
 
         def wait():
@@ -667,9 +667,9 @@ def good_job(port, folder, rounds=5):
                       "Bearer " + read_token(folder) if folder else None) for r in range(2)]
     for what, request, code in (
             ("no elements", join(0, world=1, elements=0), Code.INVALID_ARGUMENT),
-            ("more than there is", join(0, world=1, elements=(1 << 38) - 1, partition=4 << 20),
+            ("more memory than the host has", join(0, world=1, elements=(1 << 38) - 1, partition=4 << 20),
              Code.RESOURCE_EXHAUSTED),
-            ("a number without bounds", join(0, world=1, elements=(1 << 64) - 1),
+            ("an unbounded number", join(0, world=1, elements=(1 << 64) - 1),
              Code.INVALID_ARGUMENT),
             ("a large world", join(0, world=1 << 31), Code.INVALID_ARGUMENT),
             ("small partitions", join(0, world=1, partition=4), Code.INVALID_ARGUMENT)):
@@ -693,8 +693,8 @@ def good_job(port, folder, rounds=5):
         check_answers(r, answers[r], 0.5)
 
 
-def named_rows(rows, values):
-    """What an answer with these rows of a partition holds."""
+def encode_rows(rows, values):
+    """The payload of a reply with these rows of a partition."""
     parts = [struct.pack("<II", ROW, len(rows))]
     for row in rows:
         elements = values[row * ROW:(row + 1) * ROW]
@@ -702,14 +702,14 @@ def named_rows(rows, values):
     return b"".join(parts)
 
 
-def named_job(port, folder, rounds=3):
-    """One rank, the optimizer on the server (SGD at 0.5), and rows asked for by name: before its
-    pull, and before each push."""
+def row_selection_job(port, folder, rounds=3):
+    """One rank, the optimizer on the server (SGD at 0.5), and a row selection before its pull and before
+    each push."""
     client = Client(port, (folder, "ca", "rank0") if folder else None,
                     "Bearer " + read_token(folder) if folder else None)
     optimizer = number(1, 0) + b"\x11" + struct.pack("<d", 0.5)
-    terms = (text(1, "named") + number(3, 1) + number(5, 1) + text(6, "model\tnamed\n") +
-             number(7, sum(COUNTS)) + number(8, 4096) + text(11, optimizer) + number(24, NAMED))
+    terms = (text(1, "selected") + number(3, 1) + number(5, 1) + text(6, "model\tselected\n") +
+             number(7, sum(COUNTS)) + number(8, 4096) + text(11, optimizer) + number(24, SELECTED_ROWS))
     client.call("Join", terms)
     values = [[float(p * 10000 + i) for i in range(count)] for p, count in enumerate(COUNTS)]
     named = [[0, 5, 63], [], [2, 6]]  # the last row of the last partition has 4 elements
@@ -721,24 +721,24 @@ def named_job(port, folder, rounds=3):
                 rows = [row for row in named[p] if row != number_of_round]
                 if number_of_round == 0:
                     yield chunk(INIT, 0, 0, p, struct.pack(f"<{count}f", *values[p]))
-                yield chunk(NAMES, 0, number_of_round, p,
-                            struct.pack(f"<{len(rows)}I", *rows), dtype=NAMED)
+                yield chunk(ROW_SELECTION, 0, number_of_round, p,
+                            struct.pack(f"<{len(rows)}I", *rows), dtype=SELECTED_ROWS)
                 yield (chunk(PULL, 0, 0, p) if number_of_round == 0 else
                        chunk(PUSH, 0, number_of_round, p, floats(2.0, count)))
             for _ in COUNTS:
                 arrived.get(timeout=WAIT)
-        client.call("Leave", leave(0, "named"))
+        client.call("Leave", leave(0, "selected"))
     seen = 0
     for answer in client.stream(requests()):
         got, number_of_round = fields(answer), seen // len(COUNTS)
         p = got.get(4, 0)
         rows = [row for row in named[p] if row != number_of_round]
-        expect("named rows: kind and dtype", (got[1], got.get(5, 0)), (VALUES, NAMED))
-        expect(f"named rows: partition {p}, round {number_of_round}", got[15],
-               named_rows(rows, [v - number_of_round for v in values[p]]))
+        expect("selected rows: kind and dtype", (got[1], got.get(5, 0)), (VALUES, SELECTED_ROWS))
+        expect(f"selected rows: partition {p}, round {number_of_round}", got[15],
+               encode_rows(rows, [v - number_of_round for v in values[p]]))
         seen += 1
         arrived.put(None)
-    expect("answers with named rows", seen, len(COUNTS) * (rounds + 1))
+    expect("replies with selected rows", seen, len(COUNTS) * (rounds + 1))
 
 
 # ---------------------------------------------------------------- main
@@ -755,7 +755,7 @@ def main():
     if mode == "job":
         folder = sys.argv[3] if len(sys.argv) > 3 else None
         good_job(port, folder)
-        named_job(port, folder)
+        row_selection_job(port, folder)
         print("hostile: a good job")
         return
     pid, most = int(sys.argv[3]), float(sys.argv[4])

@@ -1,11 +1,11 @@
 /*
  * Nothing is allocated in a steady round, on either side: this program has its own malloc, which
- * counts by caller.  gRPC's allocations (it reads into fresh slices, and each batch has a few of
- * its own) are told from ours by the file that the caller lies in, and are printed.
+ * counts by caller.  Allocations of gRPC (it reads into fresh slices, and each batch has a few) are
+ * distinguished by the file of the caller, and printed.
  *
- * Storage that grows to the largest need seen so far (the list of a message's slices, nodes of
- * messages that wait) may still grow after the warm-up, so rounds are counted in windows: something
- * that is allocated in every round is in all of them.
+ * Storage that grows to the largest need so far (the list of a message's slices, nodes of waiting
+ * messages) may still grow after the warm-up, so rounds are counted in windows: something that is
+ * allocated in every round is in every window.
  */
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -41,7 +41,7 @@ static struct error err;
 
 /* ---- the allocator */
 
-/* glibc's own, under the names that stay when malloc is replaced */
+/* glibc's allocator, under the names that remain when malloc is replaced */
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t count, size_t size);
 void *__libc_realloc(void *old, size_t size);
@@ -53,9 +53,9 @@ static struct caller {
     atomic_uint count;
 } callers[CALLERS_MAX];
 static atomic_bool counting;
-static atomic_uint lost; /* no place for the caller */
+static atomic_uint callers_lost; /* calls whose caller did not fit into the table */
 
-static void note(const void *address)
+static void count_caller(const void *address)
 {
     if (!atomic_load_explicit(&counting, memory_order_relaxed))
         return;
@@ -69,42 +69,42 @@ static void note(const void *address)
             return;
         }
     }
-    (void)atomic_fetch_add(&lost, 1);
+    (void)atomic_fetch_add(&callers_lost, 1);
 }
 
 void *malloc(size_t size)
 {
-    note(__builtin_return_address(0));
+    count_caller(__builtin_return_address(0));
     return __libc_malloc(size);
 }
 
 void *calloc(size_t count, size_t size)
 {
-    note(__builtin_return_address(0));
+    count_caller(__builtin_return_address(0));
     return __libc_calloc(count, size);
 }
 
 void *realloc(void *old, size_t size)
 {
-    note(__builtin_return_address(0));
+    count_caller(__builtin_return_address(0));
     return __libc_realloc(old, size);
 }
 
 void *memalign(size_t alignment, size_t size)
 {
-    note(__builtin_return_address(0));
+    count_caller(__builtin_return_address(0));
     return __libc_memalign(alignment, size);
 }
 
 void *aligned_alloc(size_t alignment, size_t size)
 {
-    note(__builtin_return_address(0));
+    count_caller(__builtin_return_address(0));
     return __libc_memalign(alignment, size);
 }
 
 int posix_memalign(void **ret, size_t alignment, size_t size)
 {
-    note(__builtin_return_address(0));
+    count_caller(__builtin_return_address(0));
     *ret = __libc_memalign(alignment, size);
     return *ret ? 0 : 12; /* ENOMEM */
 }
@@ -120,11 +120,11 @@ static void begin_window(void)
         atomic_store(&callers[i].address, NULL);
         atomic_store(&callers[i].count, 0);
     }
-    atomic_store(&lost, 0);
+    atomic_store(&callers_lost, 0);
     atomic_store(&counting, true);
 }
 
-/* Whatever is not called for by gRPC and what it stands on counts as ours. */
+/* Every caller outside gRPC and its libraries counts as ours. */
 static bool is_grpc(const char *file)
 {
     static const char *const names[] = {"/libgrpc", "/libgpr", "/libabsl",  "/libstdc++",
@@ -141,7 +141,7 @@ static struct window end_window(void)
     struct window w = {.ours = 0};
 
     atomic_store(&counting, false);
-    ck_assert_uint_eq(atomic_load(&lost), 0);
+    ck_assert_uint_eq(atomic_load(&callers_lost), 0);
     for (size_t i = 0; i < CALLERS_MAX && atomic_load(&callers[i].address); i++) {
         const void *address = atomic_load(&callers[i].address);
         unsigned count = atomic_load(&callers[i].count);
@@ -152,7 +152,7 @@ static struct window end_window(void)
             w.grpc += count;
             continue;
         }
-        w.ours += count; /* the place as addr2line takes it */
+        w.ours += count; /* the address in the form of addr2line */
         (void)snprintf(w.where + used, sizeof(w.where) - used, " %s+0x%tx (%u times)",
                        info.dli_fname, (const char *)address - (const char *)info.dli_fbase, count);
     }
@@ -170,7 +170,7 @@ struct peer {
 static void start_peer(struct peer *p, unsigned rank, uint16_t port, enum ps_transport transport)
 {
     posix_spawn_file_actions_t actions;
-    char rank_text[16], bytes[32], place[64], transport_text[16];
+    char rank_text[16], bytes[32], address[64], transport_text[16];
     const char *words[] = {support_program("sparring"),
                            "bench",
                            "ps",
@@ -185,7 +185,7 @@ static void start_peer(struct peer *p, unsigned rank, uint16_t port, enum ps_tra
                            transport_text,
                            "2", /* connections */
                            "0", /* no compression */
-                           place,
+                           address,
                            "",
                            "",
                            "",
@@ -197,7 +197,7 @@ static void start_peer(struct peer *p, unsigned rank, uint16_t port, enum ps_tra
     (void)snprintf(rank_text, sizeof(rank_text), "%u", rank);
     (void)snprintf(transport_text, sizeof(transport_text), "%d", (int)transport);
     (void)snprintf(bytes, sizeof(bytes), "%zu", COUNT * sizeof(float));
-    (void)snprintf(place, sizeof(place), "127.0.0.1:%u", (unsigned)port);
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%u", (unsigned)port);
     memcpy(argv, words, sizeof(argv)); /* exec does not write to them */
     ck_assert_int_eq(pipe2(in, O_CLOEXEC), 0);
     ck_assert_int_eq(pipe2(out, O_CLOEXEC), 0);
@@ -212,8 +212,9 @@ static void start_peer(struct peer *p, unsigned rank, uint16_t port, enum ps_tra
     p->out = out[0];
 }
 
-/* Its next line.  Check's assertions allocate, so what runs inside a window has none. */
-static bool hear(const struct peer *p, char *line, size_t size)
+/* Read the worker's next line.  Check's assertions allocate, so code that runs inside a window has
+ * none. */
+static bool read_line(const struct peer *p, char *line, size_t size)
 {
     int64_t deadline_ns = clock_deadline_ns(WAIT_MS);
 
@@ -230,30 +231,30 @@ static bool hear(const struct peer *p, char *line, size_t size)
     return false;
 }
 
-static bool say_rounds(const struct peer *p)
+static bool send_rounds(const struct peer *p)
 {
     static const char text[] = ROUNDS_TEXT "\n";
 
     return write(p->in, text, sizeof(text) - 1) == (ssize_t)sizeof(text) - 1;
 }
 
-/* "SECONDS 0": no element was wrong. */
-static bool hear_rounds(const struct peer *p)
+/* Read "SECONDS 0": no element was wrong. */
+static bool read_result(const struct peer *p)
 {
     char line[LINE_SIZE];
     const char *space;
 
-    if (!hear(p, line, sizeof(line)))
+    if (!read_line(p, line, sizeof(line)))
         return false;
     space = strchr(line, ' ');
     return space && strcmp(space, " 0") == 0;
 }
 
-static void await_ready(const struct peer *p)
+static void wait_ready(const struct peer *p)
 {
     char line[LINE_SIZE];
 
-    ck_assert(hear(p, line, sizeof(line)));
+    ck_assert(read_line(p, line, sizeof(line)));
     ck_assert_str_eq(line, "ready");
 }
 
@@ -269,39 +270,41 @@ static void stop_peer(struct peer *p)
 
 /* ---- windows */
 
-/* Rounds until a window has none of ours; fails the test when all have some. */
-static void find_quiet_window(const char *side, bool (*play)(void *user), void *user)
+/* Run rounds until a window has none of our allocations; fails the test when every window has
+ * some. */
+static void find_window_without_allocations(const char *side, bool (*run_rounds)(void *user),
+                                            void *user)
 {
     struct window w = {.ours = 0};
 
-    ck_assert(play(user)); /* warm-up */
+    ck_assert(run_rounds(user)); /* warm-up */
     for (unsigned i = 0; i < WINDOWS; i++) {
-        bool played;
+        bool ok;
 
         begin_window();
-        played = play(user);
+        ok = run_rounds(user);
         w = end_window();
-        ck_assert(played);
+        ck_assert(ok);
         if (w.ours == 0) {
             (void)printf("%s: 0 allocations of ours, %.1f of gRPC's per round\n", side,
                          (double)w.grpc / ROUNDS);
-            ck_assert_uint_gt(w.grpc, 0); /* or nothing was counted at all */
+            ck_assert_uint_gt(w.grpc, 0); /* else the counter does not work */
             return;
         }
     }
     ck_abort_msg("%s: %u allocations in %d rounds, called from%s", side, w.ours, ROUNDS, w.where);
 }
 
-static bool play_with_peers(void *user)
+static bool run_peer_rounds(void *user)
 {
     const struct peer *peers = user;
-    bool played = true;
+    bool ok = true;
 
     for (unsigned i = 0; i < WORKERS; i++)
-        played = say_rounds(&peers[i]) && played;
+        ok = send_rounds(&peers[i]) && ok;
     for (unsigned i = 0; i < WORKERS; i++)
-        played = hear_rounds(&peers[i]) && played;
-    return played;
+        ok = read_result(&peers[i]) && ok;
+    return ok;
 }
 
 START_TEST(server_allocates_nothing)
@@ -323,8 +326,8 @@ START_TEST(server_allocates_nothing)
     for (unsigned i = 0; i < WORKERS; i++)
         start_peer(&peers[i], i, service_port(service), _i == 2 ? PS_SHM : PS_TCP);
     for (unsigned i = 0; i < WORKERS; i++)
-        await_ready(&peers[i]);
-    find_quiet_window(sides[_i], play_with_peers, peers);
+        wait_ready(&peers[i]);
+    find_window_without_allocations(sides[_i], run_peer_rounds, peers);
     for (unsigned i = 0; i < WORKERS; i++)
         stop_peer(&peers[i]);
     service_close(service);
@@ -333,26 +336,26 @@ END_TEST
 
 /* ---- this process as a worker */
 
-struct own {
+struct local_worker {
     struct sync *sync;
     const struct peer *peer;
     uint64_t step;
 };
 
-static bool play_as_worker(void *user)
+static bool run_worker_rounds(void *user)
 {
-    struct own *own = user;
+    struct local_worker *local_worker = user;
     char line[LINE_SIZE];
-    bool played = say_rounds(own->peer);
+    bool ok = send_rounds(local_worker->peer);
 
-    for (unsigned i = 0; played && i < ROUNDS; i++) {
-        played = sync_begin(own->sync, own->step++, &err) == STATUS_OK;
-        sync_ready(own->sync, COUNT / 2);
-        sync_ready(own->sync, COUNT);
-        played = sync_finish(own->sync, &err) == STATUS_OK && played;
+    for (unsigned i = 0; ok && i < ROUNDS; i++) {
+        ok = sync_begin(local_worker->sync, local_worker->step++, &err) == STATUS_OK;
+        sync_ready(local_worker->sync, COUNT / 2);
+        sync_ready(local_worker->sync, COUNT);
+        ok = sync_finish(local_worker->sync, &err) == STATUS_OK && ok;
     }
-    /* The result is wrong to the peer: our gradients are not those of bench ps. */
-    return played && hear(own->peer, line, sizeof(line));
+    /* The peer finds the result wrong, because our gradients are not those of bench ps. */
+    return ok && read_line(local_worker->peer, line, sizeof(line));
 }
 
 START_TEST(worker_allocates_nothing)
@@ -361,7 +364,7 @@ START_TEST(worker_allocates_nothing)
     const size_t count = COUNT;
     struct process server;
     struct peer peer;
-    struct own own = {.peer = &peer};
+    struct local_worker local_worker = {.peer = &peer};
     struct tensor_table table = {.count = 0};
     struct sync_config config = {.kind = "ps",
                                  .table = &table,
@@ -377,7 +380,7 @@ START_TEST(worker_allocates_nothing)
                                  .partition_bytes = 65536,
                                  .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
     const char *file = support_path("port");
-    char *text, place[64];
+    char *text, address[64];
     size_t size;
     int port;
 
@@ -391,18 +394,19 @@ START_TEST(worker_allocates_nothing)
     assert_ok(file_read(file, 64, &text, &size, &err));
     port = (int)strtol(text, NULL, 10);
     free(text);
-    (void)snprintf(place, sizeof(place), "127.0.0.1:%d", port);
-    config.servers = place;
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%d", port);
+    config.servers = address;
     start_peer(&peer, 1, (uint16_t)port, _i == 1 ? PS_SHM : PS_TCP);
     assert_ok(tensor_table_add(&table, "slab", 1, &count, &err));
     tensor_table_layout(&table);
-    assert_ok(sync_open(&config, &own.sync, &err));
-    assert_ok(sync_start(own.sync, &err));
-    await_ready(&peer);
-    ck_assert_str_eq(sync_backend(own.sync), _i == 1 ? "shm" : "grpc");
-    find_quiet_window(_i == 1 ? "worker over shared memory" : "worker", play_as_worker, &own);
+    assert_ok(sync_open(&config, &local_worker.sync, &err));
+    assert_ok(sync_start(local_worker.sync, &err));
+    wait_ready(&peer);
+    ck_assert_str_eq(sync_backend(local_worker.sync), _i == 1 ? "shm" : "grpc");
+    find_window_without_allocations(_i == 1 ? "worker over shared memory" : "worker",
+                                    run_worker_rounds, &local_worker);
     (void)close(peer.in);
-    sync_close(own.sync, NULL);
+    sync_close(local_worker.sync, NULL);
     process_signal(&server, SIGTERM);
     ck_assert_int_eq(process_wait(&server, WAIT_MS), 0);
     tensor_table_release(&table);
@@ -410,24 +414,24 @@ START_TEST(worker_allocates_nothing)
 }
 END_TEST
 
-/* ---- both sides in this process, rows by name */
+/* ---- both sides in this process, with row selections */
 
-static bool play_named(void *user)
+static bool run_selected_rounds(void *user)
 {
-    struct own *own = user;
-    bool played = true;
+    struct local_worker *local_worker = user;
+    bool ok = true;
 
-    for (unsigned i = 0; played && i < ROUNDS; i++) {
-        played = sync_begin(own->sync, own->step++, &err) == STATUS_OK;
-        for (size_t row = own->step % 7; row < COUNT / 16; row += 41)
-            sync_want(own->sync, row * 16, 16);
-        sync_ready(own->sync, COUNT);
-        played = played && sync_finish(own->sync, &err) == STATUS_OK;
+    for (unsigned i = 0; ok && i < ROUNDS; i++) {
+        ok = sync_begin(local_worker->sync, local_worker->step++, &err) == STATUS_OK;
+        for (size_t row = local_worker->step % 7; row < COUNT / 16; row += 41)
+            sync_select_range(local_worker->sync, row * 16, 16);
+        sync_ready(local_worker->sync, COUNT);
+        ok = ok && sync_finish(local_worker->sync, &err) == STATUS_OK;
     }
-    return played;
+    return ok;
 }
 
-START_TEST(names_allocate_nothing)
+START_TEST(row_selections_allocate_nothing)
 {
     static float params[COUNT], grads[COUNT];
     const size_t count = COUNT;
@@ -436,19 +440,19 @@ START_TEST(names_allocate_nothing)
                                    .threads = 2,
                                    .timeout_ms = WAIT_MS};
     struct service *service;
-    struct own own = {0};
+    struct local_worker local_worker = {0};
     struct tensor_table table = {.count = 0};
-    char place[64];
+    char address[64];
     struct sync_config config = {.kind = "ps",
                                  .table = &table,
                                  .params = params,
                                  .grads = grads,
-                                 .servers = place,
+                                 .servers = address,
                                  .world_size = 1,
                                  .timeout_ms = WAIT_MS,
                                  .order = REDUCE_FAST,
                                  .manifest = "",
-                                 .job = "names",
+                                 .job = "row-selection",
                                  .servers_origin = "test",
                                  .partition_bytes = 65536,
                                  .update_on_server = true,
@@ -457,22 +461,23 @@ START_TEST(names_allocate_nothing)
                                  .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
 
     assert_ok(service_open(&serve, &service, &err));
-    (void)snprintf(place, sizeof(place), "127.0.0.1:%u", service_port(service));
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%u", service_port(service));
     assert_ok(tensor_table_add(&table, "slab", 1, &count, &err));
     tensor_table_layout(&table);
-    assert_ok(sync_open(&config, &own.sync, &err));
-    assert_ok(sync_start(own.sync, &err));
-    find_quiet_window("named rows, both sides", play_named, &own);
-    ck_assert_uint_lt(sync_counters(own.sync).rx_payload_bytes,
-                      own.step * COUNT * sizeof(float) / 10);
-    sync_close(own.sync, NULL);
+    assert_ok(sync_open(&config, &local_worker.sync, &err));
+    assert_ok(sync_start(local_worker.sync, &err));
+    find_window_without_allocations("row selections, both sides", run_selected_rounds,
+                                    &local_worker);
+    ck_assert_uint_lt(sync_counters(local_worker.sync).rx_payload_bytes,
+                      local_worker.step * COUNT * sizeof(float) / 10);
+    sync_close(local_worker.sync, NULL);
     service_close(service);
     tensor_table_release(&table);
 }
 END_TEST
 
-/* The counter itself: what this file allocates is seen as ours. */
-START_TEST(allocations_are_seen)
+/* The counter itself: an allocation of this file counts as ours. */
+START_TEST(allocations_are_counted)
 {
     struct window w;
     void *volatile memory;
@@ -492,10 +497,10 @@ int main(void)
     TCase *tests = tcase_create("allocations");
 
     tcase_set_timeout(tests, 280);
-    tcase_add_test(tests, allocations_are_seen);
+    tcase_add_test(tests, allocations_are_counted);
     tcase_add_loop_test(tests, server_allocates_nothing, 0, 4);
     tcase_add_loop_test(tests, worker_allocates_nothing, 0, 2);
-    tcase_add_test(tests, names_allocate_nothing);
+    tcase_add_test(tests, row_selections_allocate_nothing);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

@@ -1,8 +1,8 @@
 /*
- * The real sparring-server under attack, with a job in progress: while hostile.py sends what nobody
- * should, two ranks train without a pause and check every sum.  What each attack must be told
- * stands in hostile.py; here is that the job does not notice, that the server's memory stays
- * bounded, that it serves a stock client afterwards and ends in order.
+ * The real sparring-server under attack while a job runs: hostile.py sends invalid and excessive
+ * traffic, and two ranks train without a pause and check every sum. hostile.py checks the reply to
+ * each attack; this test checks that the job is not affected, that the server's memory stays
+ * bounded, that it serves a stock client afterwards and ends normally.
  */
 #include "common/base/file.h"
 #include "common/base/parse.h"
@@ -18,12 +18,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define WAIT_MS    60000
-#define ATTACK_MS  400000
-#define BREATHE_MS 2 /* between two rounds: the machine may have two cores */
-#define TOKEN      "the-token-of-this-test\n"
+#define WAIT_MS        60000
+#define ATTACK_MS      400000
+#define ROUND_PAUSE_MS 2 /* between two rounds, because the machine may have only two cores */
+#define TOKEN          "the-token-of-this-test\n"
 
-/* What the server may grow by, in MiB; the attacks send more than that to calls that are refused.
+/* Limit of the growth of the server, in MiB; the attacks send more than that to refused calls.
  * AddressSanitizer keeps freed memory for a while. */
 #ifdef __SANITIZE_ADDRESS__
 #define MEMORY_MIB "2048"
@@ -46,7 +46,7 @@ static bool has_stock_client(void)
     return false;
 }
 
-/* `limit` of open files; "": as many as the system allows. */
+/* `limit`: of open files; "": the system's. */
 static void start_server(const char *limit, const char *const *options)
 {
     const char *argv[32] = {"sh",
@@ -88,18 +88,18 @@ static void stop_server(void)
     ck_assert_msg(process_wait(&server, WAIT_MS) == 0, "%s", process_output(&server));
 }
 
-/* Rounds without end while the script runs; returns how many. */
-static uint64_t train_during(struct process *attack)
+/* Run rounds while the script runs; returns their number. */
+static uint64_t run_rounds_during(struct process *attack)
 {
     struct pollfd end = {.fd = attack->pidfd, .events = POLLIN};
     uint64_t round = 0;
 
-    while (poll(&end, 1, BREATHE_MS) == 0)
+    while (poll(&end, 1, ROUND_PAUSE_MS) == 0)
         play_round(++round % 1000000); /* sums stay exact in float32 */
     return round;
 }
 
-static void attack_during_a_job(const char *mode, const char *folder)
+static void run_attack_during_job(const char *mode, const char *folder)
 {
     struct process attack;
     char pid[16];
@@ -111,7 +111,7 @@ static void attack_during_a_job(const char *mode, const char *folder)
     process_start(&attack, NULL,
                   ARGS(support_python(), support_source("tests/server/hostile.py"), mode, port, pid,
                        MEMORY_MIB, folder));
-    rounds = train_during(&attack);
+    rounds = run_rounds_during(&attack);
     code = process_wait(&attack, ATTACK_MS);
     ck_assert_msg(code == 0, "exit code %d:\n%s\nthe server:\n%s", code, process_output(&attack),
                   process_output(&server));
@@ -122,7 +122,7 @@ static void attack_during_a_job(const char *mode, const char *folder)
         raw_close(&workers[i]);
 }
 
-static void run_stock_job(const char *folder)
+static void run_stock_client_job(const char *folder)
 {
     const char *output = process_run(
         0, ATTACK_MS, NULL,
@@ -137,22 +137,22 @@ START_TEST(test_open_server)
         return;
     start_server("", ARGS("--threads", "2"));
     open_workers((const struct rpc_security[2]){{0}, {0}});
-    attack_during_a_job("open", NULL);
-    run_stock_job(NULL);
+    run_attack_during_job("open", NULL);
+    run_stock_client_job(NULL);
     stop_server();
 }
 END_TEST
 
-/* Four times as many connections as this server can have at once. */
+/* Four times as many connections as the server can have at once. */
 START_TEST(test_few_descriptors)
 {
     if (!has_stock_client())
         return;
     start_server("1000", ARGS("--threads", "2"));
     open_workers((const struct rpc_security[2]){{0}, {0}});
-    attack_during_a_job("many", NULL);
+    run_attack_during_job("many", NULL);
     ck_assert_ptr_nonnull(strstr(process_output(&server), "connections without a call"));
-    run_stock_job(NULL);
+    run_stock_client_job(NULL);
     stop_server();
 }
 END_TEST
@@ -182,8 +182,8 @@ START_TEST(test_closed_server)
                       "--tls-cert", certificate_file("server", "pem"), "--tls-key",
                       certificate_file("server", "key"), "--token-file", support_path("token")));
     open_workers((const struct rpc_security[2]){security_of("rank0"), security_of("rank1")});
-    attack_during_a_job("closed", support_folder());
-    run_stock_job(support_folder());
+    run_attack_during_job("closed", support_folder());
+    run_stock_client_job(support_folder());
     ck_assert_ptr_null(strstr(process_output(&server), "the-token-of"));
     stop_server();
 }

@@ -1,6 +1,6 @@
 /*
- * The real sparring-server under a service manager that is played here: what it is told and when,
- * over a socket by path and one in the abstract namespace; the unit file as systemd reads it.
+ * The real sparring-server under a simulated service manager: which notifications it sends and
+ * when, over a socket with a path and one in the abstract namespace.
  */
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -48,18 +48,18 @@ static int listen_as_manager(bool abstract, char *ret_variable, size_t size)
     return fd;
 }
 
-static void next_message(int fd)
+static void receive_message(int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     ssize_t length;
 
-    ck_assert_msg(poll(&p, 1, WAIT_MS) == 1, "the manager hears nothing");
+    ck_assert_msg(poll(&p, 1, WAIT_MS) == 1, "no notification came");
     length = recv(fd, message, sizeof(message) - 1, 0);
     ck_assert_int_ge(length, 0);
     message[length] = '\0';
 }
 
-/* The next message that holds `part`. */
+/* Wait for the next message that contains `part`. */
 static void wait_for_message(int fd, const char *part)
 {
     int64_t deadline_ns = clock_deadline_ns(WAIT_MS);
@@ -67,7 +67,7 @@ static void wait_for_message(int fd, const char *part)
     do {
         ck_assert_msg(clock_now_ns() < deadline_ns, "'%s' never came, the last is '%s'", part,
                       message);
-        next_message(fd);
+        receive_message(fd);
     } while (!strstr(message, part));
 }
 
@@ -91,7 +91,7 @@ static uint16_t read_port(void)
     return (uint16_t)port;
 }
 
-START_TEST(test_a_whole_life)
+START_TEST(test_notifications_of_a_whole_run)
 {
     char variable[256];
     int fd = listen_as_manager(_i == 1, variable, sizeof(variable));
@@ -99,17 +99,18 @@ START_TEST(test_a_whole_life)
     int64_t before_ns;
 
     start_server(&p, ARGS(variable, "WATCHDOG_USEC=400000"));
-    next_message(fd);
+    receive_message(fd);
     ck_assert_msg(strncmp(message, "READY=1\nSTATUS=serving on 127.0.0.1:", 36) == 0, "'%s'",
                   message);
-    for (unsigned i = 0; i < 3; i++) /* it is ready: no call has to wait for it */
+    for (unsigned i = 0; i < 3; i++) /* it is ready: calls need not wait */
         raw_open(&workers[i], read_port(), i);
-    next_message(fd);
+    receive_message(fd);
     ck_assert_str_eq(message, "WATCHDOG=1\nSTATUS=no job; 0 done, 0 failed");
     before_ns = clock_now_ns();
     for (unsigned i = 0; i < 3; i++)
         wait_for_message(fd, "WATCHDOG=1");
-    ck_assert_int_lt(clock_now_ns() - before_ns, INT64_C(15000000000)); /* 0.6 s are due */
+    /* three intervals are 0.6 s */
+    ck_assert_int_lt(clock_now_ns() - before_ns, INT64_C(15000000000));
     start_job();
     wait_for_message(fd, "STATUS=job 'raw': round 1, 2 of 2 ranks");
     play_round(1);
@@ -120,7 +121,7 @@ START_TEST(test_a_whole_life)
     wait_for_message(fd, "STOPPING=1");
     ck_assert_str_eq(message, "STOPPING=1\nSTATUS=finishing the round under way\n"
                               "EXTEND_TIMEOUT_USEC=19000000");
-    next_message(fd);
+    receive_message(fd);
     ck_assert_str_eq(message, "WATCHDOG_USEC=19000000");
     ck_assert_int_eq(process_wait(&p, WAIT_MS), 0);
     close_workers();
@@ -128,7 +129,7 @@ START_TEST(test_a_whole_life)
 }
 END_TEST
 
-START_TEST(test_no_watchdog_is_wanted)
+START_TEST(test_no_watchdog)
 {
     char variable[256];
     int fd = listen_as_manager(false, variable, sizeof(variable));
@@ -136,7 +137,7 @@ START_TEST(test_no_watchdog_is_wanted)
 
     start_server(&p, ARGS(variable));
     wait_for_message(fd, "READY=1");
-    next_message(fd);
+    receive_message(fd);
     ck_assert_str_eq(message, "STATUS=no job; 0 done, 0 failed");
     process_signal(&p, SIGTERM);
     wait_for_message(fd, "STOPPING=1");
@@ -146,7 +147,7 @@ START_TEST(test_no_watchdog_is_wanted)
 }
 END_TEST
 
-START_TEST(test_a_variable_that_makes_no_sense)
+START_TEST(test_a_bad_notify_socket)
 {
     struct process p;
 
@@ -164,9 +165,9 @@ int main(void)
     TCase *tests = tcase_create("manager");
 
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, test_a_whole_life, 0, 2);
-    tcase_add_test(tests, test_no_watchdog_is_wanted);
-    tcase_add_test(tests, test_a_variable_that_makes_no_sense);
+    tcase_add_loop_test(tests, test_notifications_of_a_whole_run, 0, 2);
+    tcase_add_test(tests, test_no_watchdog);
+    tcase_add_test(tests, test_a_bad_notify_socket);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

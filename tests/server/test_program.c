@@ -1,6 +1,6 @@
 /*
- * The real sparring-server: options, the port file, SIGTERM while idle, between rounds and in the
- * middle of one, health, and a port that is taken.
+ * The real sparring-server: options, the port file, SIGTERM while idle, between rounds and during
+ * one, health, and a port that is in use.
  */
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -19,7 +19,7 @@
 
 static struct error err;
 
-/* Start it on a free port with a run directory; connect the workers. */
+/* Start a server on a free port with a run directory; connect the workers. */
 static void start_server(struct process *p, const char *timeout_ms)
 {
     const char *port_file = support_path("port"), *run_dir = support_path("run");
@@ -50,7 +50,7 @@ static void check_records(const char *part)
     free(text);
 }
 
-START_TEST(test_help_and_bad_words)
+START_TEST(test_help_and_bad_arguments)
 {
     const char *program = support_program("sparring-server");
     const char *output = process_run(0, WAIT_MS, NULL, ARGS(program, "--help"));
@@ -127,23 +127,23 @@ START_TEST(test_stop_in_the_middle_of_a_round)
     start_server(&p, "20000");
     start_job();
     play_round(1);
-    raw_send_right(&workers[0], CHUNK_PUSH, 0, 2, 1);
-    raw_send_right(&workers[1], CHUNK_PUSH, 0, 2, 1);
-    (void)raw_take(&workers[0], &first); /* the round is under way now */
+    raw_send_valid(&workers[0], CHUNK_PUSH, 0, 2, 1);
+    raw_send_valid(&workers[1], CHUNK_PUSH, 0, 2, 1);
+    (void)raw_take(&workers[0], &first); /* the round has begun */
     assert_ok(check_health(&workers[2], &serving));
     ck_assert_uint_eq(serving, 1);
     process_signal(&p, SIGTERM);
-    do /* the job goes on, and those who look for a server are told */
+    do /* the job continues, and health reports that the server is stopping */
         assert_ok(check_health(&workers[2], &serving));
     while (serving != 2);
     for (uint32_t part = 1; part < RAW_PARTITIONS; part++)
         for (unsigned i = 0; i < 2; i++)
-            raw_send_right(&workers[i], CHUNK_PUSH, part, 2, 1);
+            raw_send_valid(&workers[i], CHUNK_PUSH, part, 2, 1);
     for (uint32_t part = 1; part < RAW_PARTITIONS; part++) {
         (void)raw_take(&workers[0], &first);
         ck_assert(first == 2.0f);
     }
-    check_result("told", raw_wait_closed(&workers[1].stream), STATUS_UNAVAILABLE,
+    check_result("notified", raw_wait_closed(&workers[1].stream), STATUS_UNAVAILABLE,
                  "the parameter server is stopping (2 rounds were complete)");
     ck_assert_int_eq(process_wait(&p, WAIT_MS), 0);
     check_records("\"rounds\":2");
@@ -152,13 +152,13 @@ START_TEST(test_stop_in_the_middle_of_a_round)
 }
 END_TEST
 
-START_TEST(test_stop_gives_up_on_a_round)
+START_TEST(test_stop_abandons_a_round)
 {
     struct process p;
 
-    start_server(&p, "4000"); /* the joins have as long */
+    start_server(&p, "4000"); /* also bounds the joins */
     start_job();
-    raw_send_right(&workers[0], CHUNK_PUSH, 0, 1, 1);
+    raw_send_valid(&workers[0], CHUNK_PUSH, 0, 1, 1);
     process_signal(&p, SIGTERM);
     ck_assert_int_ne(raw_wait_closed(&workers[0].stream).status, STATUS_OK);
     ck_assert_int_eq(process_wait(&p, WAIT_MS), 0);
@@ -172,11 +172,11 @@ int main(void)
     TCase *tests = tcase_create("program");
 
     tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_help_and_bad_words);
+    tcase_add_test(tests, test_help_and_bad_arguments);
     tcase_add_test(tests, test_a_port_that_is_taken);
     tcase_add_loop_test(tests, test_stop_between_jobs, 0, 2);
     tcase_add_test(tests, test_stop_in_the_middle_of_a_round);
-    tcase_add_test(tests, test_stop_gives_up_on_a_round);
+    tcase_add_test(tests, test_stop_abandons_a_round);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

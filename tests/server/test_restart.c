@@ -1,8 +1,8 @@
 /*
  * The real sparring-server with a state folder, killed and stopped at random moments, from the
- * first join to the last answer, and started again; the workers are threads that play by the
- * protocol's rules for what was cut off.  Whatever happens, every rank ends with the bits of a run
- * that was never disturbed: no round that was acknowledged is lost, no push counts twice.
+ * first join to the last reply, and restarted; the workers are threads that follow the protocol's
+ * rules for broken connections.  Every rank must end with the same bits as in an undisturbed run:
+ * no acknowledged round is lost, no push is applied twice.
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"
@@ -27,16 +27,17 @@
 
 struct mode {
     const char *name;
-    bool on_worker; /* the optimizer: sums come back */
+    bool update_on_worker; /* the optimizer runs on the worker: replies are sums */
     struct consistency consistency;
     enum optimizer_kind kind;
     double momentum, rate;
     enum worker_loss on_loss;
 };
 
-/* Where each push is a step the order of arrival is free, so all values are exact. */
+/* Where each push is a step the order of arrival is not fixed, so all values are exactly
+ * representable. */
 static const struct mode modes[] = {
-    {.name = "sums", .on_worker = true, .rate = 1},
+    {.name = "sums", .update_on_worker = true, .rate = 1},
     {.name = "sgd", .rate = 0.25},
     {.name = "momentum", .rate = 0.1, .momentum = 0.9},
     {.name = "adamw", .rate = 0.01, .kind = OPTIMIZER_ADAMW},
@@ -48,16 +49,16 @@ static const struct mode modes[] = {
 
 /* ------------------------------------------------------------------ the server */
 
-struct bench {
+struct fixture {
     const struct mode *mode;
     struct process server;
     uint16_t port;
     char listen[64], folder[512];
     atomic_uint round;  /* of rank 0 */
-    atomic_uint faults; /* that have come or may come now: rank 0 waits for the next */
+    atomic_uint faults; /* that were injected or may be injected now: rank 0 waits for the next */
 };
 
-static void start_server(struct bench *b)
+static void start_server(struct fixture *b)
 {
     process_start(&b->server, NULL,
                   ARGS(support_program("sparring-server"), "--listen", b->listen, "--state-dir",
@@ -65,12 +66,12 @@ static void start_server(struct bench *b)
     process_wait_output(&b->server, "serving on 127.0.0.1:", WAIT_MS);
 }
 
-static void open_bench(struct bench *b, const struct mode *mode)
+static void open_fixture(struct fixture *b, const struct mode *mode)
 {
     static unsigned opened;
     char name[32];
 
-    *b = (struct bench){.mode = mode, .port = support_port()};
+    *b = (struct fixture){.mode = mode, .port = support_port()};
     (void)snprintf(b->listen, sizeof(b->listen), "127.0.0.1:%u", (unsigned)b->port);
     (void)snprintf(name, sizeof(name), "state-%u", opened++);
     (void)snprintf(b->folder, sizeof(b->folder), "%s", support_path(name));
@@ -87,14 +88,14 @@ static void pause_us(unsigned us)
 /* ------------------------------------------------------------------ a rank */
 
 struct rank {
-    struct bench *bench;
+    struct fixture *fixture;
     struct raw_worker worker;
     unsigned rank;
     pthread_t thread;
     bool open, joined, initialised, finishing;
-    uint64_t round;                /* under way; 0: initial values */
-    bool answered[RAW_PARTITIONS]; /* of it */
-    float values[RAW_PARTITIONS];  /* as read last */
+    uint64_t round;                /* current; 0: initial values */
+    bool answered[RAW_PARTITIONS]; /* of the current round */
+    float values[RAW_PARTITIONS];  /* from the last replies */
     unsigned connections;
 };
 
@@ -106,10 +107,10 @@ static float gradient(unsigned rank, uint64_t round, uint32_t partition)
 
 static struct join_request terms_of(const struct rank *r)
 {
-    const struct mode *mode = r->bench->mode;
+    const struct mode *mode = r->fixture->mode;
     struct join_request t = raw_terms(r->rank);
 
-    t.update = mode->on_worker;
+    t.update = mode->update_on_worker;
     t.order = 0;
     t.optimizer = optimizer_defaults(mode->kind);
     t.optimizer.learning_rate = mode->rate;
@@ -124,14 +125,14 @@ static struct join_request terms_of(const struct rank *r)
     return t;
 }
 
-/* What may come of a server that dies or is not there yet; anything else is a verdict. */
-static bool is_passing(enum status status)
+/* A status that a dying or absent server may cause; any other is an error. */
+static bool is_transient(enum status status)
 {
     return status == STATUS_UNREACHABLE || status == STATUS_UNAVAILABLE ||
            status == STATUS_PEER_LOST || status == STATUS_CANCELLED || status == STATUS_TIMEOUT;
 }
 
-/* Join, for the first time or again, until there is a server that answers; then open the stream. */
+/* Join or resume until a server accepts it; then open the stream. */
 static void connect_rank(struct rank *r)
 {
     int64_t deadline_ns = clock_deadline_ns(WAIT_MS);
@@ -142,12 +143,12 @@ static void connect_rank(struct rank *r)
 
         if (r->open)
             raw_close(&r->worker);
-        raw_open(&r->worker, r->bench->port, r->rank);
+        raw_open(&r->worker, r->fixture->port, r->rank);
         r->worker.session = terms.session;
         r->open = true;
         raw_begin_join(&r->worker, &terms);
         result = raw_end_join(&r->worker);
-        ck_assert_msg(result.status == STATUS_OK || is_passing(result.status), "rank %u: %s: %s",
+        ck_assert_msg(result.status == STATUS_OK || is_transient(result.status), "rank %u: %s: %s",
                       r->rank, status_name(result.status), result.text);
         ck_assert_msg(clock_now_ns() < deadline_ns, "rank %u: no server: %s", r->rank, result.text);
         if (result.status != STATUS_OK)
@@ -178,8 +179,8 @@ static void send_unanswered(struct rank *r, bool again)
             send_part(r, p, again);
 }
 
-/* The next chunk; false: the stream is over. */
-static bool take(struct rank *r, struct chunk_header *ret, float *ret_first)
+/* Take the next chunk; false: the stream has ended. */
+static bool take_chunk(struct rank *r, struct chunk_header *ret, float *ret_first)
 {
     struct raw_call *c = &r->worker.stream;
     struct timespec until = condition_until(clock_deadline_ns(WAIT_MS));
@@ -197,7 +198,7 @@ static bool take(struct rank *r, struct chunk_header *ret, float *ret_first)
     if (c->taken == c->length)
         c->taken = c->length = 0;
     if (!found)
-        ck_assert_msg(c->result.status == STATUS_OK || is_passing(c->result.status),
+        ck_assert_msg(c->result.status == STATUS_OK || is_transient(c->result.status),
                       "rank %u, round %d: %s: %s", r->rank, (int)r->round,
                       status_name(c->result.status), c->result.text);
     (void)pthread_mutex_unlock(&c->lock);
@@ -208,13 +209,13 @@ static void check_sum(const struct rank *r, uint32_t partition, float value)
 {
     float wanted = gradient(0, r->round, partition) + gradient(1, r->round, partition);
 
-    ck_assert_msg(!r->bench->mode->on_worker || r->round == 0 || value == wanted,
+    ck_assert_msg(!r->fixture->mode->update_on_worker || r->round == 0 || value == wanted,
                   "rank %u, round %d, partition %u: sum %g, not %g", r->rank, (int)r->round,
                   partition, (double)value, (double)wanted);
 }
 
-/* Everything of the round that is not answered yet, however often the server goes. */
-static void play_round(struct rank *r)
+/* Finish the round: send every partition that has no reply yet, again after each reconnect. */
+static void finish_round(struct rank *r)
 {
     unsigned missing = RAW_PARTITIONS;
 
@@ -224,14 +225,14 @@ static void play_round(struct rank *r)
         struct chunk_header h = {0};
         float value = 0;
 
-        if (!take(r, &h, &value)) {
+        if (!take_chunk(r, &h, &value)) {
             connect_rank(r);
             send_unanswered(r, true);
             continue;
         }
         ck_assert_uint_lt(h.partition, RAW_PARTITIONS);
         if (h.round != r->round || r->answered[h.partition])
-            continue; /* an answer that was asked for twice */
+            continue; /* a second reply to a repeated request */
         check_sum(r, h.partition, value);
         r->answered[h.partition] = true;
         r->values[h.partition] = value;
@@ -239,30 +240,31 @@ static void play_round(struct rank *r)
     }
 }
 
-/* The server may go between taking the leave and saying so. */
+/* The server may die between processing the leave and replying to it. */
 static void leave(struct rank *r)
 {
     struct rpc_result result = raw_leave(&r->worker, "raw", "");
     uint64_t session = r->worker.session;
 
     while (result.status != STATUS_OK && result.status != STATUS_NOT_FOUND) {
-        ck_assert_msg(is_passing(result.status), "%s: %s", status_name(result.status), result.text);
+        ck_assert_msg(is_transient(result.status), "%s: %s", status_name(result.status),
+                      result.text);
         pause_us(5000);
         raw_close(&r->worker);
-        raw_open(&r->worker, r->bench->port, r->rank);
+        raw_open(&r->worker, r->fixture->port, r->rank);
         r->worker.session = session;
         result = raw_leave(&r->worker, "raw", "");
     }
 }
 
-/* The round before which fault i is let loose: before all of them, the last, some in between. */
+/* The round before which fault i is injected: the first, the last, and some in between. */
 static unsigned fault_round(unsigned i)
 {
     return i == FAULTS - 1 ? ROUNDS : i * ROUNDS / FAULTS;
 }
 
-/* Rank 0 does not run past a fault. */
-static void await_fault(struct bench *b, unsigned round)
+/* Let rank 0 wait at the round of a fault until it may be injected. */
+static void wait_for_fault(struct fixture *b, unsigned round)
 {
     atomic_store(&b->round, round);
     for (unsigned i = 1; i < FAULTS; i++)
@@ -270,20 +272,20 @@ static void await_fault(struct bench *b, unsigned round)
             pause_us(50);
 }
 
-static void *play(void *user)
+static void *rank_thread(void *user)
 {
     struct rank *r = user;
 
     connect_rank(r);
     for (r->round = 0; r->round <= ROUNDS; r->round++) {
         if (r->rank == 0)
-            await_fault(r->bench, (unsigned)r->round);
-        play_round(r);
+            wait_for_fault(r->fixture, (unsigned)r->round);
+        finish_round(r);
     }
-    if (!consistency_is_lockstep(&r->bench->mode->consistency)) {
+    if (!consistency_is_lockstep(&r->fixture->mode->consistency)) {
         r->round = ROUNDS;
         r->finishing = true;
-        play_round(r);
+        finish_round(r);
     }
     leave(r);
     raw_close(&r->worker);
@@ -297,8 +299,8 @@ static unsigned random_below(unsigned n)
     return (unsigned)(support_random() * n);
 }
 
-/* Kill the server, or stop it, soon after rank 0 has begun that round; start another one. */
-static void disturb(struct bench *b, unsigned i)
+/* Kill or stop the server soon after rank 0 has begun that round; start another one. */
+static void inject_fault(struct fixture *b, unsigned i)
 {
     bool stop = i % 3 == 2;
 
@@ -311,25 +313,25 @@ static void disturb(struct bench *b, unsigned i)
     start_server(b);
 }
 
-static void run(const struct mode *mode, unsigned faults, struct rank ranks[WORLD])
+static void run_job_with_faults(const struct mode *mode, unsigned faults, struct rank ranks[WORLD])
 {
-    static struct bench b;
+    static struct fixture b;
 
-    open_bench(&b, mode);
+    open_fixture(&b, mode);
     atomic_store(&b.faults, faults ? 0 : FAULTS);
     for (unsigned i = 0; i < WORLD; i++) {
-        ranks[i] = (struct rank){.bench = &b, .rank = i};
-        ck_assert_int_eq(pthread_create(&ranks[i].thread, NULL, play, &ranks[i]), 0);
+        ranks[i] = (struct rank){.fixture = &b, .rank = i};
+        ck_assert_int_eq(pthread_create(&ranks[i].thread, NULL, rank_thread, &ranks[i]), 0);
     }
     for (unsigned i = 0; i < faults; i++)
-        disturb(&b, i);
+        inject_fault(&b, i);
     for (unsigned i = 0; i < WORLD; i++)
         (void)pthread_join(ranks[i].thread, NULL);
     process_signal(&b.server, SIGTERM);
     ck_assert_int_eq(process_wait(&b.server, WAIT_MS), 0);
 }
 
-/* Nothing but the lock. */
+/* Check that only the lock file is left. */
 static void check_empty(const char *folder)
 {
     DIR *entries = opendir(folder);
@@ -343,15 +345,16 @@ static void check_empty(const char *folder)
 
 START_TEST(test_killed_and_stopped)
 {
-    static struct rank quiet[WORLD], disturbed[WORLD];
+    static struct rank undisturbed[WORLD], disturbed[WORLD];
 
-    run(&modes[_i], 0, quiet);
-    run(&modes[_i], FAULTS, disturbed);
+    run_job_with_faults(&modes[_i], 0, undisturbed);
+    run_job_with_faults(&modes[_i], FAULTS, disturbed);
     for (unsigned i = 0; i < WORLD; i++)
-        ck_assert_mem_eq(quiet[i].values, disturbed[i].values, sizeof(quiet[i].values));
-    ck_assert_uint_eq(quiet[0].connections, 1);
-    ck_assert_uint_ge(disturbed[0].connections, FAULTS / 2); /* some come between two rounds */
-    check_empty(disturbed[0].bench->folder);
+        ck_assert_mem_eq(undisturbed[i].values, disturbed[i].values, sizeof(undisturbed[i].values));
+    ck_assert_uint_eq(undisturbed[0].connections, 1);
+    ck_assert_uint_ge(disturbed[0].connections, FAULTS / 2); /* some faults fall between two
+                                                                rounds */
+    check_empty(disturbed[0].fixture->folder);
 }
 END_TEST
 

@@ -1,4 +1,7 @@
-/* Forward error bounds of float32 operations; see bounded.h. */
+/*
+ * bounded: forward error bounds of float32 operations.  Each function computes the value in double
+ * precision and adds the propagated errors of its operands to the rounding of its own result.
+ */
 #include "tests/support/bounded.h"
 
 #include <math.h>
@@ -46,7 +49,8 @@ struct bounded bounded_root(struct bounded a)
 {
     double value = sqrt(a.value);
 
-    return bounded_round(value, value - sqrt(fmax(a.value - a.error, 0.0))); /* concave */
+    /* concave: largest error below */
+    return bounded_round(value, value - sqrt(fmax(a.value - a.error, 0.0)));
 }
 
 void bounded_add(struct bounded *sum, struct bounded term, size_t roundings)
@@ -60,6 +64,6 @@ struct bounded bounded_inverse_std(struct bounded variance, double epsilon)
     double least = (fmax(variance.value - variance.error, 0.0) + epsilon) * (1.0 - ROUNDING);
     double value = 1.0 / sqrt(variance.value + epsilon);
 
-    /* Convex and falling: furthest off where the variance is least.  Root and quotient round. */
+    /* Convex and decreasing: the error is largest at the least variance.  Two operations round. */
     return bounded_round(value, (1.0 / sqrt(least) - value) * (1.0 + ROUNDING) + ROUNDING * value);
 }

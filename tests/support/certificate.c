@@ -1,4 +1,7 @@
-/* Runs openssl in the test's folder; see certificate.h. */
+/*
+ * certificate: runs the openssl command.  Files are in the folder of the test; keys are on P-256
+ * and certificates are valid for two days.
+ */
 #include "tests/support/certificate.h"
 
 #include "tests/support/process.h"

@@ -1,4 +1,8 @@
-/* The set of states: an array of copies, and an open hash table of their indices. */
+/*
+ * explore: the set of explored states: an array of copies in the order of discovery, and a hash
+ * table of their indices with linear probing, half full at most.  Memory is allocated once, in
+ * explored_open.
+ */
 #include "tests/support/explore.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
- * explore: helpers of tests that enumerate every reachable state of a model: a set that keeps each
- * state once, in the order of discovery, so that a test can iterate over it while it grows; masks;
- * an assertion that costs nothing while it holds.
+ * explore: helpers of tests that enumerate all reachable states of a model.  A set holds each state
+ * once, in the order of discovery, so that a test can iterate over it while it grows; rank masks; a
+ * cheap assertion.  Not thread-safe.
  */
 #ifndef SPARRING_TESTS_SUPPORT_EXPLORE_H
 #define SPARRING_TESTS_SUPPORT_EXPLORE_H
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Check's own assertions each write to a pipe: too slow for millions of them. */
+/* Check's own assertions write to a pipe each: too slow for millions of them. */
 #define REQUIRE(condition)                                                                         \
     do {                                                                                           \
         if (!(condition))                                                                          \
@@ -39,7 +39,7 @@ static inline unsigned mask_count(uint8_t mask)
     return (unsigned)__builtin_popcount(mask);
 }
 
-/* States are the same when their first key_bytes are, which hold no padding and no pointers. */
+/* States are equal if their first key_bytes are; these contain no padding and no pointers. */
 struct explored {
     size_t state_bytes, key_bytes, max;
     unsigned char *states; /* owned, (max, state_bytes) */
@@ -50,10 +50,10 @@ struct explored {
 void explored_open(struct explored *e, size_t state_bytes, size_t key_bytes, size_t max);
 void explored_close(struct explored *e);
 
-/* Forget all of them. */
+/* Remove all states. */
 void explored_clear(struct explored *e);
 
-/* Add a copy of the state; false if the set has it already. */
+/* Add a copy of the state; false if the set has it already.  More than `max` fails the test. */
 bool explored_add(struct explored *e, const void *state);
 
 /* State i of `count`, valid until explored_clear. */

@@ -1,7 +1,9 @@
 /*
- * One thread with poll.  Each direction of a connection has a buffer and a list of the reads in it,
- * with the time each is due.  The settings are copied under the lock once per turn; sockets and
- * buffers are the thread's alone.
+ * fault_proxy: one thread with poll.  Each direction of a connection has a buffer, and a list of
+ * the reads in it with the time at which each may be forwarded.
+ * Limits: 64 connections at once; 128 KiB and 64 reads per direction.
+ * Locking: the thread copies the settings under the lock once per iteration of its loop.  Only the
+ * thread uses sockets and buffers.
  */
 #include "tests/support/fault_proxy.h"
 
@@ -24,43 +26,43 @@
 #define CONNECTIONS_MAX 64u
 #define BUFFER_BYTES    ((size_t)128 << 10)
 #define READS_MAX       64u
-#define SLICE_BYTES     ((size_t)8 << 10) /* at once on a slow link */
+#define SLICE_BYTES     ((size_t)8 << 10) /* per send on a slow link */
 
 struct waiting_read {
     int64_t due_ns;
-    size_t size; /* that is not forwarded yet */
+    size_t size; /* bytes not forwarded yet */
 };
 
-/* One direction of a connection: from fds[way] to fds[!way]. */
+/* One direction of a connection: from fds[direction] to fds[!direction]. */
 struct flow {
     uint8_t *bytes; /* ring of BUFFER_BYTES, owned */
     size_t first, length;
     struct waiting_read reads[READS_MAX]; /* ring */
     unsigned reads_first, reads_count;
-    bool has_end;      /* the sender has ended */
-    bool is_over;      /* and the receiver has got it */
-    bool is_discarded; /* drop received bytes */
+    bool has_end;          /* end of file received */
+    bool is_end_forwarded; /* end of file forwarded */
+    bool is_discarded;     /* drop received bytes */
     bool is_frozen;
 };
 
 struct connection {
     bool open;
-    unsigned index; /* of those accepted */
+    unsigned index; /* in the order of acceptance */
     int fds[2];     /* client, server */
-    struct flow flows[FAULT_WAYS];
+    struct flow flows[FAULT_DIRECTIONS];
 };
 
-/* Settings of the test. */
+/* Settings that the test makes. */
 struct settings {
     bool stop, reset, refuse;
-    bool end[FAULT_WAYS], hold[FAULT_WAYS];
-    bool freeze[FAULT_WAYS];
+    bool end[FAULT_DIRECTIONS], hold[FAULT_DIRECTIONS];
+    bool freeze[FAULT_DIRECTIONS];
     unsigned frozen; /* with freeze: the connection's index */
     uint64_t rate;
     unsigned min_ms, max_ms;
     uint16_t target;
     uint64_t at_bytes; /* with act */
-    enum fault_way at_way;
+    enum fault_direction at_direction;
     void (*act)(void *user);
     void *act_user;
 };
@@ -70,19 +72,19 @@ struct fault_proxy {
     int listener, wake;
     uint16_t port;
     pthread_mutex_t lock;
-    struct settings settings;    /* (lock) */
-    uint64_t bytes[FAULT_WAYS];  /* (lock) to write, and to read outside the thread */
-    unsigned accepted;           /* (lock) as well */
-    int64_t called_ns;           /* (lock) as well */
-    struct settings applied;     /* of the thread, as all members below */
-    int64_t free_ns[FAULT_WAYS]; /* the slow link is busy until then */
+    struct settings settings;          /* (lock) */
+    uint64_t bytes[FAULT_DIRECTIONS];  /* (lock) for writes, and for reads by other threads */
+    unsigned accepted;                 /* (lock) as well */
+    int64_t first_connect_ns;          /* (lock) as well */
+    struct settings applied;           /* used by the thread only, as all members below */
+    int64_t free_ns[FAULT_DIRECTIONS]; /* with a rate: when the next send is allowed */
     uint64_t random;
     struct connection connections[CONNECTIONS_MAX];
 };
 
 /* ------------------------------------------------------------------ connections */
 
-static void set_up(int fd)
+static void configure_socket(int fd)
 {
     int on = 1;
 
@@ -132,8 +134,8 @@ static void accept_one(struct fault_proxy *p)
     if (client < 0)
         return;
     (void)pthread_mutex_lock(&p->lock);
-    if (p->called_ns == 0)
-        p->called_ns = clock_now_ns();
+    if (p->first_connect_ns == 0)
+        p->first_connect_ns = clock_now_ns();
     (void)pthread_mutex_unlock(&p->lock);
     while (c < p->connections + CONNECTIONS_MAX && c->open)
         c++;
@@ -145,10 +147,10 @@ static void accept_one(struct fault_proxy *p)
         return;
     }
     *c = (struct connection){.open = true, .index = p->accepted, .fds = {client, server}};
-    for (int way = 0; way < FAULT_WAYS; way++) {
-        c->flows[way].bytes = malloc(BUFFER_BYTES);
-        set_up(c->fds[way]);
-        if (!c->flows[way].bytes)
+    for (int direction = 0; direction < FAULT_DIRECTIONS; direction++) {
+        c->flows[direction].bytes = malloc(BUFFER_BYTES);
+        configure_socket(c->fds[direction]);
+        if (!c->flows[direction].bytes)
             abort();
     }
     (void)pthread_mutex_lock(&p->lock);
@@ -158,7 +160,7 @@ static void accept_one(struct fault_proxy *p)
 
 /* ------------------------------------------------------------------ forwarding */
 
-static uint64_t draw(struct fault_proxy *p, uint64_t limit)
+static uint64_t draw_below(struct fault_proxy *p, uint64_t limit)
 {
     p->random ^= p->random << 13;
     p->random ^= p->random >> 7;
@@ -166,30 +168,33 @@ static uint64_t draw(struct fault_proxy *p, uint64_t limit)
     return p->random % limit;
 }
 
-static bool wants_read(const struct fault_proxy *p, const struct flow *f, enum fault_way way)
+static bool can_read(const struct fault_proxy *p, const struct flow *f,
+                     enum fault_direction direction)
 {
     return !f->has_end && f->length < BUFFER_BYTES && f->reads_count < READS_MAX &&
-           !p->applied.hold[way] && !f->is_frozen;
+           !p->applied.hold[direction] && !f->is_frozen;
 }
 
-/* When something could be written; INT64_MAX: nothing is there. */
-static int64_t write_time_ns(const struct fault_proxy *p, const struct flow *f, enum fault_way way)
+/* When the next bytes may be written; INT64_MAX: there are none. */
+static int64_t write_time_ns(const struct fault_proxy *p, const struct flow *f,
+                             enum fault_direction direction)
 {
     int64_t due_ns = f->reads[f->reads_first].due_ns;
 
-    if (f->reads_count == 0 || p->applied.hold[way] || f->is_frozen)
+    if (f->reads_count == 0 || p->applied.hold[direction] || f->is_frozen)
         return INT64_MAX;
-    return p->applied.rate > 0 && p->free_ns[way] > due_ns ? p->free_ns[way] : due_ns;
+    return p->applied.rate > 0 && p->free_ns[direction] > due_ns ? p->free_ns[direction] : due_ns;
 }
 
 /* Returns false when the connection has failed. */
-static bool read_to_buffer(struct fault_proxy *p, struct connection *c, enum fault_way way)
+static bool read_to_buffer(struct fault_proxy *p, struct connection *c,
+                           enum fault_direction direction)
 {
-    struct flow *f = &c->flows[way];
+    struct flow *f = &c->flows[direction];
     size_t at = (f->first + f->length) % BUFFER_BYTES;
     size_t room = BUFFER_BYTES - f->length;
-    ssize_t size =
-        recv(c->fds[way], f->bytes + at, room < BUFFER_BYTES - at ? room : BUFFER_BYTES - at, 0);
+    ssize_t size = recv(c->fds[direction], f->bytes + at,
+                        room < BUFFER_BYTES - at ? room : BUFFER_BYTES - at, 0);
     struct waiting_read *r = &f->reads[(f->reads_first + f->reads_count) % READS_MAX];
     uint64_t span = p->applied.max_ms - p->applied.min_ms + UINT64_C(1);
 
@@ -201,37 +206,40 @@ static bool read_to_buffer(struct fault_proxy *p, struct connection *c, enum fau
     r->size = (size_t)size;
     r->due_ns = clock_now_ns();
     if (p->applied.max_ms > 0)
-        r->due_ns += (int64_t)(p->applied.min_ms + draw(p, span)) * 1000000;
+        r->due_ns += (int64_t)(p->applied.min_ms + draw_below(p, span)) * 1000000;
     f->length += (size_t)size;
     f->reads_count++;
     return true;
 }
 
-/* How much of the oldest read may be sent now. */
-static size_t sendable_bytes(const struct fault_proxy *p, const struct flow *f, enum fault_way way)
+/* How many bytes of the oldest read may be sent now. */
+static size_t sendable_bytes(const struct fault_proxy *p, const struct flow *f,
+                             enum fault_direction direction)
 {
     size_t size = f->reads[f->reads_first].size;
-    uint64_t left = p->applied.at_bytes - p->bytes[way];
+    uint64_t left = p->applied.at_bytes - p->bytes[direction];
 
     if (size > BUFFER_BYTES - f->first)
         size = BUFFER_BYTES - f->first;
     if (p->applied.rate > 0 && size > SLICE_BYTES)
         size = SLICE_BYTES;
-    if (p->applied.act && p->applied.at_way == way && size > left)
+    if (p->applied.act && p->applied.at_direction == direction && size > left)
         size = (size_t)left;
     return size;
 }
 
-static bool write_from_buffer(struct fault_proxy *p, struct connection *c, enum fault_way way)
+static bool write_from_buffer(struct fault_proxy *p, struct connection *c,
+                              enum fault_direction direction)
 {
-    struct flow *f = &c->flows[way];
+    struct flow *f = &c->flows[direction];
     int64_t now_ns = clock_now_ns();
     ssize_t size;
 
-    (void)pthread_mutex_lock(&p->lock); /* who has received them finds them counted */
-    size = send(c->fds[!way], f->bytes + f->first, sendable_bytes(p, f, way), MSG_NOSIGNAL);
+    (void)pthread_mutex_lock(&p->lock); /* the receiver must see them counted */
+    size = send(c->fds[!direction], f->bytes + f->first, sendable_bytes(p, f, direction),
+                MSG_NOSIGNAL);
     if (size > 0)
-        p->bytes[way] += (uint64_t)size;
+        p->bytes[direction] += (uint64_t)size;
     (void)pthread_mutex_unlock(&p->lock);
     if (size < 0)
         return errno == EAGAIN || errno == EINTR;
@@ -243,41 +251,41 @@ static bool write_from_buffer(struct fault_proxy *p, struct connection *c, enum 
         f->reads_count--;
     }
     if (p->applied.rate > 0)
-        p->free_ns[way] = (p->free_ns[way] > now_ns ? p->free_ns[way] : now_ns) +
-                          (int64_t)((uint64_t)size * 1000000000 / p->applied.rate);
+        p->free_ns[direction] = (p->free_ns[direction] > now_ns ? p->free_ns[direction] : now_ns) +
+                                (int64_t)((uint64_t)size * 1000000000 / p->applied.rate);
     return true;
 }
 
-/* Tell the receiver of an end; close the connection when both ways are over. */
+/* Forward end of file; close the connection when both directions have ended. */
 static void forward_ends(struct connection *c)
 {
-    for (int way = 0; way < FAULT_WAYS; way++) {
-        struct flow *f = &c->flows[way];
+    for (int direction = 0; direction < FAULT_DIRECTIONS; direction++) {
+        struct flow *f = &c->flows[direction];
 
-        if (f->has_end && f->reads_count == 0 && !f->is_over) {
-            (void)shutdown(c->fds[!way], SHUT_WR);
-            f->is_over = true;
+        if (f->has_end && f->reads_count == 0 && !f->is_end_forwarded) {
+            (void)shutdown(c->fds[!direction], SHUT_WR);
+            f->is_end_forwarded = true;
         }
     }
-    if (c->flows[FAULT_UP].is_over && c->flows[FAULT_DOWN].is_over)
+    if (c->flows[FAULT_UP].is_end_forwarded && c->flows[FAULT_DOWN].is_end_forwarded)
         close_connection(c, false);
 }
 
 /* ------------------------------------------------------------------ the thread */
 
-static void discard_reads(struct connection *c, enum fault_way way)
+static void discard_reads(struct connection *c, enum fault_direction direction)
 {
-    struct flow *f = &c->flows[way];
+    struct flow *f = &c->flows[direction];
 
     f->is_discarded = true;
     f->first = f->length = 0;
     f->reads_count = 0;
-    if (!f->is_over)
-        (void)shutdown(c->fds[!way], SHUT_WR);
-    f->is_over = true;
+    if (!f->is_end_forwarded)
+        (void)shutdown(c->fds[!direction], SHUT_WR);
+    f->is_end_forwarded = true;
 }
 
-/* Run `act` when it is time; what it asks for holds before anything else is forwarded. */
+/* Call `act` when its byte is reached; its settings apply before any other byte is forwarded. */
 static void apply_settings(struct fault_proxy *p)
 {
     for (;;) {
@@ -285,7 +293,7 @@ static void apply_settings(struct fault_proxy *p)
         void *user;
 
         (void)pthread_mutex_lock(&p->lock);
-        if (p->settings.act && p->bytes[p->settings.at_way] >= p->settings.at_bytes) {
+        if (p->settings.act && p->bytes[p->settings.at_direction] >= p->settings.at_bytes) {
             act = p->settings.act;
             p->settings.act = NULL;
         }
@@ -301,17 +309,18 @@ static void apply_settings(struct fault_proxy *p)
     for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
         struct connection *c = &p->connections[i];
 
-        for (int way = 0; c->open && way < FAULT_WAYS; way++) {
-            c->flows[way].is_frozen = p->applied.freeze[way] && c->index == p->applied.frozen;
-            if (p->applied.end[way])
-                discard_reads(c, (enum fault_way)way);
+        for (int direction = 0; c->open && direction < FAULT_DIRECTIONS; direction++) {
+            c->flows[direction].is_frozen =
+                p->applied.freeze[direction] && c->index == p->applied.frozen;
+            if (p->applied.end[direction])
+                discard_reads(c, (enum fault_direction)direction);
         }
         if (c->open && p->applied.reset)
             close_connection(c, true);
     }
 }
 
-static int wait_ms(int64_t at_ns)
+static int poll_timeout_ms(int64_t at_ns)
 {
     int64_t left_ns = at_ns - clock_now_ns();
 
@@ -320,7 +329,7 @@ static int wait_ms(int64_t at_ns)
     return left_ns <= 0 ? 0 : (int)(left_ns / 1000000) + 1;
 }
 
-/* What each socket is polled for; returns when the next write is due that is not yet. */
+/* Set the events of each socket; returns when the next delayed write is due. */
 static int64_t prepare_poll(const struct fault_proxy *p, struct pollfd *polls)
 {
     int64_t now_ns = clock_now_ns(), next_ns = INT64_MAX;
@@ -329,17 +338,18 @@ static int64_t prepare_poll(const struct fault_proxy *p, struct pollfd *polls)
         const struct connection *c = &p->connections[i];
         short events[2] = {0, 0};
 
-        for (int way = 0; c->open && way < FAULT_WAYS; way++) {
-            int64_t due_ns = write_time_ns(p, &c->flows[way], (enum fault_way)way);
+        for (int direction = 0; c->open && direction < FAULT_DIRECTIONS; direction++) {
+            int64_t due_ns =
+                write_time_ns(p, &c->flows[direction], (enum fault_direction)direction);
 
-            if (wants_read(p, &c->flows[way], (enum fault_way)way))
-                events[way] |= POLLIN;
+            if (can_read(p, &c->flows[direction], (enum fault_direction)direction))
+                events[direction] |= POLLIN;
             if (due_ns <= now_ns)
-                events[!way] |= POLLOUT;
+                events[!direction] |= POLLOUT;
             else if (due_ns < next_ns)
                 next_ns = due_ns;
         }
-        for (int side = 0; side < 2; side++) /* an end that is not asked for must not wake us */
+        for (int side = 0; side < 2; side++) /* -1: hang-ups must not wake poll */
             polls[2 * i + (unsigned)side] = (struct pollfd){
                 .fd = c->open && events[side] ? c->fds[side] : -1, .events = events[side]};
     }
@@ -349,18 +359,18 @@ static int64_t prepare_poll(const struct fault_proxy *p, struct pollfd *polls)
 static void serve_connection(struct fault_proxy *p, struct connection *c,
                              const struct pollfd *polls)
 {
-    for (int way = 0; way < FAULT_WAYS; way++) {
-        struct flow *f = &c->flows[way];
-        bool readable = polls[way].revents & (POLLIN | POLLHUP | POLLERR);
-        bool writable = polls[!way].revents & (POLLOUT | POLLHUP | POLLERR);
+    for (int direction = 0; direction < FAULT_DIRECTIONS; direction++) {
+        struct flow *f = &c->flows[direction];
+        bool readable = polls[direction].revents & (POLLIN | POLLHUP | POLLERR);
+        bool writable = polls[!direction].revents & (POLLOUT | POLLHUP | POLLERR);
 
-        if (readable && wants_read(p, f, (enum fault_way)way) &&
-            !read_to_buffer(p, c, (enum fault_way)way)) {
+        if (readable && can_read(p, f, (enum fault_direction)direction) &&
+            !read_to_buffer(p, c, (enum fault_direction)direction)) {
             close_connection(c, true);
             return;
         }
-        if (writable && write_time_ns(p, f, (enum fault_way)way) <= clock_now_ns()) {
-            if (!write_from_buffer(p, c, (enum fault_way)way)) {
+        if (writable && write_time_ns(p, f, (enum fault_direction)direction) <= clock_now_ns()) {
+            if (!write_from_buffer(p, c, (enum fault_direction)direction)) {
                 close_connection(c, true);
                 return;
             }
@@ -372,7 +382,7 @@ static void serve_connection(struct fault_proxy *p, struct connection *c,
     forward_ends(c);
 }
 
-static void *proxy_thread(void *user)
+static void *forward_connections(void *user)
 {
     struct fault_proxy *p = user;
     static _Thread_local struct pollfd polls[2 * CONNECTIONS_MAX + 2];
@@ -383,7 +393,7 @@ static void *proxy_thread(void *user)
 
         polls[2 * CONNECTIONS_MAX] = (struct pollfd){.fd = p->wake, .events = POLLIN};
         polls[2 * CONNECTIONS_MAX + 1] = (struct pollfd){.fd = p->listener, .events = POLLIN};
-        if (poll(polls, 2 * CONNECTIONS_MAX + 2, wait_ms(next_ns)) < 0)
+        if (poll(polls, 2 * CONNECTIONS_MAX + 2, poll_timeout_ms(next_ns)) < 0)
             continue;
         if (polls[2 * CONNECTIONS_MAX].revents)
             (void)!read(p->wake, &count, sizeof(count));
@@ -419,7 +429,7 @@ struct fault_proxy *fault_proxy_open(uint16_t target, uint64_t seed)
     ck_assert_int_eq(listen(p->listener, (int)CONNECTIONS_MAX), 0);
     ck_assert_int_eq(getsockname(p->listener, (struct sockaddr *)&address, &length), 0);
     p->port = ntohs(address.sin_port);
-    ck_assert_int_eq(pthread_create(&p->thread, NULL, proxy_thread, p), 0);
+    ck_assert_int_eq(pthread_create(&p->thread, NULL, forward_connections, p), 0);
     return p;
 }
 
@@ -469,10 +479,10 @@ void fault_proxy_reset(struct fault_proxy *p)
     unlock_and_wake(p);
 }
 
-void fault_proxy_end(struct fault_proxy *p, enum fault_way way)
+void fault_proxy_half_close(struct fault_proxy *p, enum fault_direction direction)
 {
     lock_settings(p);
-    p->settings.end[way] = true;
+    p->settings.end[direction] = true;
     unlock_and_wake(p);
 }
 
@@ -483,10 +493,10 @@ void fault_proxy_refuse(struct fault_proxy *p, bool on)
     unlock_and_wake(p);
 }
 
-void fault_proxy_hold(struct fault_proxy *p, enum fault_way way, bool on)
+void fault_proxy_hold(struct fault_proxy *p, enum fault_direction direction, bool on)
 {
     lock_settings(p);
-    p->settings.hold[way] = on;
+    p->settings.hold[direction] = on;
     unlock_and_wake(p);
 }
 
@@ -514,12 +524,12 @@ void fault_proxy_delay(struct fault_proxy *p, unsigned min_ms, unsigned max_ms)
     unlock_and_wake(p);
 }
 
-uint64_t fault_proxy_bytes(struct fault_proxy *p, enum fault_way way)
+uint64_t fault_proxy_bytes(struct fault_proxy *p, enum fault_direction direction)
 {
     uint64_t bytes;
 
     (void)pthread_mutex_lock(&p->lock);
-    bytes = p->bytes[way];
+    bytes = p->bytes[direction];
     (void)pthread_mutex_unlock(&p->lock);
     return bytes;
 }
@@ -534,28 +544,28 @@ unsigned fault_proxy_accepted(struct fault_proxy *p)
     return accepted;
 }
 
-void fault_proxy_expect(struct fault_proxy *p)
+void fault_proxy_reset_first_connect(struct fault_proxy *p)
 {
     (void)pthread_mutex_lock(&p->lock);
-    p->called_ns = 0;
+    p->first_connect_ns = 0;
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-int64_t fault_proxy_called_ns(struct fault_proxy *p)
+int64_t fault_proxy_first_connect_ns(struct fault_proxy *p)
 {
-    int64_t called_ns;
+    int64_t first_connect_ns;
 
     (void)pthread_mutex_lock(&p->lock);
-    called_ns = p->called_ns;
+    first_connect_ns = p->first_connect_ns;
     (void)pthread_mutex_unlock(&p->lock);
-    return called_ns;
+    return first_connect_ns;
 }
 
-void fault_proxy_at(struct fault_proxy *p, enum fault_way way, uint64_t bytes,
-                    void (*act)(void *user), void *user)
+void fault_proxy_call_at(struct fault_proxy *p, enum fault_direction direction, uint64_t bytes,
+                         void (*act)(void *user), void *user)
 {
     lock_settings(p);
-    p->settings.at_way = way;
+    p->settings.at_direction = direction;
     p->settings.at_bytes = bytes;
     p->settings.act = act;
     p->settings.act_user = user;

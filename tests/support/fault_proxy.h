@@ -1,10 +1,9 @@
 /*
- * fault_proxy: a TCP proxy on loopback that a test puts between a worker and a server, to inject
- * faults of a network at chosen times: resets, a black hole, one direction that ends, a slow link,
- * delays.
+ * fault_proxy: a TCP proxy on loopback between a worker and a server, with which a test injects
+ * network faults at chosen times: reset, black hole, half-closed connection, slow link, delay.
  *
- * A thread forwards.  The functions may be called from any thread, also from an `act`; they return
- * at once, and hold for what is forwarded next.  Delays are drawn from the seed.
+ * A thread forwards.  All functions may be called from any thread, including from `act`; they do
+ * not block, and apply to all bytes that are forwarded later.  Delays are drawn from the seed.
  */
 #ifndef SPARRING_TESTS_SUPPORT_FAULT_PROXY_H
 #define SPARRING_TESTS_SUPPORT_FAULT_PROXY_H
@@ -12,11 +11,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum fault_way { FAULT_UP, FAULT_DOWN, FAULT_WAYS }; /* to the server, from it */
+enum fault_direction { FAULT_UP, FAULT_DOWN, FAULT_DIRECTIONS }; /* up: to the server */
 
 struct fault_proxy;
 
-/* Forward connections to a port of 127.0.0.1; fails the test when it cannot. */
+/* Forward connections to a port of 127.0.0.1; an error fails the test. */
 struct fault_proxy *fault_proxy_open(uint16_t target, uint64_t seed);
 uint16_t fault_proxy_port(const struct fault_proxy *p);
 void fault_proxy_close(struct fault_proxy *p); /* NULL is allowed */
@@ -24,42 +23,43 @@ void fault_proxy_close(struct fault_proxy *p); /* NULL is allowed */
 /* Change the target port of new connections. */
 void fault_proxy_retarget(struct fault_proxy *p, uint16_t target);
 
-/* Reset all connections that are open now. */
+/* Reset all open connections. */
 void fault_proxy_reset(struct fault_proxy *p);
 
-/* On open connections: bytes in that direction are dropped, and the receiver gets end of file. */
-void fault_proxy_end(struct fault_proxy *p, enum fault_way way);
+/* Half-close open connections: drop bytes in that direction; the receiver gets end of file. */
+void fault_proxy_half_close(struct fault_proxy *p, enum fault_direction direction);
 
-/* Reset new connections at once. */
+/* Reset each new connection at once. */
 void fault_proxy_refuse(struct fault_proxy *p, bool on);
 
-/* Forward nothing in that direction, without closing it.  Held bytes are forwarded when it is off
- * again. */
-void fault_proxy_hold(struct fault_proxy *p, enum fault_way way, bool on);
+/* Forward nothing in that direction, without closing it.  Switching it off forwards the held bytes.
+ */
+void fault_proxy_hold(struct fault_proxy *p, enum fault_direction direction, bool on);
 
-/* A black hole for one connection, the one accepted as number `index` (from 0), now or once it is
- * accepted: it forwards nothing more from the server, and with `both` nothing to it, and stays
- * open.  One at a time: another call releases the connection before. */
+/* Turn one connection, number `index` in the order of acceptance (from 0), into a black hole, now
+ * or once it is accepted: it stays open and forwards nothing from the server, and with `both`
+ * nothing to it.  One at a time: another call releases the previous connection. */
 void fault_proxy_freeze(struct fault_proxy *p, unsigned index, bool both);
 
-/* A link of so many bytes per second in each direction; 0: no limit. */
+/* Limit the rate of each direction; 0: no limit. */
 void fault_proxy_throttle(struct fault_proxy *p, uint64_t bytes_per_second);
 
-/* Keep each read's bytes min_ms to max_ms, in order. */
+/* Delay the bytes of each read by min_ms to max_ms, in order. */
 void fault_proxy_delay(struct fault_proxy *p, unsigned min_ms, unsigned max_ms);
 
 /* Bytes forwarded so far, over all connections. */
-uint64_t fault_proxy_bytes(struct fault_proxy *p, enum fault_way way);
+uint64_t fault_proxy_bytes(struct fault_proxy *p, enum fault_direction direction);
 
-/* Connections accepted so far; and when the first one since fault_proxy_expect was accepted, even
- * if it was refused then (clock_now_ns; 0: none). */
+/* Connections accepted and forwarded so far.  Time of the first connection attempt since
+ * fault_proxy_reset_first_connect, even if it was refused (clock_now_ns; 0: none). */
 unsigned fault_proxy_accepted(struct fault_proxy *p);
-void fault_proxy_expect(struct fault_proxy *p);
-int64_t fault_proxy_called_ns(struct fault_proxy *p);
+void fault_proxy_reset_first_connect(struct fault_proxy *p);
+int64_t fault_proxy_first_connect_ns(struct fault_proxy *p);
 
-/* Run act(user) on the proxy's thread when exactly `bytes` have been forwarded that way (at once,
- * when they have been already), before anything else is forwarded.  One at a time; NULL: none. */
-void fault_proxy_at(struct fault_proxy *p, enum fault_way way, uint64_t bytes,
-                    void (*act)(void *user), void *user);
+/* Call act(user) on the proxy's thread when exactly `bytes` have been forwarded in that direction
+ * (at once if they have been already), before any other byte is forwarded.  One at a time; NULL:
+ * none. */
+void fault_proxy_call_at(struct fault_proxy *p, enum fault_direction direction, uint64_t bytes,
+                         void (*act)(void *user), void *user);
 
 #endif

@@ -1,7 +1,7 @@
-"""For programs that use grpcio: their end without the interpreter's own.
+"""Ends programs that use grpcio with os._exit, without the shutdown of the interpreter.
 
-When the interpreter ends it stops all threads, wherever they are; a call of grpcio that is deleted then may wait for
-ever for a lock that one of them held.  Seen once; see grpc/grpc#40620."""
+The shutdown stops all threads at any point; the destructor of a grpcio call may then wait for ever for a lock that a
+stopped thread held.  Observed once; see grpc/grpc#40620."""
 import os
 import sys
 import traceback

@@ -1,5 +1,6 @@
 /*
- * A thread that sleeps for short times over and over, as the threads of a mesh do.
+ * lateness: a thread sleeps for 10 ms repeatedly, as the threads of a mesh do, and sums up by how
+ * much each sleep is too long.  The sum belongs to the thread until it is joined.
  */
 #include "tests/support/lateness.h"
 
@@ -8,18 +9,18 @@
 #include <check.h>
 #include <time.h>
 
-#define NAP_NS 10000000
+#define INTERVAL_NS 10000000
 
-static void *measure(void *argument)
+static void *measure_lateness(void *argument)
 {
-    const struct timespec nap = {.tv_nsec = NAP_NS};
+    const struct timespec interval = {.tv_nsec = INTERVAL_NS};
     struct lateness *l = argument;
 
     while (!atomic_load(&l->stop)) {
         int64_t start_ns = clock_now_ns();
 
-        (void)nanosleep(&nap, NULL);
-        l->late_ns += clock_now_ns() - start_ns - NAP_NS;
+        (void)nanosleep(&interval, NULL);
+        l->late_ns += clock_now_ns() - start_ns - INTERVAL_NS;
     }
     return NULL;
 }
@@ -28,7 +29,7 @@ void lateness_begin(struct lateness *l)
 {
     atomic_init(&l->stop, false);
     l->late_ns = 0;
-    ck_assert_int_eq(pthread_create(&l->thread, NULL, measure, l), 0);
+    ck_assert_int_eq(pthread_create(&l->thread, NULL, measure_lateness, l), 0);
 }
 
 int64_t lateness_end_ns(struct lateness *l)

@@ -1,6 +1,6 @@
 /*
- * lateness: by how much this host wakes a sleeping thread too late, so that a limit on a time tests
- * the code and not the load.  On an idle host it is near zero.
+ * lateness: measures how late this host wakes a sleeping thread, so that a time limit tests the
+ * code and not the load of the host.  Near zero on an idle host.  Tests add it to their limits.
  */
 #ifndef SPARRING_TESTS_SUPPORT_LATENESS_H
 #define SPARRING_TESTS_SUPPORT_LATENESS_H
@@ -13,16 +13,16 @@
 struct lateness {
     pthread_t thread;
     atomic_bool stop;
-    int64_t late_ns; /* the thread's until it has ended */
+    int64_t late_ns; /* written by the thread until it is joined */
 };
 
-/* Measure from now on, on a thread of its own. */
+/* Start to measure, on a new thread. */
 void lateness_begin(struct lateness *l);
 
-/* The sum of all delays since then. */
+/* Stop; returns the sum of all delays since lateness_begin. */
 int64_t lateness_end_ns(struct lateness *l);
 
-/* Extra tolerance of a limit: a busy thread gets a core later than one that slept. */
-#define LATENESS_ROOM_MS 5000
+/* Additional tolerance: the scheduler delays a busy thread longer than one that slept. */
+#define LATENESS_TOLERANCE_MS 5000
 
 #endif

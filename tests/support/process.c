@@ -1,4 +1,6 @@
-/* fork and exec with stdout and stderr in a file of the test's folder; waits poll with a deadline.
+/*
+ * process: fork and exec, with stdout and stderr in a file in the folder of the test.  Waits for
+ * the end poll a pidfd, waits for output use inotify; both have a deadline.
  */
 #include "tests/support/process.h"
 
@@ -21,26 +23,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SHOWN_BYTES ((size_t)2000) /* of a failed program's output: Check takes no long message */
+#define SHOWN_BYTES ((size_t)2000) /* of a failed program's output: Check limits messages */
 
-/* Is it "NAME=value" for the name of `text`, which is "NAME" or "NAME=another value"? */
-static bool has_name(const char *variable, const char *text)
+/* True if `variable` ("NAME=value") has the name of `text` ("NAME" or "NAME=value"). */
+static bool has_same_name(const char *variable, const char *text)
 {
     size_t length = strcspn(text, "=");
 
     return strncmp(variable, text, length) == 0 && variable[length] == '=';
 }
 
-static bool is_named(const char *variable, const char *const *list)
+static bool is_in_list(const char *variable, const char *const *list)
 {
     for (; *list; list++)
-        if (has_name(variable, *list))
+        if (has_same_name(variable, *list))
             return true;
     return false;
 }
 
-/* Our environment without the variables that a launcher sets, plus `extra` (the last entry of a
- * name counts).  The caller frees the list only. */
+/* The environment without variables of a launcher, plus `extra` (the last entry of a name wins).
+ * The caller frees the list but not the strings. */
 static const char **make_environment(const char *const *extra)
 {
     static const char *const launcher_names[] = {
@@ -55,18 +57,18 @@ static const char **make_environment(const char *const *extra)
     list = calloc(count + extra_count + 1, sizeof(*list));
     ck_assert_ptr_nonnull(list);
     for (size_t i = 0; i < count; i++)
-        if (!is_named(environ[i], launcher_names) && !is_named(environ[i], extra))
+        if (!is_in_list(environ[i], launcher_names) && !is_in_list(environ[i], extra))
             list[length++] = environ[i];
     for (size_t i = 0; i < extra_count; i++)
-        if (!is_named(extra[i], extra + i + 1))
+        if (!is_in_list(extra[i], extra + i + 1))
             list[length++] = extra[i];
     return list;
 }
 
-/* In the child of a process that may have threads: only what is safe in a signal handler.  Check's
- * assertions are not: they take a lock, which another thread may have held at the fork. */
-static void become(const struct process *p, const char **environment, const char *const *argv,
-                   pid_t parent)
+/* Runs in the child of a process that may have threads: only async-signal-safe functions.  Check's
+ * assertions take a lock, which another thread may have held at the fork. */
+static void exec_in_child(const struct process *p, const char **environment,
+                          const char *const *argv, pid_t parent)
 {
     int fd = open(p->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     const char *why;
@@ -93,7 +95,7 @@ void process_start(struct process *p, const char *const *extra, const char *cons
     (void)snprintf(p->log, sizeof(p->log), "%s/process-%u.log", support_folder(), serial++);
     p->pid = fork();
     if (p->pid == 0)
-        become(p, environment, argv, parent);
+        exec_in_child(p, environment, argv, parent);
     free(environment);
     ck_assert_int_gt(p->pid, 0);
     p->pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
@@ -119,7 +121,7 @@ int process_wait(struct process *p, int timeout_ms)
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* NULL while there is no file yet; the caller frees it. */
+/* NULL if there is no file yet; the caller frees it. */
 static char *read_output(const struct process *p)
 {
     char *text = NULL;
@@ -131,15 +133,14 @@ static char *read_output(const struct process *p)
 
 const char *process_output(const struct process *p)
 {
-    static char
-        *kept[1024]; /* reachable, so that the leak checker counts only what is ours to free */
+    static char *kept_texts[1024]; /* keeps the texts reachable for the leak checker */
     static size_t length;
     char *text = read_output(p);
 
     if (!text)
         return "";
-    ck_assert_uint_lt(length, sizeof(kept) / sizeof(kept[0]));
-    kept[length++] = text;
+    ck_assert_uint_lt(length, sizeof(kept_texts) / sizeof(kept_texts[0]));
+    kept_texts[length++] = text;
     return text;
 }
 

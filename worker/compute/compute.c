@@ -1,6 +1,8 @@
 /*
- * compute: the front of the devices.  It reads the device's text, opens the CPU or (through the
- * module) a GPU, checks what came from outside, and forwards every call to the device's table.
+ * compute: selects and opens a device, and forwards memory and transfer calls to its table.  It
+ * parses the device's name, opens the CPU or (through the module) a GPU, and checks the precision.
+ * The operations are in compute_operations.c.  No state of its own besides struct compute, no
+ * locks.
  */
 #include "worker/compute/compute.h"
 
@@ -41,9 +43,9 @@ static enum status open_cpu(const struct compute_config *config, struct compute 
     return compute_cpu_open(config->threads, ret_compute, err);
 }
 
-/* A GPU where one works, else the CPU with the reason kept as its note. */
-static enum status open_any(const struct compute_config *config, struct compute **ret_compute,
-                            struct error *err)
+/* A GPU if it can be opened, else the CPU with the reason stored. */
+static enum status open_auto(const struct compute_config *config, struct compute **ret_compute,
+                             struct error *err)
 {
     struct error reason = {0};
     struct compute *cpu = NULL;
@@ -54,7 +56,7 @@ static enum status open_any(const struct compute_config *config, struct compute 
     status = open_cpu(config, &cpu, err);
     if (status != STATUS_OK)
         return err ? error_prefix(err, "%s; ", reason.text) : status;
-    status = mem_strdup(reason.text, &cpu->note, err);
+    status = mem_strdup(reason.text, &cpu->fallback_reason, err);
     if (status != STATUS_OK) {
         compute_close(cpu);
         return status;
@@ -93,7 +95,7 @@ static enum status open_device(const struct compute_config *config, struct compu
     if (strcmp(config->device, "cpu") == 0)
         return open_cpu(config, ret_compute, err);
     if (strcmp(config->device, "auto") == 0)
-        return open_any(config, ret_compute, err);
+        return open_auto(config, ret_compute, err);
     status = parse_cuda(config->device, &index, err);
     if (status != STATUS_OK)
         return status;
@@ -131,7 +133,7 @@ void compute_close(struct compute *c)
 {
     if (!c)
         return;
-    free(c->note);
+    free(c->fallback_reason);
     c->ops->close(c);
 }
 
@@ -140,9 +142,9 @@ const char *compute_name(const struct compute *c)
     return c->ops->describe(c);
 }
 
-const char *compute_note(const struct compute *c)
+const char *compute_fallback_reason(const struct compute *c)
 {
-    return c->note ? c->note : "";
+    return c->fallback_reason ? c->fallback_reason : "";
 }
 
 size_t compute_row_stride(const struct compute *c, size_t width)
@@ -217,14 +219,14 @@ enum status compute_upload_ahead(struct compute *c, const float *host, size_t co
     return c->ops->upload_ahead ? c->ops->upload_ahead(c, host, count, err) : STATUS_OK;
 }
 
-enum status compute_forget_ahead(struct compute *c, struct error *err)
+enum status compute_upload_ahead_cancel(struct compute *c, struct error *err)
 {
-    return c->ops->forget_ahead ? c->ops->forget_ahead(c, err) : STATUS_OK;
+    return c->ops->upload_ahead_cancel ? c->ops->upload_ahead_cancel(c, err) : STATUS_OK;
 }
 
-int64_t compute_ahead_wait_ns(struct compute *c)
+int64_t compute_upload_ahead_wait_ns(struct compute *c)
 {
-    return c->ops->ahead_wait_ns ? c->ops->ahead_wait_ns(c) : 0;
+    return c->ops->upload_ahead_wait_ns ? c->ops->upload_ahead_wait_ns(c) : 0;
 }
 
 enum status compute_download_start(struct compute *c, float *host, const float *device,

@@ -1,13 +1,14 @@
 /*
- * The front of the operations: refuses what a device lacks and what came from outside and does not
- * fit, and forwards the rest to the device's table.
+ * Forwards the operations to the device's table.  A function that a device lacks is
+ * STATUS_UNSUPPORTED; labels, gradient scales and batch sizes that come from outside are checked
+ * here; contracts with the model are assertions.  No state, no locks.
  */
 #include "worker/compute/compute_ops.h"
 
 #include <assert.h>
 #include <float.h>
 
-static enum status missing(const struct compute *c, const char *operation, struct error *err)
+static enum status unsupported(const struct compute *c, const char *operation, struct error *err)
 {
     return error_set(err, STATUS_UNSUPPORTED, "device %s has no %s", c->ops->name, operation);
 }
@@ -19,13 +20,14 @@ size_t compute_windows(size_t size, size_t kernel, size_t stride, size_t padding
 }
 
 enum status compute_activation_backward(struct compute *c, enum activation activation,
-                                        const void *kept, void *dy, size_t count, struct error *err)
+                                        const void *saved, void *dy, size_t count,
+                                        struct error *err)
 {
     if (!c->ops->activation_backward)
-        return missing(c, "activations", err);
+        return unsupported(c, "activations", err);
     if (activation == ACTIVATION_NONE)
         return STATUS_OK;
-    return c->ops->activation_backward(c, activation, kept, dy, count, err);
+    return c->ops->activation_backward(c, activation, saved, dy, count, err);
 }
 
 enum status compute_linear_forward(struct compute *c, const struct linear *l, const void *x,
@@ -33,7 +35,7 @@ enum status compute_linear_forward(struct compute *c, const struct linear *l, co
                                    struct error *err)
 {
     if (!c->ops->linear_forward)
-        return missing(c, "linear layers", err);
+        return unsupported(c, "linear layers", err);
     return c->ops->linear_forward(c, l, x, residual, pre, y, rows, err);
 }
 
@@ -42,7 +44,7 @@ enum status compute_linear_backward_weight(struct compute *c, const struct linea
                                            struct error *err)
 {
     if (!c->ops->linear_backward_weight)
-        return missing(c, "linear layers", err);
+        return unsupported(c, "linear layers", err);
     return c->ops->linear_backward_weight(c, l, x, dy, rows, accumulate, err);
 }
 
@@ -50,8 +52,8 @@ enum status compute_linear_backward_input(struct compute *c, const struct linear
                                           void *dx, size_t rows, bool accumulate, struct error *err)
 {
     if (!c->ops->linear_backward_input)
-        return missing(c, "linear layers", err);
-    assert(l->before == ACTIVATION_NONE || !accumulate);
+        return unsupported(c, "linear layers", err);
+    assert(l->previous == ACTIVATION_NONE || !accumulate);
     return c->ops->linear_backward_input(c, l, dy, dx, rows, accumulate, err);
 }
 
@@ -59,7 +61,7 @@ enum status compute_conv_prepare(struct compute *c, struct convolution *conv, si
                                  struct error *err)
 {
     if (!c->ops->conv_prepare)
-        return missing(c, "convolution", err);
+        return unsupported(c, "convolution", err);
     return c->ops->conv_prepare(c, conv, max_batch, err);
 }
 
@@ -73,7 +75,7 @@ enum status compute_conv_forward(struct compute *c, const struct convolution *co
                                  void *y, size_t batch, struct error *err)
 {
     if (!c->ops->conv_forward)
-        return missing(c, "convolution", err);
+        return unsupported(c, "convolution", err);
     return c->ops->conv_forward(c, conv, x, y, batch, err);
 }
 
@@ -82,7 +84,7 @@ enum status compute_conv_backward_weight(struct compute *c, const struct convolu
                                          bool accumulate, struct error *err)
 {
     if (!c->ops->conv_backward_weight)
-        return missing(c, "convolution", err);
+        return unsupported(c, "convolution", err);
     return c->ops->conv_backward_weight(c, conv, x, dy, batch, accumulate, err);
 }
 
@@ -91,32 +93,32 @@ enum status compute_conv_backward_input(struct compute *c, const struct convolut
                                         struct error *err)
 {
     if (!c->ops->conv_backward_input)
-        return missing(c, "convolution", err);
+        return unsupported(c, "convolution", err);
     return c->ops->conv_backward_input(c, conv, dy, dx, batch, accumulate, err);
 }
 
 enum status compute_max_pool_forward(struct compute *c, const struct pool *p, const void *x,
-                                     int32_t *chosen, void *y, size_t batch, struct error *err)
+                                     int32_t *argmax, void *y, size_t batch, struct error *err)
 {
     if (!c->ops->max_pool_forward)
-        return missing(c, "max pooling", err);
-    return c->ops->max_pool_forward(c, p, x, chosen, y, batch, err);
+        return unsupported(c, "max pooling", err);
+    return c->ops->max_pool_forward(c, p, x, argmax, y, batch, err);
 }
 
 enum status compute_max_pool_backward(struct compute *c, const struct pool *p,
-                                      const int32_t *chosen, const void *dy, void *dx, size_t batch,
+                                      const int32_t *argmax, const void *dy, void *dx, size_t batch,
                                       bool accumulate, struct error *err)
 {
     if (!c->ops->max_pool_backward)
-        return missing(c, "max pooling", err);
-    return c->ops->max_pool_backward(c, p, chosen, dy, dx, batch, accumulate, err);
+        return unsupported(c, "max pooling", err);
+    return c->ops->max_pool_backward(c, p, argmax, dy, dx, batch, accumulate, err);
 }
 
 enum status compute_mean_forward(struct compute *c, const void *x, void *y, size_t batch,
                                  size_t channels, size_t inner, struct error *err)
 {
     if (!c->ops->mean_forward)
-        return missing(c, "average pooling", err);
+        return unsupported(c, "average pooling", err);
     return c->ops->mean_forward(c, x, y, batch, channels, inner, err);
 }
 
@@ -124,7 +126,7 @@ enum status compute_mean_backward(struct compute *c, const void *dy, void *dx, s
                                   size_t channels, size_t inner, bool accumulate, struct error *err)
 {
     if (!c->ops->mean_backward)
-        return missing(c, "average pooling", err);
+        return unsupported(c, "average pooling", err);
     return c->ops->mean_backward(c, dy, dx, batch, channels, inner, accumulate, err);
 }
 
@@ -132,7 +134,7 @@ enum status compute_flatten_forward(struct compute *c, const void *x, void *y, s
                                     size_t channels, size_t inner, struct error *err)
 {
     if (!c->ops->flatten_forward)
-        return missing(c, "flattening", err);
+        return unsupported(c, "flattening", err);
     return c->ops->flatten_forward(c, x, y, batch, channels, inner, err);
 }
 
@@ -141,7 +143,7 @@ enum status compute_flatten_backward(struct compute *c, const void *dy, void *dx
                                      struct error *err)
 {
     if (!c->ops->flatten_backward)
-        return missing(c, "flattening", err);
+        return unsupported(c, "flattening", err);
     return c->ops->flatten_backward(c, dy, dx, batch, channels, inner, accumulate, err);
 }
 
@@ -150,7 +152,7 @@ enum status compute_batch_norm_forward(struct compute *c, const struct batch_nor
                                        struct error *err)
 {
     if (!c->ops->batch_norm_forward)
-        return missing(c, "batch normalisation", err);
+        return unsupported(c, "batch normalisation", err);
     if (batch * n->inner < 2)
         return error_set(err, STATUS_DATA,
                          "batch normalisation needs more than 1 value per channel in training");
@@ -162,7 +164,7 @@ enum status compute_batch_norm_evaluate(struct compute *c, const struct batch_no
                                         struct error *err)
 {
     if (!c->ops->batch_norm_evaluate)
-        return missing(c, "batch normalisation", err);
+        return unsupported(c, "batch normalisation", err);
     return c->ops->batch_norm_evaluate(c, n, x, residual, y, batch, err);
 }
 
@@ -172,7 +174,7 @@ enum status compute_batch_norm_backward(struct compute *c, const struct batch_no
                                         struct error *err)
 {
     if (!c->ops->batch_norm_backward)
-        return missing(c, "batch normalisation", err);
+        return unsupported(c, "batch normalisation", err);
     return c->ops->batch_norm_backward(c, n, x, y, dy, dx, batch, residual, accumulate_parameters,
                                        err);
 }
@@ -181,7 +183,7 @@ enum status compute_layer_norm_forward(struct compute *c, const struct layer_nor
                                        void *y, size_t rows, struct error *err)
 {
     if (!c->ops->layer_norm_forward)
-        return missing(c, "layer normalisation", err);
+        return unsupported(c, "layer normalisation", err);
     return c->ops->layer_norm_forward(c, n, x, y, rows, err);
 }
 
@@ -191,7 +193,7 @@ enum status compute_layer_norm_backward(struct compute *c, const struct layer_no
                                         struct error *err)
 {
     if (!c->ops->layer_norm_backward)
-        return missing(c, "layer normalisation", err);
+        return unsupported(c, "layer normalisation", err);
     return c->ops->layer_norm_backward(c, n, x, dy, dx, rows, accumulate_input,
                                        accumulate_parameters, err);
 }
@@ -200,7 +202,7 @@ enum status compute_embedding_forward(struct compute *c, const struct embedding 
                                       const float *ids, void *y, size_t batch, struct error *err)
 {
     if (!c->ops->embedding_forward)
-        return missing(c, "embedding", err);
+        return unsupported(c, "embedding", err);
     return c->ops->embedding_forward(c, e, ids, y, batch, err);
 }
 
@@ -209,7 +211,7 @@ enum status compute_embedding_backward(struct compute *c, const struct embedding
                                        bool accumulate_tokens, bool accumulate, struct error *err)
 {
     if (!c->ops->embedding_backward)
-        return missing(c, "embedding", err);
+        return unsupported(c, "embedding", err);
     return c->ops->embedding_backward(c, e, ids, dy, batch, accumulate_tokens, accumulate, err);
 }
 
@@ -217,7 +219,7 @@ enum status compute_attention_prepare(struct compute *c, struct attention *a, si
                                       struct error *err)
 {
     if (!c->ops->attention_prepare)
-        return missing(c, "attention", err);
+        return unsupported(c, "attention", err);
     return c->ops->attention_prepare(c, a, max_batch, err);
 }
 
@@ -231,7 +233,7 @@ enum status compute_attention_forward(struct compute *c, const struct attention 
                                       float *log_sums, void *y, size_t batch, struct error *err)
 {
     if (!c->ops->attention_forward)
-        return missing(c, "attention", err);
+        return unsupported(c, "attention", err);
     return c->ops->attention_forward(c, a, qkv, log_sums, y, batch, err);
 }
 
@@ -240,7 +242,7 @@ enum status compute_attention_backward(struct compute *c, const struct attention
                                        const void *dy, void *dqkv, size_t batch, struct error *err)
 {
     if (!c->ops->attention_backward)
-        return missing(c, "attention", err);
+        return unsupported(c, "attention", err);
     return c->ops->attention_backward(c, a, qkv, log_sums, y, dy, dqkv, batch, err);
 }
 
@@ -262,7 +264,7 @@ enum status compute_softmax_cross_entropy(struct compute *c, const void *logits,
 
     assert(stride >= classes);
     if (!c->ops->softmax_cross_entropy)
-        return missing(c, "cross-entropy", err);
+        return unsupported(c, "cross-entropy", err);
     status = compute_check_labels(labels, rows, classes, err);
     if (status != STATUS_OK)
         return status;
@@ -275,7 +277,7 @@ enum status compute_loss_wait(struct compute *c, double *ret_loss, size_t *ret_c
     return c->ops->loss_wait(c, ret_loss, ret_correct, err);
 }
 
-/* ---- training without the host ---- */
+/* ---- training on the device ---- */
 
 bool compute_has_optimizer(const struct compute *c)
 {
@@ -286,7 +288,7 @@ enum status compute_register_params(struct compute *c, const float *params, size
                                     const size_t *starts, size_t views, struct error *err)
 {
     if (!c->ops->register_params)
-        return missing(c, "copies of parameters", err);
+        return unsupported(c, "copies of parameters", err);
     return c->ops->register_params(c, params, count, starts, views, err);
 }
 
@@ -295,7 +297,7 @@ enum status compute_optimizer_update(struct compute *c, const struct optimizer_c
                                      const struct compute_update *update, struct error *err)
 {
     if (!c->ops->optimizer_update)
-        return missing(c, "optimizer", err);
+        return unsupported(c, "optimizer", err);
     return c->ops->optimizer_update(c, config, learning_rate, step, update, err);
 }
 
@@ -323,7 +325,7 @@ bool compute_has_graphs(const struct compute *c)
 enum status compute_graph_begin(struct compute *c, struct error *err)
 {
     if (!c->ops->graph_begin)
-        return missing(c, "graphs", err);
+        return unsupported(c, "graphs", err);
     return c->ops->graph_begin(c, err);
 }
 

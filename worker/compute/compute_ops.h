@@ -1,12 +1,12 @@
 /*
- * compute_ops: the table that a device implements.  `cpu` lives in cpu/, `cuda` in cuda/, a module
- * loaded with dlopen; callers use the functions of compute.h and never this table.  This header is
- * also read by the CUDA compiler, so it is valid C++ and free of CUDA types.
+ * compute_ops: the table that a device implements.  The device `cpu` is in cpu/, `cuda` in cuda/, a
+ * module loaded with dlopen; callers use the functions of compute.h and never this table.  The CUDA
+ * compiler also reads this header, so it is valid C++ and free of CUDA types.
  *
- * Of every slot: what compute.h says of its memory, shapes and precision, in device memory unless
+ * For every function: memory, shapes and precision are as compute.h says, in device memory unless
  * the name says host; calls take effect in the order of issue; one caller at a time, no locks.
- * Only the slots marked "waits" block; the others may return before the work is done, and then its
- * failure shows in the next call that waits.
+ * Only the functions marked "waits" block; the others may return before the work is done, and the
+ * next call that waits then reports its failure.
  */
 #ifndef SPARRING_WORKER_COMPUTE_COMPUTE_OPS_H
 #define SPARRING_WORKER_COMPUTE_COMPUTE_OPS_H
@@ -21,7 +21,7 @@ struct compute;
 
 struct compute_ops {
     const char *name;
-    bool is_host;       /* device memory is host memory */
+    bool is_host;       /* device memory is host memory: views of both may alias */
     bool channels_last; /* of images */
     void (*close)(struct compute *c);
     const char *(*describe)(const struct compute *c);
@@ -40,11 +40,11 @@ struct compute_ops {
                           struct error *err);
     enum status (*copy)(struct compute *c, float *to, const float *from, size_t count,
                         struct error *err);
-    /* All or none: uploads that run ahead of their use. */
+    /* All or none: uploads ahead of their use. */
     enum status (*upload_ahead)(struct compute *c, const float *host, size_t count,
                                 struct error *err);
-    enum status (*forget_ahead)(struct compute *c, struct error *err); /* waits */
-    int64_t (*ahead_wait_ns)(struct compute *c);
+    enum status (*upload_ahead_cancel)(struct compute *c, struct error *err); /* waits */
+    int64_t (*upload_ahead_wait_ns)(struct compute *c);
     enum status (*download_start)(struct compute *c, float *host, const float *device, size_t count,
                                   struct error *err);
     enum status (*download_wait)(struct compute *c, struct error *err); /* waits */
@@ -62,7 +62,8 @@ struct compute_ops {
 
     /* The operations, as the functions of the same name in compute.h; NULL: unsupported. */
     enum status (*activation_backward)(struct compute *c, enum activation activation,
-                                       const void *kept, void *dy, size_t count, struct error *err);
+                                       const void *saved, void *dy, size_t count,
+                                       struct error *err);
     enum status (*linear_forward)(struct compute *c, const struct linear *l, const void *x,
                                   const void *residual, void *pre, void *y, size_t rows,
                                   struct error *err);
@@ -85,8 +86,8 @@ struct compute_ops {
                                        struct error *err);
 
     enum status (*max_pool_forward)(struct compute *c, const struct pool *p, const void *x,
-                                    int32_t *chosen, void *y, size_t batch, struct error *err);
-    enum status (*max_pool_backward)(struct compute *c, const struct pool *p, const int32_t *chosen,
+                                    int32_t *argmax, void *y, size_t batch, struct error *err);
+    enum status (*max_pool_backward)(struct compute *c, const struct pool *p, const int32_t *argmax,
                                      const void *dy, void *dx, size_t batch, bool accumulate,
                                      struct error *err);
     enum status (*mean_forward)(struct compute *c, const void *x, void *y, size_t batch,
@@ -138,7 +139,7 @@ struct compute_ops {
     enum status (*loss_wait)(struct compute *c, double *ret_loss, size_t *ret_correct,
                              struct error *err); /* waits */
 
-    /* All or none: training without the host. */
+    /* All or none: training on the device. */
     enum status (*register_params)(struct compute *c, const float *params, size_t count,
                                    const size_t *starts, size_t views, struct error *err);
     enum status (*optimizer_update)(struct compute *c, const struct optimizer_config *config,
@@ -157,18 +158,18 @@ struct compute_ops {
     void (*graph_free)(struct compute *c, struct compute_graph *graph);
 };
 
-/* The head of every device's struct. */
+/* First member of every device's struct. */
 struct compute {
     const struct compute_ops *ops;
     enum precision precision;
-    char *note; /* owned by compute.c: why `auto` did not take a GPU; NULL: nothing to say */
+    char *fallback_reason; /* owned by compute.c: why `auto` has not chosen a GPU; NULL: none */
 };
 
-/* CPU: kernels on `threads` threads (OpenBLAS; process-wide). */
+/* Open the CPU: kernels on `threads` threads (OpenBLAS; process-wide). */
 enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, struct error *err);
 
-/* CUDA: find and load the module, then open device `index` (< 0: local_rank modulo the devices)
- * with the configuration's precision. */
+/* Find and load the CUDA module, then open device `index` (< 0: local_rank modulo the devices) with
+ * the configuration's precision. */
 enum status compute_cuda_open(int index, const struct compute_config *config,
                               struct compute **ret_compute, struct error *err);
 

@@ -1,5 +1,6 @@
 /*
- * cuda_loader: open a GPU through sparring_cuda.so (common/base/module.h finds it).
+ * cuda_loader: open a GPU through sparring_cuda.so, which common/base/module.h finds and loads.  A
+ * module that was built for another table is rejected by its version.
  */
 #include "worker/compute/cuda_module.h"
 
@@ -10,7 +11,7 @@ enum status compute_cuda_open(int index, const struct compute_config *config,
 {
     union {
         void *object;
-        cuda_module_open_fn *function; /* POSIX allows it, ISO C has no cast for it */
+        cuda_module_open_fn *function; /* POSIX allows this conversion, ISO C has no cast for it */
     } symbol;
     void *module;
     enum status status = module_open(&module_cuda, &module, err);

@@ -1,5 +1,5 @@
 /*
- * cuda_module: the one function that sparring_cuda.so exports.  Read by the C compiler (the loader,
+ * cuda_module: the compute entry point of sparring_cuda.so.  Read by the C compiler (the loader,
  * cuda_loader.c) and by the CUDA compiler (the module, cuda/).
  */
 #ifndef SPARRING_WORKER_COMPUTE_CUDA_MODULE_H
@@ -7,8 +7,8 @@
 
 #include "worker/compute/compute_ops.h"
 
-/* Raise with every change of struct compute_ops, struct compute or this function: a module of
- * another build is refused, not called. */
+/* Increment with every change of struct compute_ops, struct compute or this function: the module
+ * rejects a caller of another version. */
 #define CUDA_MODULE_VERSION 10u
 #define CUDA_MODULE_SYMBOL  "sparring_cuda_open"
 
@@ -16,14 +16,14 @@
 extern "C" {
 #endif
 
-/* version: the caller's CUDA_MODULE_VERSION.  index < 0: the configuration's local_rank
- * modulo the devices; its device is not read.  The texts
- * name what is missing: driver, device, memory. */
+/* version: the caller's CUDA_MODULE_VERSION. index < 0: the configuration's local_rank modulo the
+ * devices; config->device is not read.  Error texts name what is missing: driver, device, memory.
+ */
 typedef enum status cuda_module_open_fn(unsigned version, int index,
                                         const struct compute_config *config,
                                         struct compute **ret_compute, struct error *err);
 
-/* In the module only; the worker asks for it by name. */
+/* Defined in the module only; the loader looks it up by name. */
 cuda_module_open_fn sparring_cuda_open;
 
 #ifdef __cplusplus

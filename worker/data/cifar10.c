@@ -1,4 +1,7 @@
-/* Nothing in a record but its class can be wrong, and nothing in a file but its length. */
+/*
+ * Splits records into pixels and labels.  Every byte pattern is a valid image, so the only checks
+ * are the class of each record and the length of the file.  Pure functions, no locking.
+ */
 #include "worker/data/cifar10.h"
 
 #include <string.h>

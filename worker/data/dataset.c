@@ -1,7 +1,7 @@
 /*
- * The front of the data sets: finds the kind that a spec names, and gathers batches.  A kind leaves
- * bytes, floats or tokens behind; bytes become floats through a table of 256 correctly rounded
- * quotients, which is a quarter of the memory and the same values as dividing each pixel.
+ * The common part of the data sets: finds the kind for a spec, and gathers batches.  A kind
+ * provides bytes, floats or tokens.  Bytes become floats when gathered, through a table of 256
+ * correctly rounded quotients: a quarter of the memory, and the same values as dividing each pixel.
  * Immutable once open, so no locking.
  */
 #include "worker/data/dataset.h"
@@ -117,7 +117,7 @@ const char *dataset_name(const struct dataset *d)
     return d->name;
 }
 
-static void gather_one(const struct dataset *d, size_t index, float *x, int32_t *y)
+static void gather_sample(const struct dataset *d, size_t index, float *x, int32_t *y)
 {
     if (d->tokens.count > 0) {
         tokens_sample(&d->tokens, d->positions, index, x, y);
@@ -137,6 +137,6 @@ void dataset_gather(const struct dataset *d, const int64_t *indices, size_t coun
         size_t index = (size_t)indices[i];
 
         assert(index < d->count);
-        gather_one(d, index, x + i * d->features, y + i * d->positions);
+        gather_sample(d, index, x + i * d->features, y + i * d->positions);
     }
 }

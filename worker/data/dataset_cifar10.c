@@ -1,7 +1,7 @@
 /*
  * cifar10:DIR, the files of CIFAR-10's binary version: five batches for training and one for
- * testing, of 10000 records each in the original; any number of records is read.  Sizes are asked
- * for first, so that pixels are allocated once and only one file is in memory beside them.
+ * testing, with 10000 records each in the original; any number of records is accepted.  The sizes
+ * are read first, so that pixels are allocated once and only one file is in memory beside them.
  */
 #include "common/base/file.h"
 #include "common/base/memory.h"
@@ -59,7 +59,7 @@ static enum status count_records(struct source *s, struct error *err)
     return STATUS_OK;
 }
 
-/* The records of one file to index `at`. */
+/* Read the records of one file into the samples from index `at`. */
 static enum status read_records(const struct source *s, unsigned file, struct dataset *d, size_t at,
                                 struct error *err)
 {

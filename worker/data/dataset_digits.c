@@ -1,6 +1,6 @@
 /*
- * digits, the built-in set: all samples are drawn when it is opened (about 0.2 s for 12000 on one
- * core) and kept as bytes, so that a step costs the same as with a set from files.
+ * digits, the built-in set: draws all samples in open (about 0.2 s for 12000 on one core) and keeps
+ * them as bytes, so that a step costs the same as with a set from files.
  */
 #include "common/base/memory.h"
 #include "worker/data/dataset_ops.h"

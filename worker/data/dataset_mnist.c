@@ -1,7 +1,7 @@
 /*
- * mnist:DIR, the four IDX files of MNIST and of sets like it (Fashion-MNIST, KMNIST): images (n,
+ * mnist:DIR, the four IDX files of MNIST and similar sets (Fashion-MNIST, KMNIST): images (n,
  * height, width) and labels (n) below 10, for training and, named t10k, for testing.  Each may be
- * plain or end in .gz; the plain one is taken when both are there.
+ * plain or end in .gz; the plain one is preferred.
  */
 #include "common/base/file.h"
 #include "common/base/memory.h"
@@ -20,7 +20,7 @@ static bool accepts(const char *spec)
     return strncmp(spec, PREFIX, strlen(PREFIX)) == 0;
 }
 
-/* Read FOLDER/name, or FOLDER/name.gz where there is no such file. */
+/* Read FOLDER/name, or FOLDER/name.gz if there is no such file. */
 static enum status read_array(const char *folder, const char *name, unsigned dims, struct idx *ret,
                               struct error *err)
 {
@@ -59,8 +59,9 @@ static enum status check_labels(const char *folder, const struct idx *images,
     return STATUS_OK;
 }
 
-static enum status keep(const struct dataset_config *config, struct dataset *d, struct idx *images,
-                        const struct idx *labels, struct error *err)
+/* Move the pixels and copy the labels into the data set. */
+static enum status move_arrays(const struct dataset_config *config, struct dataset *d,
+                               struct idx *images, const struct idx *labels, struct error *err)
 {
     enum status status = dataset_samples(config, images->shape[0], &d->count, err);
 
@@ -73,7 +74,7 @@ static enum status keep(const struct dataset_config *config, struct dataset *d, 
     d->features = images->shape[1] * images->shape[2];
     d->classes = CLASSES;
     d->pixels = images->values;
-    images->values = NULL; /* the data set's now */
+    images->values = NULL; /* now owned by the data set */
     return STATUS_OK;
 }
 
@@ -94,7 +95,7 @@ static enum status open_mnist(const struct dataset_config *config, struct datase
     if (status == STATUS_OK)
         status = check_labels(folder, &images, &labels, err);
     if (status == STATUS_OK)
-        status = keep(config, d, &images, &labels, err);
+        status = move_arrays(config, d, &images, &labels, err);
     idx_release(&images);
     idx_release(&labels);
     return status;

@@ -1,6 +1,6 @@
 /*
- * What the kinds of data sets share with the front; only the files dataset*.c include this.
- * A kind's `open` fills the struct; the front frees it, also after a failure half way.
+ * dataset_ops: the interface between dataset.c and the kinds of data sets; included by dataset*.c
+ * only.  A kind's `open` fills the struct; dataset.c frees it, also after a partial failure.
  */
 #ifndef SPARRING_WORKER_DATA_DATASET_OPS_H
 #define SPARRING_WORKER_DATA_DATASET_OPS_H
@@ -12,9 +12,9 @@
 
 struct dataset {
     char *name;       /* owned; the spec */
-    size_t count;     /* samples that are visible */
+    size_t count;     /* samples exposed, after config.samples */
     size_t features;  /* floats per sample */
-    size_t positions; /* labels per sample; a kind that leaves 0 has 1 */
+    size_t positions; /* labels per sample; 0 from open: 1 */
     size_t classes;
     unsigned char *pixels; /* owned; (count, features) with x = pixel / 255; or NULL, then: */
     float *values;         /* owned; (count, features); or NULL, then: */
@@ -26,7 +26,7 @@ struct dataset {
 struct dataset_ops {
     const char *usage;                 /* "mnist:DIR" */
     bool (*accepts)(const char *spec); /* by its form alone */
-    /* Fill what is there, but for name.  Blocks while it reads or draws. */
+    /* Fills all fields except name.  Blocks while it reads or draws. */
     enum status (*open)(const struct dataset_config *config, struct dataset *d, struct error *err);
 };
 
@@ -39,7 +39,8 @@ extern const struct dataset_ops dataset_tensors_ops;
 extern const struct dataset_ops dataset_text_ops;
 extern const struct dataset_ops dataset_tokens_ops;
 
-/* How many of `available` samples the configuration keeps; STATUS_CONFIG when it wants more. */
+/* The number of `available` samples that the configuration uses.  STATUS_CONFIG: it requests more;
+ * STATUS_DATA: none are available. */
 enum status dataset_samples(const struct dataset_config *config, size_t available,
                             size_t *ret_count, struct error *err);
 

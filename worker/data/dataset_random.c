@@ -1,10 +1,10 @@
 /*
  * random:N,D,C, noise of any size: N samples of D normal values, then N labels uniform below C,
- * from one generator; D may be a shape, as 3x224x224, which is the same noise.
- * random-tokens:N,T,V: N sequences of T ids uniform below V, whose labels are the ids one place on.
- * There is nothing to learn but the samples themselves; both are for measuring.
- * The generator is seeded seed + 1 (test split: seed + 2), because the model's weights come from
- * `seed` itself.
+ * from one generator; D may be a shape such as 3x224x224, which gives the same values.
+ * random-tokens:N,T,V: N sequences of T ids uniform below V; the labels are the next ids.
+ * Both are for measurements: a model can only memorise the samples.
+ * The generator is seeded with seed + 1 (test split: seed + 2), because the model's weights are
+ * drawn from `seed`.
  */
 #include "common/base/memory.h"
 #include "common/base/parse.h"
@@ -42,7 +42,7 @@ static bool parse_size(const char *text, size_t length, size_t *ret)
     return true;
 }
 
-/* One size, or three with an x between: their product, which is at most INT32_MAX, too. */
+/* One size, or three separated by x: their product, also at most INT32_MAX. */
 static bool parse_shape(const char *text, size_t length, size_t *ret)
 {
     const char *end = text + length;
@@ -68,7 +68,7 @@ static bool parse_shape(const char *text, size_t length, size_t *ret)
     return true;
 }
 
-/* Three sizes between commas, the second perhaps a shape; false for anything else. */
+/* Three sizes separated by commas; the second may be a shape.  False for anything else. */
 static bool parse_sizes(const char *text, bool shape, size_t sizes[3])
 {
     for (unsigned i = 0; i < 3; i++) {
@@ -83,7 +83,7 @@ static bool parse_sizes(const char *text, bool shape, size_t sizes[3])
     return true;
 }
 
-static void seed(const struct dataset_config *config, struct random *random)
+static void seed_generator(const struct dataset_config *config, struct random *random)
 {
     random_seed(random, config->seed + (config->split == SPLIT_TRAIN ? 1 : 2));
 }
@@ -112,7 +112,7 @@ static enum status open_random(const struct dataset_config *config, struct datas
         status = mem_calloc(sizes[0], sizeof(*d->labels), "random labels", &d->labels, err);
     if (status != STATUS_OK)
         return status;
-    seed(config, &random);
+    seed_generator(config, &random);
     random_normal(&random, d->values, floats);
     for (size_t i = 0; i < sizes[0]; i++)
         d->labels[i] = (int32_t)(random_u32(&random) % (uint32_t)d->classes);
@@ -143,7 +143,7 @@ static enum status open_tokens(const struct dataset_config *config, struct datas
     status = mem_calloc(count, 4, "random tokens", &d->ids, err);
     if (status != STATUS_OK)
         return status;
-    seed(config, &random);
+    seed_generator(config, &random);
     for (size_t i = 0; i < count; i++) {
         uint32_t id = random_u32(&random) % (uint32_t)d->classes;
 

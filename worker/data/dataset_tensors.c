@@ -1,6 +1,6 @@
 /*
- * FILE.safetensors with tensors x (N, ...) F32 and y (N) I64 or I32: any data set that a line of
- * Python has written.  Dimensions of x behind the first are flattened; the classes are the largest
+ * FILE.safetensors with tensors x (N, ...) F32 and y (N) I64 or I32, as written by one line of
+ * Python.  Dimensions of x after the first are flattened; the number of classes is the largest
  * label of the whole file plus one.  Values must be finite.
  */
 #include "common/base/memory.h"

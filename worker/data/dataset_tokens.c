@@ -1,7 +1,7 @@
 /*
- * text:FILE, the bytes of a file as tokens, and tokens:FILE, numbers of 16 bits that a tokenizer
- * has written (nanoGPT's train.bin).  The file is read whole: what happens to it afterwards is
- * nobody's concern, where a mapped one that shrinks ends the process.
+ * text:FILE, the bytes of a file as tokens, and tokens:FILE, 16-bit ids written by a tokenizer
+ * (nanoGPT's train.bin).  The file is read into memory rather than mapped: a mapped file that
+ * shrinks would end the process with SIGBUS.
  */
 #include "common/base/memory.h"
 #include "common/base/parse.h"
@@ -70,7 +70,7 @@ static enum status read_open_file(int fd, const char *path, struct dataset *d, s
     return read_bytes(fd, path, d->ids, *ret_size, err);
 }
 
-/* A pipe is looked at, not waited for. */
+/* O_NONBLOCK, so that open does not wait for the writer of a pipe, which is then refused. */
 static enum status read_file(const char *path, struct dataset *d, size_t *ret_size,
                              struct error *err)
 {
@@ -126,7 +126,7 @@ static enum status open_text(const struct dataset_config *config, struct dataset
     return open_stream(config, config->spec + strlen(TEXT_PREFIX), 1, TEXT_VOCABULARY, d, err);
 }
 
-/* "FILE" or "FILE,V"; a comma that no number follows is the name's. */
+/* "FILE" or "FILE,V"; a comma not followed by a number belongs to the name. */
 static enum status open_tokens(const struct dataset_config *config, struct dataset *d,
                                struct error *err)
 {

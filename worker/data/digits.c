@@ -1,11 +1,11 @@
 /*
- * Drawing one sample: choose a digit and a way to write it, flatten its strokes to short segments,
- * move their ends through a smooth random warp (the elastic part) and a random affine map, ink
- * every pixel by its distance to the nearest segment, then add specks of other strokes and noise.
+ * Draws one sample: choose a digit and a glyph, flatten its strokes to short segments, map their
+ * ends through a smooth random warp (the elastic part) and a random affine map, ink every pixel by
+ * its distance to the nearest segment, then add specks of other strokes and noise.
  *
  * Randomness is SplitMix64 (Steele, Lea, Flood 2014) keyed by seed, split and index.  Only + - * /,
- * sqrt and floor are used, with a polynomial for the sine, so no two libraries differ.  About 15
- * microseconds per sample; no allocation, no shared state.
+ * sqrt and floor are used, with a polynomial for the sine, so the result does not depend on a
+ * library.  About 15 microseconds per sample; no allocation, no shared state.
  */
 #include "worker/data/digits.h"
 
@@ -19,7 +19,8 @@
 #define EDGE_PIXELS  0.5F /* anti-aliasing: ink fades over twice this width */
 #define GOLDEN_GAMMA UINT64_C(0x9e3779b97f4a7c15)
 
-/* How far samples spread; found by training on them (tests/worker/data/test_digits_learning.c). */
+/* Variation of the samples; tuned by training on them
+ * (tests/worker/data/test_digits_learning.c). */
 #define HEIGHT_MIN     15.0F /* pixels */
 #define HEIGHT_MAX     21.0F
 #define ASPECT_MIN     0.50F /* width by height */
@@ -27,14 +28,14 @@
 #define ROTATION_TURNS 0.042F
 #define SHEAR          0.27F
 #define SHIFT_PIXELS   1.7F
-#define JITTER         0.035F /* of a stroke's numbers, in the unit box */
+#define JITTER         0.035F /* of a stroke's coordinates, in the unit box */
 #define WARP           0.050F /* amplitude of one wave, in the unit box */
 #define RADIUS_MIN     0.70F  /* half the thickness, pixels */
 #define RADIUS_MAX     1.60F
 #define SPECKS_MAX     3
 #define NOISE          0.10F
 
-struct draw {
+struct splitmix64 {
     uint64_t state;
 };
 
@@ -59,42 +60,42 @@ struct map {
     struct point shift;
 };
 
-static uint64_t mix(uint64_t z)
+static uint64_t splitmix64_mix(uint64_t z)
 {
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
     return z ^ (z >> 31);
 }
 
-static uint64_t draw_u64(struct draw *d)
+static uint64_t draw_u64(struct splitmix64 *d)
 {
     d->state += GOLDEN_GAMMA;
-    return mix(d->state);
+    return splitmix64_mix(d->state);
 }
 
-static float between(struct draw *d, float low, float high)
+static float draw_between(struct splitmix64 *d, float low, float high)
 {
     return low + (high - low) * ((float)(draw_u64(d) >> 40) * 0x1p-24F);
 }
 
 /* In [-size, size], more often near 0: the mean of two uniform values. */
-static float around_zero(struct draw *d, float size)
+static float draw_around_zero(struct splitmix64 *d, float size)
 {
-    return 0.5F * (between(d, -size, size) + between(d, -size, size));
+    return 0.5F * (draw_between(d, -size, size) + draw_between(d, -size, size));
 }
 
-/* C leaves the order of calls inside one expression open, and draws must come in one order: so no
- * expression draws twice, except to add the two. */
-static struct point point_between(struct draw *d, float low, float high)
+/* C does not specify the order of calls inside an expression, and the order of draws must be fixed:
+ * so no expression draws twice, except to add the two. */
+static struct point draw_point(struct splitmix64 *d, float low, float high)
 {
     struct point p;
 
-    p.x = between(d, low, high);
-    p.y = between(d, low, high);
+    p.x = draw_between(d, low, high);
+    p.y = draw_between(d, low, high);
     return p;
 }
 
-static unsigned below(struct draw *d, unsigned end)
+static unsigned draw_below(struct splitmix64 *d, unsigned end)
 {
     return (unsigned)((draw_u64(d) >> 32) * end >> 32);
 }
@@ -120,29 +121,32 @@ static float cos_turns(float t)
     return sin_turns(t + 0.25F);
 }
 
-/* The strokes of a glyph as segments in the unit box, each number off by up to JITTER. */
-static unsigned flatten(struct draw *d, const struct glyph *glyph, struct segment *segments)
+/* The strokes of a glyph as segments in the unit box, each coordinate moved by up to JITTER. */
+static unsigned flatten_glyph(struct splitmix64 *d, const struct glyph *glyph,
+                              struct segment *segments)
 {
     unsigned length = 0;
 
     for (unsigned i = 0; i < glyph->length; i++) {
-        float at[6];
+        float coords[6];
         unsigned parts = 4;
         struct point last = {0};
 
         for (unsigned k = 0; k < 6; k++)
-            at[k] = glyph->strokes[i].at[k] +
-                    around_zero(d, k < 4 ? JITTER : JITTER * 360); /* the last two are degrees */
+            coords[k] =
+                glyph->strokes[i].coords[k] +
+                draw_around_zero(d, k < 4 ? JITTER : JITTER * 360); /* 4 and 5 are degrees */
         if (glyph->strokes[i].kind == STROKE_ARC)
-            parts = 1 + (unsigned)((at[5] - at[4]) / ARC_DEGREES);
+            parts = 1 + (unsigned)((coords[5] - coords[4]) / ARC_DEGREES);
         for (unsigned k = 0; k <= parts && length < SEGMENTS_MAX; k++) {
             float along = (float)k / (float)parts;
-            float turns = (at[4] + along * (at[5] - at[4])) / 360;
-            struct point p = {at[0] + at[2] * cos_turns(turns), at[1] + at[3] * sin_turns(turns)};
+            float turns = (coords[4] + along * (coords[5] - coords[4])) / 360;
+            struct point p = {coords[0] + coords[2] * cos_turns(turns),
+                              coords[1] + coords[3] * sin_turns(turns)};
 
             if (glyph->strokes[i].kind == STROKE_LINE)
-                p = (struct point){at[0] + along * (at[2] - at[0]),
-                                   at[1] + along * (at[3] - at[1])};
+                p = (struct point){coords[0] + along * (coords[2] - coords[0]),
+                                   coords[1] + along * (coords[3] - coords[1])};
             if (k > 0)
                 segments[length++] = (struct segment){last, p};
             last = p;
@@ -151,26 +155,26 @@ static unsigned flatten(struct draw *d, const struct glyph *glyph, struct segmen
     return length;
 }
 
-static struct map draw_map(struct draw *d)
+static struct map draw_map(struct splitmix64 *d)
 {
     struct map m;
-    float height = between(d, HEIGHT_MIN, HEIGHT_MAX);
-    float width = height * between(d, ASPECT_MIN, ASPECT_MAX);
-    float turns = around_zero(d, 2 * ROTATION_TURNS);
-    float shear = around_zero(d, 2 * SHEAR);
+    float height = draw_between(d, HEIGHT_MIN, HEIGHT_MAX);
+    float width = height * draw_between(d, ASPECT_MIN, ASPECT_MAX);
+    float turns = draw_around_zero(d, 2 * ROTATION_TURNS);
+    float shear = draw_around_zero(d, 2 * SHEAR);
     float c = cos_turns(turns);
     float s = sin_turns(turns);
 
     for (unsigned i = 0; i < WAVES; i++) {
-        m.waves[i].frequency = point_between(d, -1, 1);
-        m.waves[i].amplitude = point_between(d, -WARP, WARP);
-        m.waves[i].phase = between(d, 0, 1);
+        m.waves[i].frequency = draw_point(d, -1, 1);
+        m.waves[i].amplitude = draw_point(d, -WARP, WARP);
+        m.waves[i].phase = draw_between(d, 0, 1);
     }
     m.xx = c * width;
     m.xy = (c * shear - s) * height;
     m.yx = s * width;
     m.yy = (s * shear + c) * height;
-    m.shift = point_between(d, CENTRE - SHIFT_PIXELS, CENTRE + SHIFT_PIXELS);
+    m.shift = draw_point(d, CENTRE - SHIFT_PIXELS, CENTRE + SHIFT_PIXELS);
     return m;
 }
 
@@ -189,7 +193,7 @@ static struct point map_point(const struct map *m, struct point p)
                           m->yx * q.x + m->yy * q.y + m->shift.y};
 }
 
-/* First pixel at or behind `at`, kept on the canvas. */
+/* Truncate a coordinate to a pixel, clamped to the canvas. */
 static int pixel_from(float at)
 {
     return at <= 0 ? 0 : at >= DIGITS_SIDE ? DIGITS_SIDE : (int)at;
@@ -227,26 +231,26 @@ static void ink_segment(float *canvas, const struct segment *s, float radius, fl
     }
 }
 
-/* Short strokes that belong to no digit. */
-static void ink_specks(struct draw *d, float *canvas)
+/* Short strokes that are not part of a digit. */
+static void ink_specks(struct splitmix64 *d, float *canvas)
 {
-    unsigned count = below(d, SPECKS_MAX + 1);
+    unsigned count = draw_below(d, SPECKS_MAX + 1);
 
     for (unsigned i = 0; i < count; i++) {
-        struct point from = point_between(d, 0, DIGITS_SIDE);
-        struct point span = point_between(d, -4, 4);
+        struct point from = draw_point(d, 0, DIGITS_SIDE);
+        struct point span = draw_point(d, -4, 4);
         struct segment s = {from, {from.x + span.x, from.y + span.y}};
-        float radius = between(d, 0.3F, 0.9F);
-        float strength = between(d, 0.3F, 0.9F);
+        float radius = draw_between(d, 0.3F, 0.9F);
+        float strength = draw_between(d, 0.3F, 0.9F);
 
         ink_segment(canvas, &s, radius, strength);
     }
 }
 
 /* Grain: two bytes of one word per pixel, their sum scaled to +-amplitude. */
-static void add_noise(struct draw *d, const float *canvas, unsigned char *pixels)
+static void add_noise(struct splitmix64 *d, const float *canvas, unsigned char *pixels)
 {
-    float amplitude = between(d, 0, NOISE);
+    float amplitude = draw_between(d, 0, NOISE);
     uint64_t word = 0;
 
     for (unsigned i = 0; i < DIGITS_PIXELS; i++) {
@@ -263,16 +267,17 @@ static void add_noise(struct draw *d, const float *canvas, unsigned char *pixels
 unsigned digits_draw(uint64_t seed, enum dataset_split split, uint64_t index,
                      unsigned char pixels[DIGITS_PIXELS])
 {
-    struct draw d = {mix(mix(seed + GOLDEN_GAMMA) + 2 * index + (split == SPLIT_TEST))};
+    struct splitmix64 d = {
+        splitmix64_mix(splitmix64_mix(seed + GOLDEN_GAMMA) + 2 * index + (split == SPLIT_TEST))};
     float canvas[DIGITS_PIXELS] = {0};
     struct segment segments[SEGMENTS_MAX];
-    unsigned digit = below(&d, DIGITS_CLASSES);
-    unsigned ways;
-    const struct glyph *glyphs = digits_glyphs(digit, &ways);
-    unsigned length = flatten(&d, &glyphs[below(&d, ways)], segments);
+    unsigned digit = draw_below(&d, DIGITS_CLASSES);
+    unsigned glyph_count;
+    const struct glyph *glyphs = digits_glyphs(digit, &glyph_count);
+    unsigned length = flatten_glyph(&d, &glyphs[draw_below(&d, glyph_count)], segments);
     struct map map = draw_map(&d);
-    float radius = between(&d, RADIUS_MIN, RADIUS_MAX);
-    float strength = between(&d, 0.7F, 1);
+    float radius = draw_between(&d, RADIUS_MIN, RADIUS_MAX);
+    float strength = draw_between(&d, 0.7F, 1);
 
     for (unsigned i = 0; i < length; i++) {
         struct segment s = {map_point(&map, segments[i].from), map_point(&map, segments[i].to)};

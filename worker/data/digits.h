@@ -1,7 +1,8 @@
 /*
  * digits: handwriting-like 28x28 images of the ten digits, drawn by formula, so that training needs
- * neither a download nor a file.  A sample depends on (seed, split, index) alone, and only on
- * operations that IEEE 754 rounds in one way: every machine draws the same bytes.
+ * neither a download nor a file.  A sample depends on (seed, split, index) only, and uses only
+ * operations whose rounding IEEE 754 defines: every machine draws the same bytes.
+ * Called by dataset_digits.  Threads: no shared state.
  */
 #ifndef SPARRING_WORKER_DATA_DIGITS_H
 #define SPARRING_WORKER_DATA_DIGITS_H
@@ -15,7 +16,8 @@
 #define DIGITS_PIXELS  (DIGITS_SIDE * DIGITS_SIDE)
 #define DIGITS_CLASSES 10
 
-/* Draw sample `index` into pixels (28, 28), row-major, 0 paper to 255 ink; returns its label. */
+/* Draw sample `index` into pixels (28, 28), row-major, 0 (paper) to 255 (ink); returns its
+ * label. */
 unsigned digits_draw(uint64_t seed, enum dataset_split split, uint64_t index,
                      unsigned char pixels[DIGITS_PIXELS]);
 
@@ -27,7 +29,7 @@ struct stroke {
     enum stroke_kind kind;
     /* line: x0 y0 x1 y1; arc: centre x y, radius x y, first and last angle in degrees, clockwise
      * from the right.  In a unit box, y down. */
-    float at[6];
+    float coords[6];
 };
 
 struct glyph {
@@ -35,7 +37,7 @@ struct glyph {
     struct stroke strokes[5];
 };
 
-/* The ways to write `digit` (below 10); *ret_count of them. */
+/* The glyphs of `digit` (below 10), *ret_count of them. */
 const struct glyph *digits_glyphs(unsigned digit, unsigned *ret_count);
 
 #endif

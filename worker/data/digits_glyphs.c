@@ -1,5 +1,5 @@
 /*
- * The shapes of the ten digits as lines and arcs in a unit box: two to four ways of writing each.
+ * The glyphs of the ten digits as lines and arcs in a unit box: three or four per digit.
  */
 #include "worker/data/digits.h"
 

@@ -1,8 +1,8 @@
 /*
- * One `struct source` gives the bytes in order, plain or through inflate, so header and elements
- * are read by the same code.  Nothing is allocated by a header's word alone: the promised size must
- * fit what a file of this length can hold at all (deflate expands at most 1032 times), which also
- * bounds what a decompression bomb can cost.  No shared state, no locking.
+ * A `struct source` reads the bytes in order, plain or through inflate, so header and elements
+ * share the code.  The size in the header is not trusted: before any allocation it is compared with
+ * what a file of this length can contain at all (deflate expands at most 1032 times), which also
+ * bounds the cost of a decompression bomb.  No shared state, no locking.
  */
 #include "worker/data/idx.h"
 
@@ -19,15 +19,15 @@
 #define BYTES_MAX         ((size_t)1 << 31)
 #define DEFLATE_RATIO_MAX 1032
 #define TYPE_U8           0x08
-#define WINDOW_BITS_GZIP  (15 + 16) /* zlib: 16 added to the window's logarithm asks for gzip */
+#define WINDOW_BITS_GZIP  (15 + 16) /* zlib: adding 16 to windowBits selects gzip */
 
 struct source {
     const char *name;
-    const unsigned char *data; /* plain: what is left */
+    const unsigned char *data; /* the whole file */
     size_t size;
-    size_t taken; /* bytes given out so far */
+    size_t bytes_read; /* uncompressed bytes read so far */
     bool gzip;
-    bool ended; /* gzip: the stream's end was seen */
+    bool ended; /* gzip: inflate has reached the end */
     z_stream stream;
 };
 
@@ -54,14 +54,14 @@ static void source_close(struct source *s)
         (void)inflateEnd(&s->stream);
 }
 
-/* Up to `wanted` bytes; fewer only at the end. */
-static enum status take_gzip(struct source *s, unsigned char *out, size_t wanted, size_t *ret_got,
-                             struct error *err)
+/* Read up to `requested` bytes; fewer only at the end. */
+static enum status read_gzip(struct source *s, unsigned char *out, size_t requested,
+                             size_t *ret_got, struct error *err)
 {
     int result = Z_OK;
 
     s->stream.next_out = out;
-    s->stream.avail_out = (uInt)wanted;
+    s->stream.avail_out = (uInt)requested;
     while (s->stream.avail_out > 0 && !s->ended && result == Z_OK) {
         result = inflate(&s->stream, Z_NO_FLUSH);
         s->ended = result == Z_STREAM_END;
@@ -71,47 +71,49 @@ static enum status take_gzip(struct source *s, unsigned char *out, size_t wanted
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
         return error_set(err, STATUS_DATA, "'%s': broken gzip data: %s", s->name,
                          s->stream.msg ? s->stream.msg : zError(result));
-    *ret_got = wanted - s->stream.avail_out;
+    *ret_got = requested - s->stream.avail_out;
     return STATUS_OK;
 }
 
-static enum status take_some(struct source *s, unsigned char *out, size_t wanted, size_t *ret_got,
-                             struct error *err)
+static enum status read_some(struct source *s, unsigned char *out, size_t requested,
+                             size_t *ret_got, struct error *err)
 {
     if (s->gzip)
-        return take_gzip(s, out, wanted, ret_got, err);
-    *ret_got = wanted < s->size - s->taken ? wanted : s->size - s->taken;
+        return read_gzip(s, out, requested, ret_got, err);
+    *ret_got = requested < s->size - s->bytes_read ? requested : s->size - s->bytes_read;
     if (*ret_got > 0)
-        memcpy(out, s->data + s->taken, *ret_got);
+        memcpy(out, s->data + s->bytes_read, *ret_got);
     return STATUS_OK;
 }
 
-static enum status take(struct source *s, unsigned char *out, size_t wanted, struct error *err)
+static enum status read_exact(struct source *s, unsigned char *out, size_t requested,
+                              struct error *err)
 {
     size_t got = 0;
-    enum status status = take_some(s, out, wanted, &got, err);
+    enum status status = read_some(s, out, requested, &got, err);
 
     if (status != STATUS_OK)
         return status;
-    s->taken += got;
-    if (got < wanted)
+    s->bytes_read += got;
+    if (got < requested)
         return error_set(err, STATUS_DATA, "'%s' is cut off: %zu bytes%s, %zu are needed", s->name,
-                         s->taken, s->gzip ? " after decompression" : "", s->taken - got + wanted);
+                         s->bytes_read, s->gzip ? " after decompression" : "",
+                         s->bytes_read - got + requested);
     return STATUS_OK;
 }
 
-/* Nothing may follow: neither in the array nor behind the gzip stream. */
+/* No byte may follow: neither in the array nor after the gzip stream. */
 static enum status check_end(struct source *s, struct error *err)
 {
     unsigned char more;
     size_t got = 0;
-    enum status status = take_some(s, &more, 1, &got, err);
+    enum status status = read_some(s, &more, 1, &got, err);
 
     if (status != STATUS_OK)
         return status;
     if (got > 0)
         return error_set(err, STATUS_DATA, "'%s' goes on after the %zu bytes that its header needs",
-                         s->name, s->taken);
+                         s->name, s->bytes_read);
     if (s->gzip && !s->ended)
         return error_set(err, STATUS_DATA, "'%s' is cut off inside its gzip checksum", s->name);
     if (s->gzip && s->stream.avail_in > 0)
@@ -123,7 +125,7 @@ static enum status check_end(struct source *s, struct error *err)
 static enum status parse_magic(struct source *s, unsigned *ret_dims, struct error *err)
 {
     unsigned char magic[4];
-    enum status status = take(s, magic, sizeof(magic), err);
+    enum status status = read_exact(s, magic, sizeof(magic), err);
 
     if (status != STATUS_OK)
         return status;
@@ -145,7 +147,7 @@ static enum status parse_magic(struct source *s, unsigned *ret_dims, struct erro
 static enum status parse_shape(struct source *s, struct idx *i, struct error *err)
 {
     unsigned char bytes[4 * IDX_DIMS_MAX];
-    enum status status = take(s, bytes, (size_t)4 * i->dims, err);
+    enum status status = read_exact(s, bytes, (size_t)4 * i->dims, err);
 
     if (status != STATUS_OK)
         return status;
@@ -177,7 +179,7 @@ static enum status parse_source(struct source *s, struct idx *i, struct error *e
     if (status == STATUS_OK)
         status = mem_calloc(i->count, 1, s->name, &i->values, err);
     if (status == STATUS_OK)
-        status = take(s, i->values, i->count, err);
+        status = read_exact(s, i->values, i->count, err);
     if (status == STATUS_OK)
         status = check_end(s, err);
     return status;

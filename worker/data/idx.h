@@ -1,9 +1,10 @@
 /*
- * idx: the array format of MNIST, plain or compressed with gzip (told apart by content).
+ * idx: the array format of MNIST, plain or compressed with gzip (detected by content).
  * Layout: two zero bytes, type, number of dimensions, each dimension as big-endian u32, then the
  * elements, last index fastest.  Only unsigned bytes (type 0x08) are read; the file must hold
- * exactly the elements that its dimensions promise.
+ * exactly the elements that its dimensions specify.
  * Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database".
+ * Called by dataset_mnist and its fuzzer.  Threads: no shared state.
  */
 #ifndef SPARRING_WORKER_DATA_IDX_H
 #define SPARRING_WORKER_DATA_IDX_H
@@ -24,7 +25,7 @@ struct idx {
 /* Read and check a file of at most 2 GiB.  A failure names the path. */
 enum status idx_read(const char *path, struct idx *ret, struct error *err);
 
-/* The same from memory; `name` stands in messages.  This is what the fuzzer drives. */
+/* The same from memory; `name` is used in messages.  The fuzzer calls this. */
 enum status idx_parse(const char *name, const void *data, size_t size, struct idx *ret,
                       struct error *err);
 

@@ -1,10 +1,11 @@
 /*
- * A prefetch thread and its consumer share a ring of slots.  The thread fills them in turn as they
- * become free; the consumer takes them in the same order and holds one until its next call.  The
- * thread is woken when half of the slots are empty, not for each: with small models a wake-up costs
- * as much as a batch (two slots: 448,000 samples/s; eight: 530,000; mlp:784-128-10, 2 ranks).  A
- * slot's buffers belong to the thread while it is EMPTY and to the consumer while it is FULL;
- * `mutex` guards the states and `stopping` only, and gathering happens without it.
+ * A prefetch thread and its consumer share a ring of buffers.  The thread fills them in order as
+ * they become empty; the consumer takes them in the same order and holds one until its next call.
+ * The thread is woken when half of the buffers are empty, not for each one: with small models a
+ * wake-up costs as much as a batch (two buffers: 448,000 samples/s; eight: 530,000; mlp:784-128-10,
+ * 2 ranks).  A buffer's memory belongs to the thread while its state is EMPTY and to the consumer
+ * while it is FULL.  `mutex` guards the states, `empty` and `stopping` only, and is not held while
+ * gathering.
  */
 #include "worker/data/loader.h"
 
@@ -13,76 +14,76 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#define SLOTS       8
-#define SLOTS_LEAST 3 /* one that is held, the next one, and one that is being filled */
-/* Of memory that is not the heap's; beyond it there are no more slots. */
-#define MEMORY_BYTES ((size_t)128 << 20)
+#define BUFFERS_MAX 8
+#define BUFFERS_MIN 3 /* one held, the next one, and one being filled */
+/* Limits the number of buffers in the caller's memory, above BUFFERS_MIN. */
+#define CALLER_MEMORY_BYTES_MAX ((size_t)128 << 20)
 
-enum slot_state { SLOT_EMPTY, SLOT_FULL };
+enum buffer_state { BUFFER_EMPTY, BUFFER_FULL };
 
-struct slot {
-    enum slot_state state; /* guarded by loader.mutex */
-    float *x;              /* owned; (batch_size, features) */
-    int32_t *y;            /* owned; (batch_size, positions) */
+struct buffer {
+    enum buffer_state state; /* guarded by loader.mutex */
+    float *x;                /* owned; (batch_size, features) */
+    int32_t *y;              /* owned; (batch_size, positions) */
     struct batch batch;
 };
 
 struct loader {
     const struct dataset *dataset;
-    struct sampler *sampler;            /* the thread's */
+    struct sampler *sampler;            /* owned by the thread */
     const struct loader_memory *memory; /* NULL: the heap */
-    size_t wanted_batch_size;
-    size_t batch_size;    /* not larger than this rank's part of any epoch to come */
-    uint64_t first_epoch; /* the thread's: where it starts ... */
-    size_t first_at;      /* ... and at which sample */
+    size_t requested_batch_size;
+    size_t batch_size;    /* at most this rank's part of any later epoch */
+    uint64_t first_epoch; /* the thread's: start position ... */
+    size_t first_offset;  /* ... in samples of this rank's part */
     uint64_t gathered;    /* the thread's: batches so far */
-    struct slot slots[SLOTS];
-    unsigned slots_length;
-    unsigned empty; /* guarded by mutex: slots that are EMPTY */
-    unsigned next;  /* consumer's: the slot that loader_next takes */
-    bool held;      /* consumer's: the slot before `next` is still borrowed */
+    struct buffer buffers[BUFFERS_MAX];
+    unsigned buffer_count;
+    unsigned empty; /* guarded by mutex: EMPTY buffers */
+    unsigned next;  /* consumer's: index of the buffer that loader_next takes */
+    bool held;      /* consumer's: the buffer before `next` is still borrowed */
     pthread_t thread;
     bool started;
     pthread_mutex_t mutex;
-    pthread_cond_t filled;  /* a slot became FULL */
-    pthread_cond_t emptied; /* a slot became EMPTY, or stopping was set */
+    pthread_cond_t filled;  /* a buffer became FULL */
+    pthread_cond_t emptied; /* half of the buffers are EMPTY, or stopping was set */
     bool stopping;          /* guarded by mutex */
 };
 
 /* False when the loader stops. */
-static bool wait_for_empty(struct loader *l, const struct slot *slot)
+static bool wait_for_empty(struct loader *l, const struct buffer *buffer)
 {
     bool stopping;
 
     (void)pthread_mutex_lock(&l->mutex);
-    while (slot->state == SLOT_FULL && !l->stopping)
+    while (buffer->state == BUFFER_FULL && !l->stopping)
         (void)pthread_cond_wait(&l->emptied, &l->mutex);
     stopping = l->stopping;
     (void)pthread_mutex_unlock(&l->mutex);
     return !stopping;
 }
 
-static void hand_over(struct loader *l, struct slot *slot)
+static void publish_buffer(struct loader *l, struct buffer *buffer)
 {
     (void)pthread_mutex_lock(&l->mutex);
-    slot->state = SLOT_FULL;
+    buffer->state = BUFFER_FULL;
     l->empty--;
     (void)pthread_cond_signal(&l->filled);
     (void)pthread_mutex_unlock(&l->mutex);
 }
 
-static void fill(struct loader *l, struct slot *slot, uint64_t epoch, size_t at)
+static void fill_buffer(struct loader *l, struct buffer *buffer, uint64_t epoch, size_t offset)
 {
-    size_t left = l->sampler->length - at;
+    size_t left = l->sampler->length - offset;
     size_t count = left < l->batch_size ? left : l->batch_size;
 
-    dataset_gather(l->dataset, l->sampler->order + at, count, slot->x, slot->y);
-    slot->batch = (struct batch){
-        .x = slot->x,
-        .y = slot->y,
+    dataset_gather(l->dataset, l->sampler->order + offset, count, buffer->x, buffer->y);
+    buffer->batch = (struct batch){
+        .x = buffer->x,
+        .y = buffer->y,
         .count = count,
         .epoch = epoch,
-        .at = at,
+        .offset = offset,
         .left = left,
         .last_of_epoch = count == left,
         .number = ++l->gathered,
@@ -92,21 +93,21 @@ static void fill(struct loader *l, struct slot *slot, uint64_t epoch, size_t at)
 static void *prefetch(void *argument)
 {
     struct loader *l = argument;
-    size_t at = l->first_at;
-    unsigned turn = 0;
+    size_t offset = l->first_offset;
+    unsigned index = 0;
 
     for (uint64_t epoch = l->first_epoch;; epoch++) {
         sampler_set_epoch(l->sampler, epoch);
-        for (; at < l->sampler->length; at += l->batch_size) {
-            struct slot *slot = &l->slots[turn];
+        for (; offset < l->sampler->length; offset += l->batch_size) {
+            struct buffer *buffer = &l->buffers[index];
 
-            if (!wait_for_empty(l, slot))
+            if (!wait_for_empty(l, buffer))
                 return NULL;
-            fill(l, slot, epoch, at);
-            hand_over(l, slot);
-            turn = (turn + 1) % l->slots_length;
+            fill_buffer(l, buffer, epoch, offset);
+            publish_buffer(l, buffer);
+            index = (index + 1) % l->buffer_count;
         }
-        at = 0;
+        offset = 0;
     }
 }
 
@@ -121,16 +122,16 @@ static enum status alloc_samples(const struct loader *l, size_t count, float **r
     return status == STATUS_OK || !err ? status : error_prefix(err, "batch: ");
 }
 
-static unsigned count_slots(const struct loader *l, size_t floats)
+static unsigned count_buffers(const struct loader *l, size_t floats)
 {
-    size_t fit = MEMORY_BYTES / sizeof(float) / floats;
+    size_t fit = CALLER_MEMORY_BYTES_MAX / sizeof(float) / floats;
 
-    if (!l->memory || fit >= SLOTS)
-        return SLOTS;
-    return fit > SLOTS_LEAST ? (unsigned)fit : SLOTS_LEAST;
+    if (!l->memory || fit >= BUFFERS_MAX)
+        return BUFFERS_MAX;
+    return fit > BUFFERS_MIN ? (unsigned)fit : BUFFERS_MIN;
 }
 
-static enum status open_slots(struct loader *l, struct error *err)
+static enum status open_buffers(struct loader *l, struct error *err)
 {
     size_t features = dataset_features(l->dataset);
     size_t floats;
@@ -141,13 +142,13 @@ static enum status open_slots(struct loader *l, struct error *err)
         !size_multiply(l->batch_size, dataset_positions(l->dataset), &labels))
         return error_set(err, STATUS_NO_MEMORY, "batch: %zu samples of %zu features overflow",
                          l->batch_size, features);
-    l->slots_length = count_slots(l, floats);
-    l->empty = l->slots_length;
-    for (unsigned i = 0; i < l->slots_length && status == STATUS_OK; i++) {
-        status = alloc_samples(l, floats, &l->slots[i].x, err);
+    l->buffer_count = count_buffers(l, floats);
+    l->empty = l->buffer_count;
+    for (unsigned i = 0; i < l->buffer_count && status == STATUS_OK; i++) {
+        status = alloc_samples(l, floats, &l->buffers[i].x, err);
         if (status == STATUS_OK)
             status =
-                mem_calloc_aligned(labels, sizeof(int32_t), "batch labels", &l->slots[i].y, err);
+                mem_calloc_aligned(labels, sizeof(int32_t), "batch labels", &l->buffers[i].y, err);
     }
     return status;
 }
@@ -181,12 +182,12 @@ enum status loader_open(const struct dataset *dataset, struct sampler *sampler, 
     l->dataset = dataset;
     l->sampler = sampler;
     l->memory = memory;
-    l->wanted_batch_size = batch_size;
+    l->requested_batch_size = batch_size;
     l->batch_size = batch_size < sampler->length ? batch_size : sampler->length;
     (void)pthread_mutex_init(&l->mutex, NULL);
     (void)pthread_cond_init(&l->filled, NULL);
     (void)pthread_cond_init(&l->emptied, NULL);
-    status = open_slots(l, err);
+    status = open_buffers(l, err);
     if (status == STATUS_OK)
         status = start_thread(l, err);
     if (status != STATUS_OK) {
@@ -199,44 +200,44 @@ enum status loader_open(const struct dataset *dataset, struct sampler *sampler, 
 
 void loader_peek(struct loader *l, struct batch *ret)
 {
-    const struct slot *slot = &l->slots[l->next];
+    const struct buffer *buffer = &l->buffers[l->next];
 
     (void)pthread_mutex_lock(&l->mutex);
-    while (slot->state == SLOT_EMPTY)
+    while (buffer->state == BUFFER_EMPTY)
         (void)pthread_cond_wait(&l->filled, &l->mutex);
     (void)pthread_mutex_unlock(&l->mutex);
-    *ret = slot->batch;
+    *ret = buffer->batch;
 }
 
 bool loader_try_peek(struct loader *l, struct batch *ret)
 {
-    const struct slot *slot = &l->slots[l->next];
+    const struct buffer *buffer = &l->buffers[l->next];
     bool full;
 
     (void)pthread_mutex_lock(&l->mutex);
-    full = slot->state == SLOT_FULL;
+    full = buffer->state == BUFFER_FULL;
     (void)pthread_mutex_unlock(&l->mutex);
     if (full)
-        *ret = slot->batch;
+        *ret = buffer->batch;
     return full;
 }
 
 void loader_next(struct loader *l, struct batch *ret)
 {
-    struct slot *slot = &l->slots[l->next];
+    struct buffer *buffer = &l->buffers[l->next];
 
     (void)pthread_mutex_lock(&l->mutex);
     if (l->held) {
-        l->slots[(l->next + l->slots_length - 1) % l->slots_length].state = SLOT_EMPTY;
-        if (++l->empty == l->slots_length / 2)
+        l->buffers[(l->next + l->buffer_count - 1) % l->buffer_count].state = BUFFER_EMPTY;
+        if (++l->empty == l->buffer_count / 2)
             (void)pthread_cond_signal(&l->emptied);
     }
-    while (slot->state == SLOT_EMPTY)
+    while (buffer->state == BUFFER_EMPTY)
         (void)pthread_cond_wait(&l->filled, &l->mutex);
     (void)pthread_mutex_unlock(&l->mutex);
     l->held = true;
-    l->next = (l->next + 1) % l->slots_length;
-    *ret = slot->batch;
+    l->next = (l->next + 1) % l->buffer_count;
+    *ret = buffer->batch;
 }
 
 void loader_pause(struct loader *l)
@@ -251,38 +252,38 @@ void loader_pause(struct loader *l)
     l->started = false;
 }
 
-static void release_slots(struct loader *l)
+static void release_buffers(struct loader *l)
 {
-    for (unsigned i = 0; i < SLOTS; i++) {
+    for (unsigned i = 0; i < BUFFERS_MAX; i++) {
         if (!l->memory)
-            free(l->slots[i].x);
-        else if (l->slots[i].x)
-            l->memory->free(l->memory->user, l->slots[i].x);
-        free(l->slots[i].y);
-        l->slots[i] = (struct slot){0};
+            free(l->buffers[i].x);
+        else if (l->buffers[i].x)
+            l->memory->free(l->memory->user, l->buffers[i].x);
+        free(l->buffers[i].y);
+        l->buffers[i] = (struct buffer){0};
     }
 }
 
-enum status loader_resume(struct loader *l, uint64_t epoch, size_t at, struct error *err)
+enum status loader_resume(struct loader *l, uint64_t epoch, size_t offset, struct error *err)
 {
     size_t length = sampler_length(l->sampler, epoch);
     size_t later = sampler_length(l->sampler, UINT64_MAX);
     size_t longest = length > later ? length : later;
     enum status status;
 
-    if (at >= length || later == 0)
-        return error_set(err, STATUS_INVALID, "sample %zu of epoch %ju: this rank has %zu", at,
+    if (offset >= length || later == 0)
+        return error_set(err, STATUS_INVALID, "sample %zu of epoch %ju: this rank has %zu", offset,
                          (uintmax_t)epoch, length);
-    release_slots(l); /* parts may have grown, and batches with them */
-    l->batch_size = l->wanted_batch_size < longest ? l->wanted_batch_size : longest;
-    status = open_slots(l, err);
+    release_buffers(l); /* larger parts may need larger batches */
+    l->batch_size = l->requested_batch_size < longest ? l->requested_batch_size : longest;
+    status = open_buffers(l, err);
     if (status != STATUS_OK)
         return status;
     l->next = 0;
     l->held = false;
     l->stopping = false;
     l->first_epoch = epoch;
-    l->first_at = at;
+    l->first_offset = offset;
     return start_thread(l, err);
 }
 
@@ -291,7 +292,7 @@ void loader_close(struct loader *l)
     if (!l)
         return;
     loader_pause(l);
-    release_slots(l);
+    release_buffers(l);
     (void)pthread_cond_destroy(&l->emptied);
     (void)pthread_cond_destroy(&l->filled);
     (void)pthread_mutex_destroy(&l->mutex);

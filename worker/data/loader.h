@@ -1,8 +1,9 @@
 /*
  * loader: batches prefetched by one thread into a ring of buffers.
- * The order is the sampler's: consecutive batches of batch_size, the last, shorter batch of an
- * epoch kept; epochs follow each other without end.
- * Threads: one caller.  The loader's thread owns the sampler between open and close.
+ * The order is the sampler's: consecutive batches of batch_size; the last batch of an epoch may be
+ * shorter; epochs follow each other without end.
+ * Called by worker/train.  Threads: one caller.  The loader's thread owns the sampler from
+ * loader_open or loader_resume until loader_pause or loader_close.
  */
 #ifndef SPARRING_WORKER_DATA_LOADER_H
 #define SPARRING_WORKER_DATA_LOADER_H
@@ -14,50 +15,50 @@ struct loader;
 
 struct batch {
     const float *x;   /* (count, features), borrowed until the next loader_next */
-    const int32_t *y; /* (count, positions), borrowed likewise */
+    const int32_t *y; /* (count, positions), borrowed like x */
     size_t count;
     uint64_t epoch;
-    size_t at;   /* of its first sample in this rank's part of the epoch */
-    size_t left; /* samples of this rank from here to the end of the epoch, this batch included */
+    size_t offset; /* of the first sample in this rank's part of the epoch */
+    size_t left;   /* samples from `offset` to the end of this rank's part, this batch included */
     bool last_of_epoch;
-    uint64_t number; /* of all that were ever gathered: never the same twice */
+    uint64_t number; /* counts all batches gathered by this loader: unique */
 };
 
-/* Where samples are gathered: memory that a GPU reads directly, say.  Errors name what is missing;
- * called from the loader's caller, not from its thread. */
+/* An allocator for the batches' samples, for example of page-locked memory.  Called on the thread
+ * of the loader's caller. */
 struct loader_memory {
     enum status (*alloc)(void *user, size_t count, float **ret, struct error *err);
     void (*free)(void *user, float *memory);
     void *user;
 };
 
-/* All are borrowed for the loader's life; the loader's thread calls sampler_set_epoch(0, 1, ...).
- * memory NULL: the heap; of other memory few and large buffers are taken.  STATUS_INVALID when
- * batch_size is 0 or the sampler has no samples for this rank. */
+/* All arguments are borrowed until loader_close; the loader's thread calls sampler_set_epoch(0, 1,
+ * ...).  memory NULL: the heap; otherwise fewer buffers are used if batches are large.
+ * STATUS_INVALID: batch_size is 0, or the sampler has no samples for this rank. */
 enum status loader_open(const struct dataset *dataset, struct sampler *sampler, size_t batch_size,
                         const struct loader_memory *memory, struct loader **ret_loader,
                         struct error *err);
 
-/* The next batch.  Blocks until the thread has it, which never takes longer than one gather. */
+/* The next batch.  Blocks until the thread has gathered it, at most for the time of one gather. */
 void loader_next(struct loader *l, struct batch *ret);
 
-/* The batch that loader_next will return; its data is borrowed until the next one after that.
- * Blocks likewise. */
+/* The batch that loader_next will return; its data is borrowed until the loader_next after that
+ * one.  Blocks like loader_next. */
 void loader_peek(struct loader *l, struct batch *ret);
 
-/* The same without waiting for the thread; false: it has not got it yet. */
+/* The same without blocking; false: the batch is not gathered yet. */
 bool loader_try_peek(struct loader *l, struct batch *ret);
 
-/* Ends the thread and waits for it; the sampler is the caller's until loader_resume.  The batch
- * that is held stays as it is. */
+/* Stop the thread and wait for it; the caller owns the sampler until loader_resume.  The data of a
+ * borrowed batch stays valid. */
 void loader_pause(struct loader *l);
 
-/* Go on from sample `at` of this rank's part of `epoch`, as the sampler divides the data now.  What
- * was prefetched is dropped, and the batch that was held is borrowed no more.  STATUS_INVALID when
- * the rank's part of the epoch ends before `at`. */
-enum status loader_resume(struct loader *l, uint64_t epoch, size_t at, struct error *err);
+/* Continue at sample `offset` of this rank's part of `epoch`, with the sampler's current partition.
+ * Drops the prefetched batches, and invalidates borrowed ones.  STATUS_INVALID: `offset` is not
+ * inside the rank's part of the epoch, or a later part is empty. */
+enum status loader_resume(struct loader *l, uint64_t epoch, size_t offset, struct error *err);
 
-/* Ends the thread and waits for it.  NULL allowed. */
+/* Stop the thread and wait for it.  NULL allowed. */
 void loader_close(struct loader *l);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * DistributedSampler: every rank draws the same permutation from seed + epoch, appends its first
- * indices again until it divides among the ranks (or cuts the rest off, or leaves it to the first
- * ranks), and takes every world_size-th one.  The padding is not stored: position p of the padded
+ * DistributedSampler: every rank draws the same permutation from seed + epoch, repeats its first
+ * indices until it divides among the ranks (or drops the remainder, or gives it to the first
+ * ranks), and takes every world_size-th index.  The padding is not stored: index p of the padded
  * order is the permutation at p modulo the number of samples.  No locking; one thread at a time.
  */
 #include "worker/data/sampler.h"
@@ -11,20 +11,21 @@
 
 #include <stdlib.h>
 
-#define SAMPLES_END 214748364 /* from here on randperm draws 64-bit numbers */
+#define SAMPLES_END 214748364 /* from this size on randperm draws 64-bit numbers */
 
-static size_t samples_of_rank(size_t count, size_t ranks, size_t rank, enum sampler_rest rest)
+static size_t samples_of_rank(size_t count, size_t ranks, size_t rank,
+                              enum sampler_remainder remainder)
 {
     size_t left = count % ranks;
 
-    if (rest == SAMPLER_KEEP)
+    if (remainder == SAMPLER_KEEP)
         return count / ranks + (rank < left);
-    return count / ranks + (rest == SAMPLER_PAD && left != 0);
+    return count / ranks + (remainder == SAMPLER_PAD && left != 0);
 }
 
 enum status sampler_init(struct sampler *s, size_t dataset_count, unsigned rank,
-                         unsigned world_size, bool shuffle, enum sampler_rest rest, uint64_t seed,
-                         struct error *err)
+                         unsigned world_size, bool shuffle, enum sampler_remainder remainder,
+                         uint64_t seed, struct error *err)
 {
     enum status status;
 
@@ -42,9 +43,9 @@ enum status sampler_init(struct sampler *s, size_t dataset_count, unsigned rank,
         .rank = rank,
         .world_size = world_size,
         .shuffle = shuffle,
-        .rest = rest,
+        .remainder = remainder,
         .seed = seed,
-        .length = samples_of_rank(dataset_count, world_size, rank, rest),
+        .length = samples_of_rank(dataset_count, world_size, rank, remainder),
     };
     status = mem_calloc(s->length, sizeof(*s->order), "sampler order", &s->order, err);
     if (status == STATUS_OK)
@@ -72,7 +73,7 @@ size_t sampler_length(const struct sampler *s, uint64_t epoch)
 {
     const struct sampler_part *part = part_of(s, epoch);
 
-    return samples_of_rank(s->dataset_count, part->world_size, part->rank, s->rest);
+    return samples_of_rank(s->dataset_count, part->world_size, part->rank, s->remainder);
 }
 
 unsigned sampler_parts(const struct sampler *s, uint64_t epoch)
@@ -89,7 +90,7 @@ enum status sampler_repartition(struct sampler *s, uint64_t epoch, unsigned rank
     if (rank >= world_size)
         return error_set(err, STATUS_INVALID, "sampler: rank %u is outside a world of %u", rank,
                          world_size);
-    length = samples_of_rank(s->dataset_count, world_size, rank, s->rest);
+    length = samples_of_rank(s->dataset_count, world_size, rank, s->remainder);
     if (length < s->length)
         length = s->length;
     order = realloc(s->order, (length > 0 ? length : 1) * sizeof(*order));
@@ -126,5 +127,5 @@ size_t sampler_padding(const struct sampler *s)
 {
     size_t total = s->length * s->world_size;
 
-    return s->rest == SAMPLER_PAD && total > s->dataset_count ? total - s->dataset_count : 0;
+    return s->remainder == SAMPLER_PAD && total > s->dataset_count ? total - s->dataset_count : 0;
 }

@@ -1,5 +1,7 @@
-/* Ids are read byte by byte: a file's bytes have no alignment to rely on, and compilers make one
- * load of it. */
+/*
+ * Ids are read byte by byte, since a file's bytes have no guaranteed alignment; compilers merge the
+ * bytes into one load.  Pure functions of immutable bytes, no locking.
+ */
 #include "worker/data/tokens.h"
 
 #include <assert.h>
@@ -38,8 +40,8 @@ static inline uint32_t id_at(const unsigned char *b, unsigned width)
     return b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
-/* The largest id first, which compilers vectorise; the place of a wrong one only where there is
- * one. */
+/* Finds the largest id first, a loop that compilers vectorise; the index of an invalid id is
+ * searched only if there is one. */
 enum status tokens_check(const struct tokens *t, const char *name, size_t first, struct error *err)
 {
     uint32_t largest = 0;

@@ -1,5 +1,7 @@
 /*
- * builder: values, operations and the tables of parameters and buffers of a model that is opened.
+ * builder: appends values, operations and entries of the parameter and buffer tables to a model
+ * that is being opened.  Arrays grow by doubling.  The first error stays in the builder and turns
+ * later calls into no-ops.  Sizes are limited to INT_MAX, the index type of BLAS and cuDNN.
  */
 #include "worker/model/builder.h"
 
@@ -18,21 +20,22 @@ static bool failed(const struct builder *b)
     return b->status != STATUS_OK;
 }
 
-/* The array (entries of `size` bytes) with room for one more. */
-static void *reserve(struct builder *b, void *array, size_t length, size_t *capacity, size_t size)
+/* The array (entries of `size` bytes) with capacity for one more. */
+static void *reserve_element(struct builder *b, void *array, size_t length, size_t *capacity,
+                             size_t size)
 {
-    size_t wanted = *capacity ? 2 * *capacity : 16;
+    size_t new_capacity = *capacity ? 2 * *capacity : 16;
     void *grown = NULL;
 
     if (length < *capacity)
         return array;
-    b->status = mem_calloc(wanted, size, "program", &grown, b->err);
+    b->status = mem_calloc(new_capacity, size, "program", &grown, b->err);
     if (failed(b))
         return array;
     if (length > 0)
         memcpy(grown, array, length * size);
     free(array);
-    *capacity = wanted;
+    *capacity = new_capacity;
     return grown;
 }
 
@@ -63,7 +66,8 @@ static unsigned add_value(struct builder *b, size_t channels, size_t height, siz
                               height, width);
         return 0;
     }
-    m->values = reserve(b, m->values, m->values_length, &m->values_capacity, sizeof(*m->values));
+    m->values =
+        reserve_element(b, m->values, m->values_length, &m->values_capacity, sizeof(*m->values));
     if (failed(b))
         return 0;
     m->values[m->values_length] = (struct value){.channels = channels,
@@ -89,7 +93,7 @@ const struct value *build_shape(const struct builder *b, unsigned value)
 
 /* ---- parameters ---- */
 
-/* The view's index. */
+/* Returns the view's index. */
 static size_t find_or_add_kind(struct builder *b, struct tensor_table *t, const char *module,
                                const char *name, enum tensor_kind kind, unsigned dims,
                                const size_t *shape)
@@ -109,21 +113,21 @@ static size_t find_or_add_kind(struct builder *b, struct tensor_table *t, const 
     return failed(b) ? 0 : t->length - 1;
 }
 
-static size_t find_or_add(struct builder *b, struct tensor_table *t, const char *module,
-                          const char *name, unsigned dims, const size_t *shape)
+static size_t find_or_add_float(struct builder *b, struct tensor_table *t, const char *module,
+                                const char *name, unsigned dims, const size_t *shape)
 {
     return find_or_add_kind(b, t, module, name, TENSOR_FLOAT32, dims, shape);
 }
 
-/* Weight and, unless no_bias, bias (shape[0]); the weight's index. */
+/* Add the weight and, unless no_bias, the bias (shape[0]); returns the weight's index. */
 static size_t add_weight(struct builder *b, const char *module, unsigned dims, const size_t *shape,
                          bool no_bias)
 {
     struct tensor_table *t = &b->model->table;
-    size_t weight = find_or_add(b, t, module, "weight", dims, shape);
+    size_t weight = find_or_add_float(b, t, module, "weight", dims, shape);
 
     if (!no_bias) {
-        size_t bias = find_or_add(b, t, module, "bias", 1, shape);
+        size_t bias = find_or_add_float(b, t, module, "bias", 1, shape);
 
         assert(failed(b) || bias == weight + 1);
         (void)bias;
@@ -142,14 +146,15 @@ static unsigned add_operation(struct builder *b, struct operation op, size_t cha
     if (failed(b))
         return 0;
     assert(op.out == m->length + 1);
-    m->operations = reserve(b, m->operations, m->length, &m->capacity, sizeof(*m->operations));
+    m->operations =
+        reserve_element(b, m->operations, m->length, &m->capacity, sizeof(*m->operations));
     if (failed(b))
         return 0;
     m->operations[m->length++] = op;
     return op.out;
 }
 
-/* A dimension of a matrix product is an int to the devices' libraries. */
+/* Dimensions of a matrix product are int in BLAS and cuBLAS. */
 static void check_dimension(struct builder *b, const char *module, const char *what, size_t count,
                             size_t times)
 {
@@ -158,9 +163,9 @@ static void check_dimension(struct builder *b, const char *module, const char *w
                               module, count, times, what, INT_MAX);
 }
 
-/* Features of an image, in the order that a linear layer's weight has.  The input is uploaded so
- * (model_step.c). */
-static unsigned flatten(struct builder *b, unsigned in)
+/* An image as features in the order of a linear layer's weight.  The input needs no such operation:
+ * model_step.c uploads it in that order. */
+static unsigned flatten_input(struct builder *b, unsigned in)
 {
     const struct value image = *build_shape(b, in);
 
@@ -185,7 +190,7 @@ unsigned build_linear(struct builder *b, unsigned in, const struct build_linear 
         .linear = {.in = shape[1], .out = options->out, .activation = options->activation}};
 
     if (rows == 1)
-        op.in = flatten(b, in);
+        op.in = flatten_input(b, in);
     check_dimension(b, options->name, "rows of a batch", b->model->max_batch, rows);
     op.first_view = add_weight(b, options->name, 2, shape, options->no_bias);
     return options->rows ? add_operation(b, op, 1, rows, options->out)
@@ -223,8 +228,8 @@ void build_batch_norm_parameters(struct builder *b, const char *name, size_t cha
     struct tensor_table *t = &b->model->buffer_table;
 
     (void)add_weight(b, name, 1, &channels, false);
-    (void)find_or_add(b, t, name, "running_mean", 1, &channels);
-    (void)find_or_add(b, t, name, "running_var", 1, &channels);
+    (void)find_or_add_float(b, t, name, "running_mean", 1, &channels);
+    (void)find_or_add_float(b, t, name, "running_var", 1, &channels);
     (void)find_or_add_kind(b, t, name, "num_batches_tracked", TENSOR_INT64, 0, &channels);
 }
 
@@ -243,7 +248,8 @@ unsigned build_batch_norm(struct builder *b, unsigned in, const char *name,
 
     build_batch_norm_parameters(b, name, channels);
     op.first_view = add_weight(b, name, 1, &channels, false);
-    op.first_buffer = find_or_add(b, &b->model->buffer_table, name, "running_mean", 1, &channels);
+    op.first_buffer =
+        find_or_add_float(b, &b->model->buffer_table, name, "running_mean", 1, &channels);
     return add_operation(b, op, image.channels, image.height, image.width);
 }
 
@@ -284,7 +290,7 @@ unsigned build_layer_norm(struct builder *b, unsigned in, const char *name)
     return add_operation(b, op, 1, rows.height, rows.width);
 }
 
-unsigned build_embedding(struct builder *b, const char *tokens, const char *places,
+unsigned build_embedding(struct builder *b, const char *token_module, const char *position_module,
                          size_t vocabulary, size_t width, struct initial initial)
 {
     size_t positions = build_shape(b, INPUT_VALUE)->count;
@@ -297,8 +303,8 @@ unsigned build_embedding(struct builder *b, const char *tokens, const char *plac
         .embedding = {.vocabulary = vocabulary, .positions = positions, .width = width}};
     size_t second;
 
-    op.first_view = add_weight(b, tokens, 2, shapes[0], true);
-    second = add_weight(b, places, 2, shapes[1], true);
+    op.first_view = add_weight(b, token_module, 2, shapes[0], true);
+    second = add_weight(b, position_module, 2, shapes[1], true);
     assert(failed(b) || second == op.first_view + 1);
     (void)second;
     b->model->vocabulary = vocabulary;
@@ -322,7 +328,8 @@ void build_block(struct builder *b, size_t first)
 
     if (failed(b))
         return;
-    m->blocks = reserve(b, m->blocks, m->blocks_length, &m->blocks_capacity, sizeof(*m->blocks));
+    m->blocks =
+        reserve_element(b, m->blocks, m->blocks_length, &m->blocks_capacity, sizeof(*m->blocks));
     if (failed(b))
         return;
     assert(first < m->length);

@@ -1,9 +1,9 @@
 /*
- * builder: how an architecture is written down, one call per operation.  A call that fails leaves
- * its error in the builder, and those that follow do nothing, so that only the end has to look.
- * Parameters are found by their names or, if they are new, registered: an architecture whose order
- * of parameters is not that of its operations registers them beforehand, and two operations with
- * one name share a weight.
+ * builder: one call per operation of an architecture.  A call that fails stores its error in the
+ * builder, and later calls do nothing, so that only the end has to check.  Parameters are found by
+ * name or, if new, registered: an architecture whose parameters are ordered differently from its
+ * operations registers them beforehand, and two operations with one name share a weight.  Needs
+ * program and spec; called by model.c and the files in build/.
  */
 #ifndef SPARRING_WORKER_MODEL_BUILDER_H
 #define SPARRING_WORKER_MODEL_BUILDER_H
@@ -17,20 +17,21 @@ struct builder {
     struct error *err;
 };
 
-/* A module's name; one that is too long is cut off, and then refused as there twice or too long. */
+/* A module's name.  One that is too long is cut off; its registration then fails as a duplicate or
+ * as too long. */
 struct module_name {
     char text[TENSOR_NAME_MAX];
 };
 struct module_name build_name(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Values; shapes as in struct value.  The input comes first. */
+/* Values; shapes as in struct value.  The input must be first. */
 unsigned build_input(struct builder *b, size_t channels, size_t height, size_t width);
 const struct value *build_shape(const struct builder *b, unsigned value);
 
 struct build_linear {
     const char *name; /* of the module: NAME.weight (out, in), NAME.bias (out) */
     size_t out;
-    size_t rows; /* of one sample, each mapped by itself; 0: the whole sample is one */
+    size_t rows; /* rows of one sample, each mapped separately; 0: the whole sample is one row */
     bool no_bias;
     enum activation activation;
     unsigned residual; /* INPUT_VALUE: none; with ACTIVATION_NONE only */
@@ -57,11 +58,11 @@ unsigned build_max_pool(struct builder *b, unsigned in, size_t kernel, size_t st
 unsigned build_mean(struct builder *b, unsigned in); /* (channels, 1, 1) */
 
 unsigned build_layer_norm(struct builder *b, unsigned in, const char *name);
-unsigned build_embedding(struct builder *b, const char *tokens, const char *places,
+unsigned build_embedding(struct builder *b, const char *token_module, const char *position_module,
                          size_t vocabulary, size_t width, struct initial initial);
 unsigned build_attention(struct builder *b, unsigned in, size_t heads);
 
-/* The operations since `first` (a model's length) are a block that LayerDrop may skip. */
+/* Mark the operations since `first` (a model's length) as a block that LayerDrop may skip. */
 void build_block(struct builder *b, size_t first);
 
 /* The architectures, worker/model/build/. */

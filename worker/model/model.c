@@ -1,12 +1,12 @@
 /*
- * model: opening, memory and facts; the computation is in model_step.c, what is computed in build/
- * and operation/.
+ * model: opening, memory and accessors.  The computation is in model_step.c, the architectures are
+ * in build/, the operations in operation/.
  *
- * One slab of parameters and one of gradients on the device.  On the CPU they are the host slabs
- * too, in one region of shared memory that the ranks of a host may reduce in place; with a GPU the
- * host slabs are page-locked staging copies.  Buffers follow the parameters in memory, so that one
- * table describes a checkpoint.  Everything is allocated in model_open.
- * Threads: one caller; the model has no threads of its own.
+ * One slab of parameters and one of gradients on the device.  On the CPU they are also the host
+ * slabs, in one region of shared memory in which the ranks of a host may reduce in place; with a
+ * GPU the host slabs are page-locked staging copies.  Buffers follow the parameters in memory, so
+ * that one table describes a checkpoint.  Everything is allocated in model_open.  Threads: one
+ * caller; the model has no threads of its own.
  */
 #include "common/base/memory.h"
 #include "worker/model/builder.h"
@@ -17,7 +17,7 @@
 
 /* ---- tables ---- */
 
-/* Parameters at their offsets, buffers behind them. */
+/* Parameters at their offsets, buffers after them. */
 static enum status build_state_table(struct model *m, struct error *err)
 {
     const struct tensor_table *parts[] = {&m->table, &m->buffer_table};
@@ -38,7 +38,7 @@ static enum status build_state_table(struct model *m, struct error *err)
     return STATUS_OK;
 }
 
-static enum status build(struct model *m, const struct spec *spec, struct error *err)
+static enum status build_program(struct model *m, const struct spec *spec, struct error *err)
 {
     static void (*const builders[])(struct builder *,
                                     const struct spec *) = {[SPEC_MLP] = build_mlp,
@@ -86,14 +86,14 @@ enum status program_alloc_values(struct model *m, size_t count, const char *what
 }
 
 /* Slabs start on a cache line. */
-static size_t line(size_t count)
+static size_t round_to_cache_line(size_t count)
 {
     return (count + 15) / 16 * 16;
 }
 
 static enum status alloc_shared_slabs(struct model *m, struct error *err)
 {
-    size_t state = line(m->state_table.count);
+    size_t state = round_to_cache_line(m->state_table.count);
     size_t bytes;
     enum status status;
 
@@ -109,7 +109,7 @@ static enum status alloc_shared_slabs(struct model *m, struct error *err)
     return STATUS_OK;
 }
 
-/* A device with 16-bit values keeps copies of the parameters. */
+/* A device with 16-bit values keeps 16-bit copies of the parameters. */
 static enum status register_params(struct model *m, struct error *err)
 {
     size_t *starts = NULL;
@@ -118,7 +118,8 @@ static enum status register_params(struct model *m, struct error *err)
     if (status != STATUS_OK)
         return status;
     for (size_t v = 0; v < m->table.length; v++)
-        starts[v] = m->table.views[m->table.length - 1 - v].offset; /* the last lies first */
+        starts[v] =
+            m->table.views[m->table.length - 1 - v].offset; /* the slab is in reverse order */
     status = compute_register_params(m->compute, m->params, m->table.count, starts, m->table.length,
                                      err);
     free(starts);
@@ -180,12 +181,12 @@ static enum status alloc_activations(struct model *m, struct error *err)
     return status;
 }
 
-static enum status open_parts(struct model *m, const struct spec *spec, struct error *err)
+static enum status open_program(struct model *m, const struct spec *spec, struct error *err)
 {
-    enum status status = build(m, spec, err);
+    enum status status = build_program(m, spec, err);
 
     if (status == STATUS_OK)
-        status = program_arrange(m, err);
+        status = program_analyse(m, err);
     if (status != STATUS_OK)
         return status;
     status = compute_is_host(m->compute) ? alloc_shared_slabs(m, err) : alloc_device_slabs(m, err);
@@ -210,7 +211,7 @@ enum status model_open(const char *spec_text, struct compute *compute, size_t ma
     m->compute = compute;
     m->max_batch = max_batch;
     m->memory = SHARED_MEMORY_NONE;
-    status = open_parts(m, &spec, err);
+    status = open_program(m, &spec, err);
     if (status != STATUS_OK) {
         model_close(m);
         return err ? error_prefix(err, "model '%s': ", spec_text) : status;
@@ -223,10 +224,10 @@ static void close_operation(struct model *m, struct operation *op)
 {
     if (op->kind->close)
         op->kind->close(m, op);
-    compute_free(m->compute, op->kept);
+    compute_free(m->compute, op->pre_activation);
     compute_free(m->compute, op->saved[0]);
     compute_free(m->compute, op->saved[1]);
-    compute_free(m->compute, op->chosen);
+    compute_free(m->compute, op->argmax);
 }
 
 void model_close(struct model *m)
@@ -366,6 +367,6 @@ void model_set_await(struct model *m, model_await_fn *await, void *user)
 
 void model_set_layer_drop(struct model *m, double p, uint64_t seed)
 {
-    m->drop = p;
+    m->drop_probability = p;
     random_seed(&m->random, seed);
 }

@@ -1,8 +1,8 @@
 /*
- * Training on the device: the optimizer's state lies beside the parameters there, and the host's
- * parameters are what model_fetch brought last.  The mean of gradients that travel through the host
- * comes back part by part; its uploads are ordered before the update and before the next step's
- * downloads into the same memory, because all of them go through the device's own order.
+ * Training on the device: the optimizer's state lies next to the parameters there; the host's
+ * copies are those of the last model_fetch.  The mean of staged gradients is uploaded part by part.
+ * These uploads are ordered before the update and before the next step's downloads into the same
+ * memory, because the device executes calls in the order of issue.  No locks: one caller per model.
  */
 #include "worker/model/step.h"
 
@@ -52,15 +52,16 @@ enum status step_update(struct model *m, double learning_rate, uint64_t step, st
 
 enum status model_update(struct model *m, double learning_rate, uint64_t step, struct error *err)
 {
-    bool made = m->update.made;
+    bool applied = m->update.applied;
 
-    assert(!made || (m->update.step == step && m->update.learning_rate == learning_rate));
+    assert(!applied || (m->update.step == step && m->update.learning_rate == learning_rate));
     m->update = (struct planned_update){0};
-    m->host_is_old = true;
-    return made ? STATUS_OK : step_update(m, learning_rate, step, err);
+    m->host_is_stale = true;
+    return applied ? STATUS_OK : step_update(m, learning_rate, step, err);
 }
 
-/* Batches are counted on the host. */
+/* num_batches_tracked is counted on the host: save it, since the download overwrites all buffers.
+ */
 static enum status fetch_buffers(struct model *m, struct error *err)
 {
     enum status status;
@@ -80,16 +81,16 @@ enum status model_fetch(struct model *m, struct error *err)
     size_t count = m->table.count;
     enum status status = STATUS_OK;
 
-    if (!m->optimizer || !m->host_is_old)
+    if (!m->optimizer || !m->host_is_stale)
         return STATUS_OK;
     status = compute_download(m->compute, m->host_params, m->params, count, err);
     for (unsigned s = 0; s < m->optimizer->states && status == STATUS_OK; s++)
         status =
             compute_download(m->compute, m->optimizer->state[s], m->device_state[s], count, err);
-    if (status == STATUS_OK && m->buffers && step_keeps_buffers(m))
+    if (status == STATUS_OK && m->buffers && step_buffers_on_device(m))
         status = fetch_buffers(m, err);
     if (status == STATUS_OK)
-        m->host_is_old = false;
+        m->host_is_stale = false;
     return status;
 }
 
@@ -103,11 +104,11 @@ enum status model_restore(struct model *m, struct error *err)
         status = compute_upload(m->compute, m->device_state[s], m->optimizer->state[s],
                                 m->table.count, err);
     if (status == STATUS_OK)
-        m->host_is_old = false;
+        m->host_is_stale = false;
     return status;
 }
 
-/* ---- what comes back from the other ranks ---- */
+/* ---- results of the other ranks ---- */
 
 enum status model_grads_arrived(struct model *m, size_t offset, size_t count, struct error *err)
 {
@@ -122,7 +123,7 @@ enum status model_params_arrived(struct model *m, size_t offset, size_t count, s
     return compute_upload(m->compute, m->params + offset, m->host_params + offset, count, err);
 }
 
-/* Uploads of the last mean may still read the slab. */
+/* Synchronize first: uploads of the last mean may still read the slab. */
 enum status model_clear_grads(struct model *m, struct error *err)
 {
     enum status status =

@@ -1,33 +1,34 @@
 /*
- * A step as one launch.  What step_issue calls is noted by the device once and launched from then
- * on, with the labels, and the optimizer's numbers, of each step; the input is put into its place
- * before.  Every kind of step (how many samples, whether gradients accumulate, whether the update
- * follows at once) has a graph of its own; the least recently used one makes room.  The first step
- * of a kind runs call by call: it allocates what the device needs for it.
+ * A step as one graph launch.  The device captures the calls of step_issue once and launches them
+ * from then on, with the labels and the optimizer's numbers of each step; the input is uploaded
+ * before.  Each kind of step (batch size, whether gradients accumulate, whether the update follows
+ * at once) has its own graph; a new kind replaces the least recently used one.  The first step of a
+ * kind runs call by call, because it allocates the device memory that the calls use.
  *
- * Noting does nothing yet, so that a device which cannot note goes on call by call.
+ * Capturing executes nothing, so a device that cannot capture a step goes on call by call.
  */
 #include "worker/model/step.h"
 
 #include <assert.h>
 #include <string.h>
 
-static bool may_launch(const struct model *m)
+static bool can_launch(const struct model *m)
 {
-    return compute_has_graphs(m->compute) && !m->graphs_off && !m->await && m->drop <= 0 &&
-           !step_downloads(m) && !m->graph_failure.text[0];
+    return compute_has_graphs(m->compute) && !m->graphs_disabled && !m->await &&
+           m->drop_probability <= 0 && !step_downloads(m) && !m->graph_failure.text[0];
 }
 
-static void forget(struct model *m, struct step_graph *g)
+static void discard_graph(struct model *m, struct step_graph *g)
 {
     compute_graph_free(m->compute, g->graph);
     g->graph = NULL;
 }
 
-/* The graph of such steps, which may have to be noted yet; *ret_new: none was made so far. */
+/* The entry for steps of this kind, whose graph may not be captured yet; *ret_new: the entry is
+ * new. */
 static struct step_graph *find_graph(struct model *m, const struct step *s, bool *ret_new)
 {
-    struct step_graph *oldest = &m->graphs[0];
+    struct step_graph *least_recent = &m->graphs[0];
 
     m->graph_uses++;
     *ret_new = false;
@@ -35,24 +36,25 @@ static struct step_graph *find_graph(struct model *m, const struct step *s, bool
         struct step_graph *g = &m->graphs[i];
 
         if (g->batch == s->batch && g->accumulate == s->accumulate &&
-            g->hands_over == (s->ready != NULL) && g->updates == m->update.planned) {
-            g->used = m->graph_uses;
+            g->has_ready == (s->ready != NULL) && g->includes_update == m->update.planned) {
+            g->last_use = m->graph_uses;
             return g;
         }
-        if (g->used < oldest->used)
-            oldest = g;
+        if (g->last_use < least_recent->last_use)
+            least_recent = g;
     }
-    forget(m, oldest);
-    *oldest = (struct step_graph){.batch = s->batch,
-                                  .accumulate = s->accumulate,
-                                  .hands_over = s->ready != NULL,
-                                  .updates = m->update.planned,
-                                  .used = m->graph_uses};
+    discard_graph(m, least_recent);
+    *least_recent = (struct step_graph){.batch = s->batch,
+                                        .accumulate = s->accumulate,
+                                        .has_ready = s->ready != NULL,
+                                        .includes_update = m->update.planned,
+                                        .last_use = m->graph_uses};
     *ret_new = true;
-    return oldest;
+    return least_recent;
 }
 
-static enum status note(struct model *m, struct step_graph *g, struct step *s, struct error *err)
+static enum status capture_step(struct model *m, struct step_graph *g, struct step *s,
+                                struct error *err)
 {
     struct error why = {0};
     enum status status = compute_graph_begin(m->compute, err);
@@ -61,22 +63,22 @@ static enum status note(struct model *m, struct step_graph *g, struct step *s, s
     if (status != STATUS_OK)
         return status;
     status = step_issue(m, s, err);
-    if (status == STATUS_OK && g->updates)
+    if (status == STATUS_OK && g->includes_update)
         status = step_update(m, m->update.learning_rate, m->update.step, err);
     ended = compute_graph_end(m->compute, &g->graph, &why);
     if (status == STATUS_OK && ended != STATUS_OK)
         return error_set(err, ended, "%s", why.text);
     if (status != STATUS_OK)
-        forget(m, g);
+        discard_graph(m, g);
     return status;
 }
 
-static enum status launch(struct model *m, const struct step_graph *g, const struct step *s,
-                          struct error *err)
+static enum status launch_graph(struct model *m, const struct step_graph *g, const struct step *s,
+                                struct error *err)
 {
     return compute_graph_launch(m->compute, g->graph, s->labels, s->batch * m->positions,
-                                g->updates ? &m->optimizer->config : NULL, m->update.learning_rate,
-                                m->update.step, err);
+                                g->includes_update ? &m->optimizer->config : NULL,
+                                m->update.learning_rate, m->update.step, err);
 }
 
 enum status step_launch(struct model *m, struct step *s, bool *ret_done, struct error *err)
@@ -87,7 +89,7 @@ enum status step_launch(struct model *m, struct step *s, bool *ret_done, struct 
     enum status status;
 
     *ret_done = false;
-    if (!may_launch(m))
+    if (!can_launch(m))
         return STATUS_OK;
     g = find_graph(m, s, &is_new);
     if (is_new)
@@ -95,18 +97,18 @@ enum status step_launch(struct model *m, struct step *s, bool *ret_done, struct 
     status = compute_check_labels(s->labels, s->batch * m->positions, model_classes(m), err);
     if (status != STATUS_OK)
         return status;
-    status = g->graph ? launch(m, g, s, &why) : STATUS_UNAVAILABLE;
+    status = g->graph ? launch_graph(m, g, s, &why) : STATUS_UNAVAILABLE;
     if (status == STATUS_UNAVAILABLE) {
-        forget(m, g);
-        if (note(m, g, s, &m->graph_failure) != STATUS_OK)
-            return STATUS_OK; /* model_graph_failure tells */
-        status = launch(m, g, s, &why);
+        discard_graph(m, g);
+        if (capture_step(m, g, s, &m->graph_failure) != STATUS_OK)
+            return STATUS_OK; /* model_graph_failure returns the reason */
+        status = launch_graph(m, g, s, &why);
     }
     if (status != STATUS_OK)
         return error_set(err, status, "a step as one launch: %s", why.text);
     m->graph_launches++;
-    m->update.made = g->updates;
-    step_note_used(m, s->accumulate);
+    m->update.applied = g->includes_update;
+    step_mark_used(m, s->accumulate);
     *ret_done = true;
     return STATUS_OK;
 }
@@ -116,14 +118,15 @@ enum status step_launch(struct model *m, struct step *s, bool *ret_done, struct 
 void model_plan_update(struct model *m, double learning_rate, uint64_t step)
 {
     m->update = (struct planned_update){
-        .planned = m->optimizer && m->path == GRADIENTS_STAY, /* others' gradients are to come */
+        .planned = m->optimizer && m->path == GRADIENTS_STAY, /* otherwise the mean of all ranks
+                                                                 comes first */
         .learning_rate = learning_rate,
         .step = step};
 }
 
 void model_use_graphs(struct model *m, bool use)
 {
-    m->graphs_off = !use;
+    m->graphs_disabled = !use;
 }
 
 uint64_t model_graph_launches(const struct model *m)

@@ -1,6 +1,7 @@
 /*
- * Initial parameters, operation by operation: each kind knows its fans, the architecture how its
- * PyTorch counterpart starts.
+ * Initial parameters, operation by operation: each kind of operation passes its fan in and fan out,
+ * the architecture selects the distribution that its PyTorch counterpart uses.  Values are drawn on
+ * the host and uploaded.
  *
  * Sources: torch.nn.modules.linear, .conv (reset_parameters); He et al. 2015 (kaiming); Radford et
  * al. 2019 (GPT-2).

@@ -1,7 +1,7 @@
 /*
  * Forward and backward of the program.  Backward computes an operation's parameter gradients before
- * its input gradient, so that their bytes can travel while the operations before it still compute;
- * the input's gradient is not needed and not computed.  Nothing is allocated.
+ * its input gradient, so that their transfer overlaps the backward of the earlier operations; the
+ * gradient of the model's input is not computed.  Nothing is allocated.  No locks: one caller.
  */
 #include "common/base/clock.h"
 #include "worker/model/step.h"
@@ -10,13 +10,13 @@
 #include <math.h>
 #include <string.h>
 
-/* With a GPU a download is started for at least this share of the slab, so that all fit in
+/* With a GPU each download has at least this share of the slab, so that their number stays below
  * COMPUTE_DOWNLOADS_MAX. */
 #define DOWNLOAD_SHARE (COMPUTE_DOWNLOADS_MAX - 4)
 
 /* ---- input ---- */
 
-/* Ids that come from a file may be anything. */
+/* Validate the ids: they come from a file. */
 static enum status check_ids(const struct model *m, const float *ids, size_t batch,
                              struct error *err)
 {
@@ -31,8 +31,9 @@ static enum status check_ids(const struct model *m, const float *ids, size_t bat
     return STATUS_OK;
 }
 
-/* The batch as the first operation reads it; every value where it belongs. */
-static enum status place_input(struct model *m, const float *x, size_t batch, struct error *err)
+/* Upload the batch in the order that the first operation reads, and reset every value's `current`.
+ */
+static enum status upload_input(struct model *m, const float *x, size_t batch, struct error *err)
 {
     struct value *input = &m->values[INPUT_VALUE];
     enum status status;
@@ -44,9 +45,9 @@ static enum status place_input(struct model *m, const float *x, size_t batch, st
     if (status != STATUS_OK)
         return status;
     for (size_t v = 0; v < m->values_length; v++)
-        m->values[v].at = m->values[v].data;
+        m->values[v].current = m->values[v].data;
     if (!input->data) {
-        input->at = x;
+        input->current = x;
         return STATUS_OK;
     }
     if (m->vocabulary > 0)
@@ -59,24 +60,25 @@ static enum status place_input(struct model *m, const float *x, size_t batch, st
 
 /* ---- forward ---- */
 
-static void draw_drops(struct model *m)
+static void draw_dropped_blocks(struct model *m)
 {
     for (size_t i = 0; i < m->blocks_length; i++) {
         const struct block *block = &m->blocks[i];
-        bool dropped = m->drop > 0 && (double)random_u32(&m->random) < m->drop * 4294967296.0;
+        bool dropped = m->drop_probability > 0 &&
+                       (double)random_u32(&m->random) < m->drop_probability * 4294967296.0;
 
         for (size_t k = block->first; k < block->end; k++)
             m->operations[k].dropped = dropped;
     }
 }
 
-static bool buffers_travel(const struct model *m)
+static bool buffers_are_copied(const struct model *m)
 {
-    return m->buffers != m->host_buffers && !step_keeps_buffers(m);
+    return m->buffers != m->host_buffers && !step_buffers_on_device(m);
 }
 
-/* Buffers as their owner left them on the host, with this batch counted. */
-static enum status place_buffers(struct model *m, struct error *err)
+/* Count this batch, and upload the host's buffers unless they stay on the device. */
+static enum status upload_buffers(struct model *m, struct error *err)
 {
     for (size_t i = 0; i < m->length; i++) {
         float *tracked = m->operations[i].batches_tracked;
@@ -84,8 +86,8 @@ static enum status place_buffers(struct model *m, struct error *err)
         if (tracked && !m->operations[i].dropped)
             tensor_set_int64(tracked, tensor_get_int64(tracked) + 1);
     }
-    m->host_is_old = m->host_is_old || step_keeps_buffers(m);
-    if (!buffers_travel(m))
+    m->host_is_stale = m->host_is_stale || step_buffers_on_device(m);
+    if (!buffers_are_copied(m))
         return STATUS_OK;
     return compute_upload(m->compute, m->buffers, m->host_buffers, m->buffer_table.count, err);
 }
@@ -96,12 +98,12 @@ static enum status await_params(const struct model *m, size_t offset, size_t cou
     return m->await ? m->await(m->await_user, offset, count, err) : STATUS_OK;
 }
 
-/* What a skipped block would have made is its input. */
-static void pass_dropped(struct model *m, size_t first)
+/* The output of a skipped block is its input. */
+static void forward_dropped_block(struct model *m, size_t first)
 {
     for (size_t i = 0; i < m->blocks_length; i++)
         if (m->blocks[i].first == first)
-            m->values[m->blocks[i].out].at = m->values[m->blocks[i].in].at;
+            m->values[m->blocks[i].out].current = m->values[m->blocks[i].in].current;
 }
 
 static enum status forward_training(struct model *m, size_t batch, struct error *err)
@@ -112,7 +114,7 @@ static enum status forward_training(struct model *m, size_t batch, struct error 
         struct operation *op = &m->operations[i];
 
         if (op->dropped) {
-            pass_dropped(m, i);
+            forward_dropped_block(m, i);
             continue;
         }
         if (op->first_use)
@@ -136,7 +138,7 @@ static enum status forward_evaluation(struct model *m, size_t batch, struct erro
     return status;
 }
 
-/* dlogits: also the gradient, over the logits. */
+/* gradient: also compute the gradient, in place of the logits. */
 static enum status compute_loss(struct model *m, const int32_t *labels, size_t batch, bool gradient,
                                 struct error *err)
 {
@@ -149,8 +151,10 @@ static enum status compute_loss(struct model *m, const int32_t *labels, size_t b
 
 /* ---- backward ---- */
 
-/* Gradients [0, ready_count) are issued: final here and now on the host; from a GPU they travel. */
-static enum status hand_over(struct model *m, struct step *s, size_t ready_count, struct error *err)
+/* The work for gradients [0, ready_count) is issued: on the host they are final now; on a GPU start
+ * their download. */
+static enum status publish_gradients(struct model *m, struct step *s, size_t ready_count,
+                                     struct error *err)
 {
     size_t start = s->ready_count;
     size_t count = ready_count - start;
@@ -163,19 +167,19 @@ static enum status hand_over(struct model *m, struct step *s, size_t ready_count
             s->ready(s->user, ready_count);
         return STATUS_OK;
     }
-    if (m->optimizer && (m->path == GRADIENTS_STAY || !s->ready)) /* nobody reads them yet */
+    if (m->optimizer && (m->path == GRADIENTS_STAY || !s->ready)) /* no reader before the update */
         return STATUS_OK;
     if (count < m->table.count / DOWNLOAD_SHARE && ready_count < m->table.count)
         return STATUS_OK;
     s->ready_count = ready_count;
     assert(m->downloads_length < COMPUTE_DOWNLOADS_MAX);
     m->downloads[m->downloads_length++] = ready_count;
-    if (m->optimizer && m->path == GRADIENTS_SHARED) /* a mark that they are made */
+    if (m->optimizer && m->path == GRADIENTS_SHARED) /* no elements: only marks their completion */
         count = 0;
     return compute_download_start(m->compute, m->host_grads + start, m->grads + start, count, err);
 }
 
-/* A skipped operation's gradient is zeros, or that of the batches before. */
+/* A skipped operation contributes zeros: keep the earlier batches' gradient, or clear it. */
 static enum status clear_gradients(struct model *m, const struct operation *op, bool accumulate,
                                    struct error *err)
 {
@@ -188,9 +192,9 @@ static enum status clear_gradients(struct model *m, const struct operation *op, 
                           err);
 }
 
-/* The gradient behind a skipped block is the one before it: their buffers, equally large, change
- * places; the plan has nothing in the latter yet. */
-static void return_dropped(struct model *m, size_t first)
+/* The gradient of a skipped block's output is that of its input: swap their buffers, which have
+ * equal sizes.  The plan has nothing in the input's buffer at this point. */
+static void backward_dropped_block(struct model *m, size_t first)
 {
     for (size_t i = 0; i < m->blocks_length; i++) {
         const struct block *block = &m->blocks[i];
@@ -198,10 +202,10 @@ static void return_dropped(struct model *m, size_t first)
         if (block->first == first) {
             size_t in = m->values[block->in].gradient;
             size_t out = m->values[block->out].gradient;
-            void *kept = m->pool[in];
+            void *swapped = m->pool[in];
 
             m->pool[in] = m->pool[out];
-            m->pool[out] = kept;
+            m->pool[out] = swapped;
         }
     }
 }
@@ -214,22 +218,22 @@ static enum status backward_operation(struct model *m, size_t index, struct step
 
     if (op->dropped) {
         status = clear_gradients(m, op, s->accumulate, err);
-        return_dropped(m, index);
-        return status == STATUS_OK ? hand_over(m, s, op->ready_count, err) : status;
+        backward_dropped_block(m, index);
+        return status == STATUS_OK ? publish_gradients(m, s, op->ready_count, err) : status;
     }
     if (op->kind->backward)
         status = op->kind->backward(m, op, s->batch, s->accumulate, err);
     if (status == STATUS_OK)
-        status = hand_over(m, s, op->ready_count, err);
+        status = publish_gradients(m, s, op->ready_count, err);
     if (status == STATUS_OK && op->kind->backward_input && op->in != INPUT_VALUE)
         status = op->kind->backward_input(m, op, s->batch, err);
     return status;
 }
 
-/* With a GPU: the copies arrive in the order in which they were started, the buffers first. */
-static enum status collect(struct model *m, const struct step *s, struct error *err)
+/* With a GPU: downloads complete in the order in which they were started, the buffers first. */
+static enum status wait_downloads(struct model *m, const struct step *s, struct error *err)
 {
-    enum status status = buffers_travel(m) ? compute_download_wait(m->compute, err) : STATUS_OK;
+    enum status status = buffers_are_copied(m) ? compute_download_wait(m->compute, err) : STATUS_OK;
 
     for (size_t i = 0; i < m->downloads_length && status == STATUS_OK; i++) {
         status = compute_download_wait(m->compute, err);
@@ -241,7 +245,7 @@ static enum status collect(struct model *m, const struct step *s, struct error *
     return status;
 }
 
-void step_note_used(struct model *m, bool accumulate)
+void step_mark_used(struct model *m, bool accumulate)
 {
     if (!accumulate)
         memset(m->used, 0, m->table.length * sizeof(*m->used));
@@ -257,7 +261,7 @@ static enum status backward(struct model *m, struct step *s, struct error *err)
 {
     enum status status = STATUS_OK;
 
-    if (buffers_travel(m)) /* they are complete with forward */
+    if (buffers_are_copied(m)) /* forward has completed them */
         status = compute_download_start(m->compute, m->host_buffers, m->buffers,
                                         m->buffer_table.count, err);
     for (size_t i = m->length; i-- > 0 && status == STATUS_OK;)
@@ -272,19 +276,20 @@ enum status step_issue(struct model *m, struct step *s, struct error *err)
 
     s->ready_count = 0;
     m->downloads_length = 0;
-    if (status == STATUS_OK) /* backward writes where gradients may still be sent from */
+    if (status == STATUS_OK) /* backward overwrites gradients that may still be in a send */
         status = await_params(m, 0, m->table.count, err);
     if (status == STATUS_OK)
         status = compute_loss(m, s->labels, s->batch, true, err);
     m->forward_ns += clock_now_ns() - started_ns;
     if (status != STATUS_OK)
         return status;
-    step_note_used(m, s->accumulate);
+    step_mark_used(m, s->accumulate);
     return backward(m, s, err);
 }
 
-/* The input is there. */
-static enum status issue(struct model *m, struct step *s, struct error *err)
+/* Issue the step after the input has been uploaded: as one launch if possible, else call by call.
+ */
+static enum status issue_step(struct model *m, struct step *s, struct error *err)
 {
     int64_t started_ns = clock_now_ns();
     bool launched = false;
@@ -310,20 +315,20 @@ enum status model_step(struct model *m, const float *x, const int32_t *labels, s
     int64_t started_ns = clock_now_ns();
     int64_t placed_ns;
     size_t correct;
-    enum status status = place_input(m, x, batch, err);
+    enum status status = upload_input(m, x, batch, err);
 
     if (status == STATUS_OK) {
-        draw_drops(m);
-        status = place_buffers(m, err);
+        draw_dropped_blocks(m);
+        status = upload_buffers(m, err);
     }
     placed_ns = clock_now_ns() - started_ns;
     if (status == STATUS_OK)
-        status = issue(m, &s, err);
+        status = issue_step(m, &s, err);
     m->forward_ns += placed_ns;
     if (status == STATUS_OK && m->issued && !compute_is_host(m->compute))
         status = m->issued(m->issued_user, err);
     if (status == STATUS_OK)
-        status = collect(m, &s, err);
+        status = wait_downloads(m, &s, err);
     if (status == STATUS_OK)
         status = compute_loss_wait(m->compute, ret_loss, &correct, err);
     return status;
@@ -332,7 +337,7 @@ enum status model_step(struct model *m, const float *x, const int32_t *labels, s
 enum status model_evaluate(struct model *m, const float *x, const int32_t *labels, size_t batch,
                            double *ret_loss, size_t *ret_correct, struct error *err)
 {
-    enum status status = place_input(m, x, batch, err);
+    enum status status = upload_input(m, x, batch, err);
 
     if (status == STATUS_OK)
         status = forward_evaluation(m, batch, err);

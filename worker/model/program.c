@@ -1,7 +1,7 @@
 /*
- * program: what follows from the order of the operations, worked out when the model is opened:
- * where each one's parameters lie, how much of the slab is final behind its backward, who adds to a
- * gradient, and which gradients share memory.
+ * program: properties derived from the order of the operations when the model is opened: the range
+ * of the slab of each operation's parameters, the length of the final prefix of gradients after its
+ * backward, which gradients accumulate, and which gradients share memory (gradient_plan.c).
  */
 #include "worker/model/program.h"
 
@@ -13,9 +13,9 @@
 
 /* ---- order ---- */
 
-/* Where each operation's parameters lie, and how much of the slab is final behind its backward: the
- * views, from the slab's start, that no operation before reads. */
-static enum status arrange_parameters(struct model *m, struct error *err)
+/* Set each operation's range of the slab and its ready_count: the views from the slab's start that
+ * no earlier operation reads are final after its backward. */
+static enum status analyse_parameters(struct model *m, struct error *err)
 {
     size_t *first_reader = NULL; /* per view */
     size_t final = m->table.length;
@@ -48,7 +48,7 @@ static enum status arrange_parameters(struct model *m, struct error *err)
     return STATUS_OK;
 }
 
-/* What the architecture promised. */
+/* Assert what build_block requires: equal sizes, and no reader from outside within the block. */
 static void check_block(const struct model *m, const struct block *block)
 {
     assert(block->in != INPUT_VALUE && block->end < m->length);
@@ -56,12 +56,12 @@ static void check_block(const struct model *m, const struct block *block)
     for (size_t i = 0; i < m->length; i++) {
         const struct operation *op = &m->operations[i];
         bool inside = i >= block->first && i < block->end;
-        unsigned reads[2] = {op->in, op->residual};
+        unsigned reads_value[2] = {op->in, op->residual};
 
         for (int k = 0; k < 2; k++) {
-            bool of_block = reads[k] >= block->in && reads[k] < block->out;
+            bool of_block = reads_value[k] >= block->in && reads_value[k] < block->out;
 
-            assert(reads[k] == INPUT_VALUE || inside == of_block);
+            assert(reads_value[k] == INPUT_VALUE || inside == of_block);
             (void)of_block;
         }
         (void)inside;
@@ -77,15 +77,16 @@ static void check_readers(const struct model *m)
         for (size_t j = 0; j < m->length; j++)
             readers += m->operations[j].in == op->in ||
                        (op->in != INPUT_VALUE && m->operations[j].residual == op->in);
-        assert(readers == 1 || !(op->kind->owns_input || op->kind->sets_input));
+        assert(readers == 1 || !(op->kind->overwrites_input || op->kind->sets_input_gradient));
         (void)readers;
     }
     for (size_t i = 0; i < m->blocks_length; i++)
         check_block(m, &m->blocks[i]);
 }
 
-/* Who adds to a gradient that is already there: whoever reads what a later operation reads. */
-static void arrange_gradients(struct model *m)
+/* An operation accumulates into the gradient of its input if a later operation reads the same
+ * value: backward runs in reverse order. */
+static void analyse_gradients(struct model *m)
 {
     for (size_t i = 0; i < m->length; i++)
         for (size_t j = i + 1; j < m->length; j++)
@@ -94,13 +95,14 @@ static void arrange_gradients(struct model *m)
     check_readers(m);
 }
 
-static bool reads(const struct operation *op, unsigned value)
+static bool reads_value(const struct operation *op, unsigned value)
 {
     return op->in == value || op->residual == value;
 }
 
-/* A linear layer alone behind another one's activation, skipped with it or never. */
-static bool takes_slope(const struct model *m, size_t i)
+/* True for a linear layer that is the only reader of a linear layer with an activation, and is
+ * skipped together with it or never. */
+static bool fuses_activation_backward(const struct model *m, size_t i)
 {
     const struct operation *op = &m->operations[i];
     const struct operation *before = i > 0 ? &m->operations[i - 1] : NULL;
@@ -109,7 +111,7 @@ static bool takes_slope(const struct model *m, size_t i)
         before->linear.activation == ACTIVATION_NONE || op->in != before->out)
         return false;
     for (size_t j = i + 1; j < m->length; j++)
-        if (reads(&m->operations[j], before->out))
+        if (reads_value(&m->operations[j], before->out))
             return false;
     for (size_t k = 0; k < m->blocks_length; k++)
         if (m->blocks[k].first == i || m->blocks[k].end == i)
@@ -117,21 +119,22 @@ static bool takes_slope(const struct model *m, size_t i)
     return true;
 }
 
-enum status program_arrange(struct model *m, struct error *err)
+enum status program_analyse(struct model *m, struct error *err)
 {
-    enum status status = arrange_parameters(m, err);
+    enum status status = analyse_parameters(m, err);
 
     if (status == STATUS_OK)
-        arrange_gradients(m);
+        analyse_gradients(m);
     for (size_t i = 0; i < m->length && status == STATUS_OK; i++)
-        m->operations[i].takes_slope = takes_slope(m, i);
+        m->operations[i].fuses_activation_backward = fuses_activation_backward(m, i);
     return status;
 }
 
 /* ---- memory of gradients ---- */
 
-/* A block that is skipped exchanges the buffers of its two gradients: they are equally large. */
-static void level_pool(const struct model *m, struct gradient_plan *plan)
+/* A skipped block swaps the buffers of its two gradients, so both get the size of the larger one.
+ */
+static void equalize_block_buffers(const struct model *m, struct gradient_plan *plan)
 {
     size_t largest = 0;
 
@@ -186,7 +189,7 @@ enum status program_plan_gradients(struct model *m, struct error *err)
         status = gradient_plan_make(operations, m->length, counts, &plan, err);
     }
     if (status == STATUS_OK) {
-        level_pool(m, &plan);
+        equalize_block_buffers(m, &plan);
         status = alloc_pool(m, &plan, err);
     }
     gradient_plan_release(&plan);

@@ -1,5 +1,7 @@
 /*
- * spec: "<kind>:<numbers>", read by a function per family; spec_cnn.c reads the layers of a cnn.
+ * spec: parser of "<kind>:<numbers>": one function per family of architectures, found in a table by
+ * name. spec_cnn.c parses the layers of a cnn.  All sizes are checked here against the limits of
+ * compute (a dimension is at most INT_MAX), so that building a model cannot overflow.
  */
 #include "worker/model/spec_reader.h"
 
@@ -10,7 +12,7 @@
 #include <string.h>
 
 #define IMAGE_MAX      65536 /* rows, columns, channels, classes */
-#define GPT_LAYERS_MAX 1024  /* opening a model takes the square of them */
+#define GPT_LAYERS_MAX 1024  /* opening a model takes time quadratic in it */
 #define GPT_MAX        65536 /* heads, width, positions */
 #define GPT_VOCABULARY 256
 #define LENET          "cnn:1x28x28-conv6k5p2-pool-conv16k5p0-pool-fc120-fc84-fc10"
@@ -49,7 +51,7 @@ enum status spec_number(struct spec_reader *r, const char *what, size_t min, siz
     return STATUS_OK;
 }
 
-bool spec_word(struct spec_reader *r, const char *word)
+bool spec_accept(struct spec_reader *r, const char *word)
 {
     size_t length = strlen(word);
 
@@ -61,7 +63,7 @@ bool spec_word(struct spec_reader *r, const char *word)
 
 enum status spec_expect(struct spec_reader *r, const char *word, const char *expected)
 {
-    return spec_word(r, word) ? STATUS_OK : spec_fail(r, r->at, "expected %s", expected);
+    return spec_accept(r, word) ? STATUS_OK : spec_fail(r, r->at, "expected %s", expected);
 }
 
 enum status spec_image(struct spec_reader *r, struct spec *spec)
@@ -127,7 +129,7 @@ static enum status read_image_net(struct spec_reader *r, struct spec *spec)
                                : status;
 }
 
-/* What 64 filters make of an image is the largest there is. */
+/* The first stage has the largest activations: 64 filters (18 layers) or 256. */
 static enum status read_resnet(struct spec_reader *r, struct spec *spec)
 {
     const char *start = r->at;

@@ -1,18 +1,18 @@
 /*
- * spec: the text that names a model's architecture, read strictly: decimal digits only, no leading
- * zero.  One model may still have several texts: what a default says may be spelled out.
+ * spec: the text that names a model's architecture, parsed strictly: decimal digits only, no
+ * leading zero.  One model may have several texts: a default may be spelled out.
  *   linear:10-5-2        Linear(10, 5), Linear(5, 2)
  *   mlp:784-128-10       Linear(784, 128), ReLU, Linear(128, 10)
  *   mlp-bn:784-128-10    Linear(784, 128), BatchNorm1d(128), ReLU, Linear(128, 10)
  *   cnn:1x28x28-conv32-pool-conv64-bn-pool-fc128-fc10
  *                        channels x height x width, then layers: convF[kK][sS][pP] (F filters,
- *                        kernel K = 3, stride S = 1, padding P = K / 2), pool[kK] (the largest of
- *                        K x K, K = 2), bn (behind conv or fc), fcN; ReLU behind each conv and fc
- *                        (behind its bn) but the last
+ *                        kernel K = 3, stride S = 1, padding P = K / 2), pool[kK] (max pooling of
+ *                        K x K, K = 2), bn (after conv or fc), fcN; ReLU after each conv and fc
+ *                        (after its bn) except the last
  *   lenet                LeNet-5, cnn:1x28x28-conv6k5p2-pool-conv16k5p0-pool-fc120-fc84-fc10
  *   resnet18, resnet50, vgg11, vgg16 [:CxHxW,CLASSES]
- *                        3x32x32,10 unless told; torchvision's, without dropout; images lower than
- *                        64 have a smaller stem (resnet) or classifier (vgg)
+ *                        default 3x32x32,10; torchvision's, without dropout; images lower than 64
+ *                        have a smaller stem (resnet) or classifier (vgg)
  *   gpt:L,H,D,T[,V]      GPT-2's shape: layers, heads, width, positions, vocabulary (256: bytes)
  */
 #ifndef SPARRING_WORKER_MODEL_SPEC_H
@@ -25,7 +25,9 @@
 
 #define SPEC_LAYERS_MAX 64
 #define SPEC_WIDTH_MAX  16777216 /* 2^24 */
-#define SPEC_SMALL      64       /* images lower than this are small to resnet and vgg */
+#define SPEC_SMALL                                                                                 \
+    64 /* resnet and vgg use their small variant for images lower than                             \
+          this */
 
 enum spec_kind {
     SPEC_MLP, /* and linear, mlp-bn */
@@ -54,7 +56,7 @@ struct spec {
     size_t heads, positions, vocabulary; /* gpt */
 };
 
-/* STATUS_CONFIG; the text names the spec and the position (from 1) of what is wrong. */
+/* STATUS_CONFIG: the text names the spec and the position (from 1) of the error. */
 enum status spec_parse(const char *text, struct spec *ret, struct error *err);
 
 #endif

@@ -1,5 +1,7 @@
 /*
- * spec_cnn: the layers of a cnn, each read against the shape that those before it make.
+ * spec_cnn: parser of the layers of a cnn.  Each layer is checked against the output shape of the
+ * layers before it: windows must fit, activations must stay below INT_MAX, and conv, pool and bn
+ * need an image or a preceding layer that allows them.
  */
 #include "worker/model/spec_reader.h"
 
@@ -9,10 +11,10 @@
 #define FILTERS_MAX 65536
 #define KERNEL_MAX  1024
 
-/* What the layers so far make of a sample. */
+/* Output shape of the layers so far, per sample. */
 struct shape {
     size_t channels, height, width;
-    bool flat; /* behind an fc */
+    bool flat; /* after an fc */
 };
 
 static enum status check_size(const struct spec_reader *r, const char *start,
@@ -24,9 +26,9 @@ static enum status check_size(const struct spec_reader *r, const char *start,
     return STATUS_OK;
 }
 
-/* A window moves over the image, if it fits. */
-static enum status slide(const struct spec_reader *r, const char *start, struct shape *shape,
-                         const struct spec_layer *layer)
+/* Shape of the output of a sliding window; an error if the window does not fit. */
+static enum status slide_window(const struct spec_reader *r, const char *start, struct shape *shape,
+                                const struct spec_layer *layer)
 {
     size_t *sizes[2] = {&shape->height, &shape->width};
 
@@ -49,18 +51,18 @@ static enum status read_conv(struct spec_reader *r, struct shape *shape, struct 
 
     layer->kernel = 3;
     layer->stride = 1;
-    if (status == STATUS_OK && spec_word(r, "k"))
+    if (status == STATUS_OK && spec_accept(r, "k"))
         status = spec_number(r, "a kernel", 1, KERNEL_MAX, &layer->kernel);
-    if (status == STATUS_OK && spec_word(r, "s"))
+    if (status == STATUS_OK && spec_accept(r, "s"))
         status = spec_number(r, "a stride", 1, KERNEL_MAX, &layer->stride);
-    if (status == STATUS_OK && spec_word(r, "p")) {
+    if (status == STATUS_OK && spec_accept(r, "p")) {
         padded = true;
         status = spec_number(r, "a padding", 0, KERNEL_MAX, &layer->padding);
     }
     if (!padded)
         layer->padding = layer->kernel / 2;
     if (status == STATUS_OK)
-        status = slide(r, start, shape, layer);
+        status = slide_window(r, start, shape, layer);
     shape->channels = layer->width;
     return status == STATUS_OK ? check_size(r, start, shape) : status;
 }
@@ -71,10 +73,10 @@ static enum status read_pool(struct spec_reader *r, struct shape *shape, struct 
     enum status status = STATUS_OK;
 
     layer->kernel = 2;
-    if (spec_word(r, "k"))
+    if (spec_accept(r, "k"))
         status = spec_number(r, "a pool", 1, KERNEL_MAX, &layer->kernel);
     layer->stride = layer->kernel;
-    return status == STATUS_OK ? slide(r, start, shape, layer) : status;
+    return status == STATUS_OK ? slide_window(r, start, shape, layer) : status;
 }
 
 static enum status read_layer(struct spec_reader *r, struct spec *spec, struct shape *shape)
@@ -83,7 +85,7 @@ static enum status read_layer(struct spec_reader *r, struct spec *spec, struct s
     struct spec_layer *before = spec->layers > 0 ? layer - 1 : NULL;
     const char *start = r->at;
 
-    if (spec_word(r, "bn")) {
+    if (spec_accept(r, "bn")) {
         if (!before || before->kind == SPEC_POOL || before->batch_norm)
             return spec_fail(r, start, "bn stands behind a conv or an fc");
         before->batch_norm = true;
@@ -93,12 +95,12 @@ static enum status read_layer(struct spec_reader *r, struct spec *spec, struct s
         return spec_fail(r, start, "too many layers, at most %d", SPEC_LAYERS_MAX);
     *layer = (struct spec_layer){.kind = SPEC_FC};
     spec->layers++;
-    if (spec_word(r, "fc")) {
+    if (spec_accept(r, "fc")) {
         shape->flat = true;
         return spec_number(r, "a width", 1, SPEC_WIDTH_MAX, &layer->width);
     }
     layer->kind = *start == 'c' ? SPEC_CONV : SPEC_POOL;
-    if (!spec_word(r, "conv") && !spec_word(r, "pool"))
+    if (!spec_accept(r, "conv") && !spec_accept(r, "pool"))
         return spec_fail(r, start, "unknown layer: conv, pool, bn and fc are known");
     if (shape->flat)
         return spec_fail(r, start, "behind an fc there is no image left");

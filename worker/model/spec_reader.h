@@ -1,5 +1,5 @@
 /*
- * spec_reader: a place in a spec, and what is read there.  Internal to spec.c and spec_cnn.c.
+ * spec_reader: a cursor over the text of a spec and its tokens.  Internal to spec.c and spec_cnn.c.
  */
 #ifndef SPARRING_WORKER_MODEL_SPEC_READER_H
 #define SPARRING_WORKER_MODEL_SPEC_READER_H
@@ -20,10 +20,10 @@ enum status spec_fail(const struct spec_reader *r, const char *at, const char *f
 enum status spec_number(struct spec_reader *r, const char *what, size_t min, size_t max,
                         size_t *ret);
 
-/* The word if it stands here; the reader then stands behind it. */
-bool spec_word(struct spec_reader *r, const char *word);
+/* True if the text continues with `word`; the cursor then moves behind it. */
+bool spec_accept(struct spec_reader *r, const char *word);
 
-/* Anything else at `at` is an error that names `expected`. */
+/* Like spec_accept, but anything else is an error that names `expected`. */
 enum status spec_expect(struct spec_reader *r, const char *word, const char *expected);
 
 /* "CxHxW" into channels, height and width. */

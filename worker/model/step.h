@@ -1,6 +1,6 @@
 /*
- * step: one call of model_step, and the two ways to issue its work.  Internal to the model's
- * sources.
+ * step: the state of one call of model_step, and the two ways to issue its work (model_step.c,
+ * model_graph.c).  Internal to the model's sources.
  */
 #ifndef SPARRING_WORKER_MODEL_STEP_H
 #define SPARRING_WORKER_MODEL_STEP_H
@@ -13,33 +13,32 @@ struct step {
     bool accumulate;
     model_ready_fn *ready; /* or NULL */
     void *user;
-    size_t ready_count; /* handed over so far */
+    size_t ready_count; /* published so far */
 };
 
-/* Forward, loss and backward, and what travels to the host, call by call.  The input is in its
- * place. */
+/* Issue forward, loss, backward and the downloads call by call.  The input has been uploaded. */
 enum status step_issue(struct model *m, struct step *s, struct error *err);
 
-/* The same as one launch, with the update where it was planned.  False in *ret_done: nothing was
- * done, because the device has no graphs, or such a step is made for the first time. */
+/* Issue the same as one launch, including a planned update.  False in *ret_done: nothing was done,
+ * because the device has no graphs or this is the first step of its kind. */
 enum status step_launch(struct model *m, struct step *s, bool *ret_done, struct error *err);
 
-/* Which parameters have a gradient. */
-void step_note_used(struct model *m, bool accumulate);
+/* Update m->used: the parameters that have a gradient. */
+void step_mark_used(struct model *m, bool accumulate);
 
-/* Buffers are the device's own, like the parameters: model_fetch brings them. */
-static inline bool step_keeps_buffers(const struct model *m)
+/* True: the buffers stay on the device like the parameters, and model_fetch downloads them. */
+static inline bool step_buffers_on_device(const struct model *m)
 {
     return m->optimizer && m->path == GRADIENTS_STAY;
 }
 
-/* Something of such a step goes to the host, or is told of there. */
+/* True: a step downloads gradients or buffers, or signals their completion to the host. */
 static inline bool step_downloads(const struct model *m)
 {
-    return !step_keeps_buffers(m);
+    return !step_buffers_on_device(m);
 }
 
-/* model_update's work, issued. */
+/* Issue the work of model_update. */
 enum status step_update(struct model *m, double learning_rate, uint64_t step, struct error *err);
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * The worker's options, table by table, and those of the process itself: its device, its place in
- * the job, its files.
+ * The worker's option set: the list of its tables, and the tables of the process itself: device,
+ * rank and rendezvous, files.  Data only.
  */
 #include "worker/options/options_tables.h"
 
-static const struct option_spec place_specs[] = {
+static const struct option_spec device_specs[] = {
     {.help = "Device:"},
     {.name = "device",
      .env = "SPARRING_DEVICE",
@@ -53,7 +53,7 @@ static const struct option_spec place_specs[] = {
      .help =
          "Issue a step whose gradients stay on the GPU as one launch, with the same bits; =off: "
          "call by call."},
-    {.help = "Who and where (a launcher sets these through the environment):"},
+    {.help = "Rank and rendezvous (a launcher sets these through the environment):"},
     {.name = "rank",
      .kind = OPTION_INT,
      .offset = AT(rank),
@@ -191,7 +191,7 @@ const struct option_set worker_option_set = {
     .tables = {{worker_job_specs, 0},
                {worker_sync_specs, 0},
                {worker_ps_specs, 0},
-               {place_specs, 0},
+               {device_specs, 0},
                {security_specs, .base = AT(security)},
                {process_specs, 0}},
 };

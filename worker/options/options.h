@@ -1,6 +1,8 @@
 /*
- * options: what `sparring-worker` takes, in one struct.  The tables that fill it are in options.c
- * and options_<subject>.c, what the values mean together in options_meaning.c.
+ * options: the options of `sparring-worker` as one struct.  The tables that fill it are in
+ * options.c and options_<subject>.c; options_derived.c checks combinations and derives the settings
+ * of the modules.  Needs common/option to parse.  Called by main and worker/train.
+ * Threads: the struct is constant after parsing.
  */
 #ifndef SPARRING_WORKER_OPTIONS_OPTIONS_H
 #define SPARRING_WORKER_OPTIONS_OPTIONS_H
@@ -17,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define OPTIONS_DEVICES_MAX 64u /* of --sync dataparallel */
+#define OPTIONS_DEVICES_MAX 64u /* limit of --devices */
 
 struct worker_options {
     /* job */
@@ -25,7 +27,7 @@ struct worker_options {
     char data[OPTION_TEXT_MAX];
     int64_t samples;
     int64_t batch_size;
-    int64_t epochs; /* one of epochs and steps is given */
+    int64_t epochs; /* one of epochs and steps is set */
     int64_t steps;
     int64_t accumulate_steps;
     bool shuffle;
@@ -74,11 +76,11 @@ struct worker_options {
     char delay_schedule[OPTION_TEXT_MAX];
     /* device */
     char device[OPTION_TEXT_MAX];
-    int64_t devices; /* of dataparallel */
+    int64_t devices; /* of --sync dataparallel */
     char precision[OPTION_TEXT_MAX];
     bool deterministic, cuda_graph;
     int64_t threads;
-    /* who and where */
+    /* rank and rendezvous */
     int64_t rank, world_size, local_rank;
     bool standalone;
     char init_method[OPTION_TEXT_MAX];
@@ -99,30 +101,30 @@ struct worker_options {
 
 extern const struct option_set worker_option_set;
 
-/* Checks that concern more than one option. */
+/* Check combinations of options.  STATUS_INVALID names the options. */
 enum status worker_options_check(const struct worker_options *o, struct error *err);
 
-/* The optimizer's settings. */
+/* The optimizer's settings.  STATUS_INVALID: unknown --optimizer. */
 enum status worker_options_optimizer(const struct worker_options *o, struct optimizer_config *ret,
                                      struct error *err);
 
-/* How the ranks of a parameter server keep together.  STATUS_INVALID: options that exclude each
- * other, or do not fit the world size; with --sync ps only. */
+/* The consistency mode of parameter servers.  STATUS_INVALID, with --sync ps only: options exclude
+ * each other, or do not fit the world size. */
 enum status worker_options_consistency(const struct worker_options *o, unsigned world_size,
                                        struct consistency *ret, struct error *err);
 
-/* How gradients reach a parameter server of this host (--ps-transport). */
+/* The transport to a parameter server on this host (--ps-transport). */
 enum sync_transport worker_options_ps_transport(const struct worker_options *o);
 
-/* What becomes of a job with parameter servers that has lost a worker (--on-worker-loss). */
+/* The reaction of a job with parameter servers to the loss of a worker (--on-worker-loss). */
 enum worker_loss worker_options_on_loss(const struct worker_options *o);
 
-/* Whether processes may leave the job and others take their places (--on-worker-loss shrink, wait).
- * Then nothing may be agreed on but through the servers. */
+/* Whether the job is elastic: processes may leave and be replaced (--on-worker-loss shrink, wait).
+ * Its workers may then agree on something through the servers only. */
 bool worker_options_elastic(const struct worker_options *o);
 
-/* How tensors travel to and from parameter servers.  STATUS_INVALID: options that exclude each
- * other, as compression and shared memory; with --sync ps only. */
+/* The compression to and from parameter servers.  STATUS_INVALID: unknown name, or, with --sync ps
+ * only, options that exclude each other, such as compression and shared memory. */
 enum status worker_options_compression(const struct worker_options *o,
                                        const struct consistency *consistency,
                                        struct compression *ret, struct error *err);
@@ -133,11 +135,11 @@ struct ddp_config worker_options_ddp(const struct worker_options *o);
 /* Whether ranks may run out of inputs before others (--uneven join, stop). */
 bool worker_options_uneven(const struct worker_options *o);
 
-/* Updates that a rank makes of so many samples. */
+/* The number of updates that a rank makes from `samples` samples. */
 uint64_t worker_options_updates(const struct worker_options *o, uint64_t samples);
 
-/* What becomes of the samples that do not divide among the ranks. */
-enum sampler_rest worker_options_rest(const struct worker_options *o);
+/* The policy for samples that do not divide among the ranks. */
+enum sampler_remainder worker_options_remainder(const struct worker_options *o);
 
 /* --sync dataparallel: one process, several devices. */
 bool worker_options_data_parallel(const struct worker_options *o);
@@ -145,12 +147,12 @@ bool worker_options_data_parallel(const struct worker_options *o);
 /* Number of addresses in --servers. */
 size_t worker_options_server_count(const struct worker_options *o);
 
-/* --server-weights, one per server; *ret is the caller's to free, NULL when all are equal or no
- * servers are used. */
+/* --server-weights, one per server.  *ret is owned by the caller; NULL: all are equal, or no
+ * servers are used.  STATUS_INVALID: malformed. */
 enum status worker_options_server_weights(const struct worker_options *o, uint32_t **ret,
                                           struct error *err);
 
-/* Texts are borrowed from `o`. */
+/* The TLS and token settings; texts are borrowed from `o`. */
 struct rpc_security worker_options_security(const struct worker_options *o);
 
 #endif

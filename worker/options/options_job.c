@@ -1,5 +1,6 @@
 /*
- * The worker's options for what is trained: model, data and optimizer.
+ * The worker's options for the job itself: model, data and optimizer.  Data only; in the order of
+ * --help.
  */
 #include "worker/options/options_tables.h"
 

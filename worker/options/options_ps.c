@@ -1,6 +1,6 @@
 /*
- * The worker's options for parameter servers: who they are, the terms of the job, and how its bytes
- * travel.
+ * The worker's options for parameter servers: their addresses, the job's consistency and loss
+ * handling, and compression and transport.  Data only; in the order of --help.
  */
 #include "worker/options/options_tables.h"
 
@@ -22,9 +22,9 @@ const struct option_spec worker_ps_specs[] = {
      .offset = AT(replicas),
      .metavar = "H:P,...",
      .help = "For each of the --servers another one that keeps a copy of its shard, in the same "
-             "order: when the first is lost the second goes on with everything that the workers "
-             "were told, and when the second is lost the first does.  sparring launch --replicas "
-             "sets them."},
+             "order: when the first is lost the second continues with every value that the workers "
+             "have received, and when the second is lost the first continues.  sparring launch "
+             "--replicas sets them."},
     {.name = "server-weights",
      .env = "SPARRING_SERVER_WEIGHTS",
      .kind = OPTION_TEXT,
@@ -48,7 +48,7 @@ const struct option_spec worker_ps_specs[] = {
      .choices = "bsp|ssp|asp",
      .help =
          "Of ps: bsp, every worker waits for every other in each step; ssp, for those more than "
-         "--staleness behind; asp, for nobody."},
+         "--staleness behind; asp, for none."},
     {.name = "staleness",
      .env = "SPARRING_STALENESS",
      .kind = OPTION_INT,

@@ -1,6 +1,6 @@
 /*
- * The worker's options for how the ranks come to one gradient: those of allreduce, whose words are
- * DistributedDataParallel's, and those that no algorithm has for itself.
+ * The worker's options for gradient synchronisation: those of all-reduce, named as in PyTorch's
+ * DistributedDataParallel, and those common to all algorithms.  Data only; in the order of --help.
  */
 #include "worker/options/options_tables.h"
 

@@ -1,5 +1,5 @@
 /*
- * options_tables: the parts of the worker's option table, by subject.  Inside worker/options*.c
+ * options_tables: the worker's option tables, by subject.  Included by worker/options/options*.c
  * only.
  */
 #ifndef SPARRING_WORKER_OPTIONS_OPTIONS_TABLES_H

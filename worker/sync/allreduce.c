@@ -1,19 +1,19 @@
 /*
  * sync allreduce: DistributedDataParallel.  Rank 0's parameters and buffers are broadcast once;
  * then every step's gradients are averaged bucket by bucket.  The gradient slab lies in bucket
- * order and the layers write straight into it, so a bucket is a range of the slab and nothing is
- * copied in or out; where the slab is shared memory, the ranks of a host reduce it in place.
+ * order and the layers write directly into it, so a bucket is a range of the slab and nothing is
+ * copied; if the slab is shared memory, the ranks of a host reduce it in place.
  *
  * As in DDP a bucket is divided by the world size first and summed then (REDUCE_AVG), and buffers
  * (running statistics) come from rank 0 before the forward that follows a synchronised one.  With
- * no_sync accumulation the training loop simply does not call begin, ready and finish in between.
+ * no_sync accumulation the training loop does not call begin, ready and finish in between.
  *
- * Locking: see allreduce_queue.c; all else belongs to the training thread, except the group and
- * what the hook keeps, which belong to the runner of a bucket.
+ * Locking: see allreduce_queue.c.  The group and the hook's state belong to the thread that reduces
+ * a bucket, everything else to the training thread.
  *
  * Source: Li et al., PyTorch Distributed, VLDB 2020; torch/nn/parallel/distributed.py and c10d's
  * reducer. Differs from PyTorch: the bucket plan is final from the first step, because the reverse
- * of the model order is the order in which our layers finish; PyTorch finds that order out in its
+ * of the model order is the order in which our layers finish; PyTorch determines that order in its
  * first step.
  */
 #include "worker/sync/allreduce.h"
@@ -42,9 +42,9 @@ enum status allreduce_reduce(struct sync_allreduce *s, enum dtype dtype, void *d
     struct collective_args args = {
         .call = COLLECTIVE_ALL_REDUCE,
         .dtype = dtype,
-        .op = !mean     ? REDUCE_SUM
-              : s->even ? REDUCE_AVG
-                        : REDUCE_PREMUL_SUM,
+        .op = !mean              ? REDUCE_SUM
+              : s->equal_weights ? REDUCE_AVG
+                                 : REDUCE_PREMUL_SUM,
         .order = s->order,
         .input = data,
         .output = data,
@@ -55,10 +55,10 @@ enum status allreduce_reduce(struct sync_allreduce *s, enum dtype dtype, void *d
         .step = s->step,
     };
 
-    /* What neither host nor backend can do the backend refuses, by name. */
+    /* If the host cannot scale either, the backend returns the error. */
     if (mean && !s->grads_on_device && !collective_supports(s->group, &args)) {
         args.op = REDUCE_SUM;
-        reduce_scale(dtype, data, s->even ? 1.0 / s->world_size : s->factor, count);
+        reduce_scale(dtype, data, s->equal_weights ? 1.0 / s->world_size : s->factor, count);
     }
     return collective_run(s->group, &args, err);
 }
@@ -88,7 +88,7 @@ static bool allreduce_close(struct sync *base, const struct error *failure)
 {
     struct sync_allreduce *s = (struct sync_allreduce *)base;
 
-    (void)failure; /* the others learn of it from the store's failure notice */
+    (void)failure; /* the store's failure notice informs the others */
     bucket_queue_stop(&s->queue);
     collective_close(s->group);
     if (s->hook->close)
@@ -173,14 +173,14 @@ static enum status allreduce_open(const struct sync_config *config, struct sync 
     s->grads_on_device = config->grads_on_device;
     s->memory = config->memory;
     s->arrived = config->arrived;
-    s->current = config->current;
+    s->refresh_params = config->refresh_params;
     s->user = config->user;
     s->buffers = config->buffers;
     s->buffer_count = config->buffers ? config->buffer_count : 0;
     s->rank = config->rank;
     s->world_size = config->world_size;
     s->last_trained = config->world_size - 1;
-    s->even = true;
+    s->equal_weights = true;
     s->order = config->order;
     s->scratch = SHARED_MEMORY_NONE;
     (void)pthread_mutex_init(&s->queue.lock, NULL);
@@ -241,7 +241,7 @@ static enum status allreduce_end(struct sync *base, struct error *err)
     return collective_finish(((struct sync_allreduce *)base)->group, err);
 }
 
-/* ---- facts ---- */
+/* ---- timeline and counters ---- */
 
 static void allreduce_timeline(const struct sync *base, struct sync_timeline *ret)
 {
@@ -259,22 +259,21 @@ static struct sync_counters allreduce_counters(const struct sync *base)
     if (s->group)
         stats = collective_get_stats(s->group);
     return (struct sync_counters){
-        .tx_payload_bytes = s->past.tx_payload_bytes + stats.tx_payload_bytes,
-        .rx_payload_bytes = s->past.rx_payload_bytes + stats.rx_payload_bytes,
-        .tx_wire_bytes = s->past.tx_wire_bytes + stats.tx_wire_bytes,
-        .rx_wire_bytes = s->past.rx_wire_bytes + stats.rx_wire_bytes,
+        .tx_payload_bytes = s->past_stats.tx_payload_bytes + stats.tx_payload_bytes,
+        .rx_payload_bytes = s->past_stats.rx_payload_bytes + stats.rx_payload_bytes,
+        .tx_wire_bytes = s->past_stats.tx_wire_bytes + stats.tx_wire_bytes,
+        .rx_wire_bytes = s->past_stats.rx_wire_bytes + stats.rx_wire_bytes,
     };
 }
 
-/* Of a step like most: what enlisting, the used map and the buffers move beside the gradients is
- * counted, too. */
+/* Of a typical step, including the sample counts, the used map and the buffers. */
 static void allreduce_expected_bytes(const struct sync *base, uint64_t *ret_tx, uint64_t *ret_rx)
 {
     const struct sync_allreduce *s = (const struct sync_allreduce *)base;
     struct collective_args buffers = {.call = COLLECTIVE_BROADCAST,
                                       .dtype = DTYPE_BYTE,
                                       .count = s->buffer_count * sizeof(float)};
-    struct collective_args enlist = {
+    struct collective_args announce_samples = {
         .call = COLLECTIVE_ALL_GATHER, .dtype = DTYPE_BYTE, .count = sizeof(*s->samples)};
     uint64_t tx[3] = {0};
     uint64_t rx[3] = {0};
@@ -284,7 +283,7 @@ static void allreduce_expected_bytes(const struct sync *base, uint64_t *ret_tx, 
     if (s->buffer_count > 0 && s->config.broadcast_buffers)
         collective_expected_bytes(s->group, &buffers, &tx[0], &rx[0]);
     if (s->config.uneven != DDP_EVEN || s->config.weight_by_samples)
-        collective_expected_bytes(s->group, &enlist, &tx[1], &rx[1]);
+        collective_expected_bytes(s->group, &announce_samples, &tx[1], &rx[1]);
     if (s->config.find_unused_parameters && !s->config.static_graph)
         allreduce_reduce_bytes(s, DTYPE_INT32, s->table->length, &tx[2], &rx[2]);
     for (size_t i = 0; i < 3; i++) {
@@ -309,7 +308,7 @@ const struct sync_ops sync_allreduce_ops = {
     .name = "allreduce",
     .open = allreduce_open,
     .start = allreduce_start,
-    .enlist = allreduce_enlist,
+    .announce_samples = allreduce_announce_samples,
     .begin = allreduce_begin,
     .ready = allreduce_ready,
     .finish = allreduce_finish,
@@ -321,7 +320,7 @@ const struct sync_ops sync_allreduce_ops = {
     .backend = allreduce_backend,
     .fault = allreduce_fault,
     .shrink = allreduce_shrink,
-    .gather = allreduce_gather,
-    .share = allreduce_share,
+    .all_gather = allreduce_all_gather,
+    .broadcast = allreduce_broadcast,
     .close = allreduce_close,
 };

@@ -1,7 +1,8 @@
 /*
- * How a bucket travels: as it is, or as 16-bit floats, half the bytes.  The 16-bit copy lies in a
- * scratch of the widest bucket, which peers of the host may reach; buckets run one after the other,
- * so one scratch serves all.
+ * Hooks without state: a bucket is reduced as float32, or as 16-bit floats, half the bytes.  The
+ * 16-bit copy is in the scratch, shared memory of the size of the largest bucket; buckets are
+ * reduced one after the other, so one scratch is enough.  Called by the thread that reduces the
+ * bucket.
  *
  * Source: torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py.  Differs from PyTorch: the
  * division happens inside the reduction, which rounds to 16 bits once, at its end.
@@ -49,15 +50,16 @@ static enum status half_reduce(struct sync_allreduce *s, size_t index, struct er
     const struct bucket *b = &s->plan.buckets[index];
     struct collective_args probe = {.call = COLLECTIVE_ALL_REDUCE,
                                     .dtype = wire_dtype(s),
-                                    .op = s->even ? REDUCE_AVG : REDUCE_PREMUL_SUM,
+                                    .op = s->equal_weights ? REDUCE_AVG : REDUCE_PREMUL_SUM,
                                     .order = s->order,
                                     .count = b->count};
     bool scales = collective_supports(s->group, &probe);
     float *data = s->grads + b->offset;
     enum status status;
 
-    if (!scales) /* while the numbers have their full width */
-        reduce_scale(DTYPE_FLOAT32, data, s->even ? 1.0 / s->world_size : s->factor, b->count);
+    if (!scales) /* before rounding to 16 bits */
+        reduce_scale(DTYPE_FLOAT32, data, s->equal_weights ? 1.0 / s->world_size : s->factor,
+                     b->count);
     cast_from_float32(wire_dtype(s), s->scratch.base, data, b->count);
     status = allreduce_reduce(s, wire_dtype(s), s->scratch.base, b->count, index, scales, err);
     if (status == STATUS_OK)

@@ -1,12 +1,12 @@
 /*
- * Uneven inputs (DistributedDataParallel's join).  Before each step every rank tells how many
- * samples it brings; a rank that brings none shadows the step with a gradient of zeros, so the
- * others never wait for it.  When nobody brings any, the last rank that trained (of several, the
- * largest) broadcasts the model.
+ * Uneven inputs (DistributedDataParallel's join).  Before each step an all-gather exchanges the
+ * ranks' sample counts; a rank without samples shadows the step with a gradient of zeros, so the
+ * others never wait for it.  When no rank has any, the last rank that trained (of several, the
+ * greatest) broadcasts the model.  Runs on the training thread, between steps.
  *
- * Differs from PyTorch: there the active ranks only are counted; here each rank's number is
- * gathered, which costs the same and yields the weights of a mean over samples, and the name of the
- * rank that ended first.
+ * Differs from PyTorch: there only the number of active ranks is reduced; gathering each rank's
+ * count costs the same and also yields the weights of a mean over samples, and the rank whose
+ * inputs ended first.
  *
  * Source: torch/nn/parallel/distributed.py, join; torch/distributed/algorithms/join.py.
  */
@@ -14,7 +14,7 @@
 
 #include <inttypes.h>
 
-static enum status stopped_early(const struct sync_allreduce *s, struct error *err)
+static enum status uneven_error(const struct sync_allreduce *s, struct error *err)
 {
     unsigned first = 0;
 
@@ -26,10 +26,10 @@ static enum status stopped_early(const struct sync_allreduce *s, struct error *e
                      first, s->step);
 }
 
-static enum status share_model(struct sync_allreduce *s, struct error *err)
+static enum status broadcast_model(struct sync_allreduce *s, struct error *err)
 {
     bool mine = s->rank == s->last_trained;
-    enum status status = mine && s->current ? s->current(s->user, err) : STATUS_OK;
+    enum status status = mine && s->refresh_params ? s->refresh_params(s->user, err) : STATUS_OK;
 
     if (status == STATUS_OK)
         status = collective_broadcast(s->group, s->params, s->table->count * sizeof(float),
@@ -40,8 +40,8 @@ static enum status share_model(struct sync_allreduce *s, struct error *err)
     return status;
 }
 
-enum status allreduce_enlist(struct sync *base, size_t samples, unsigned *ret_active,
-                             struct error *err)
+enum status allreduce_announce_samples(struct sync *base, size_t samples, unsigned *ret_active,
+                                       struct error *err)
 {
     struct sync_allreduce *s = (struct sync_allreduce *)base;
     uint64_t mine = samples;
@@ -59,11 +59,11 @@ enum status allreduce_enlist(struct sync *base, size_t samples, unsigned *ret_ac
     }
     *ret_active = active;
     if (active == 0)
-        return share_model(s, err);
+        return broadcast_model(s, err);
     if (active < s->world_size && s->config.uneven == DDP_STOP)
-        return stopped_early(s, err);
+        return uneven_error(s, err);
     s->last_trained = largest;
-    s->even =
+    s->equal_weights =
         !s->config.weight_by_samples && (!s->config.divide_by_active || active == s->world_size);
     if (s->config.weight_by_samples)
         s->factor = (double)samples / (double)total;

@@ -1,18 +1,19 @@
 /*
- * The PowerSGD hook.  Per step and bucket, M being gradient plus what was lost before:
+ * The PowerSGD hook.  Per step and bucket, where M is the gradient plus the error of earlier steps:
  *   Q orthogonal (from the last step, or random, the same on every rank)
  *   P = M Q, summed over the ranks, orthogonalised
  *   Q = M^T P, averaged over the ranks
- *   M becomes P Q^T; the error is what M was minus what it became.
- * Vectors, and matrices that would not shrink enough, travel as they are.  Before the start step
- * every bucket does.
+ *   M is replaced by P Q^T; the new error is the old M minus the new one.
+ * Vectors, and matrices that would not become small enough, are sent uncompressed; before the start
+ * step, all buckets.
  *
- * A step may fail and be done again by the ranks that are left, or have ended on some of them only:
- * so the error of a step is written beside the one before it, and counts when the next step begins.
+ * A step may fail and be repeated by the surviving ranks, or have ended on some of them only.  So
+ * the error of a step does not overwrite the one before it, and replaces it when the next step
+ * begins.
  *
- * The first gradients and P travel in one all-reduce more than in PyTorch's description: the plain
- * views are averaged, P is summed, so they are two operations.  Both lie in one scratch that the
- * peers of a host may reach.  Sums of P need no division: orthogonalisation removes the factor.
+ * PyTorch's description has one all-reduce less: here the plain views are averaged and P is summed,
+ * so they are two operations.  Both are in the scratch, shared memory.  Sums of P need no division:
+ * orthogonalisation removes the factor.  State belongs to the thread that reduces a bucket.
  */
 #include "worker/sync/allreduce_powersgd.h"
 
@@ -56,18 +57,18 @@ void powersgd_orthogonalise(float *matrix, size_t rows, size_t rank)
 
 /* ---- opening ---- */
 
-static size_t least(size_t a, size_t b)
+static size_t min_size(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
-/* The view as a matrix: its first dimension, and all others. */
-static void add_view(struct powersgd_bucket *b, const struct ddp_config *c,
-                     const struct tensor_view *view)
+/* Plan a view as a matrix: rows are its first dimension, columns all others. */
+static void plan_view(struct powersgd_bucket *b, const struct ddp_config *c,
+                      const struct tensor_view *view)
 {
     size_t rows = view->shape[0];
     size_t columns = rows > 0 ? view->count / rows : 0;
-    size_t rank = least(least(rows, columns), c->powersgd_rank);
+    size_t rank = min_size(min_size(rows, columns), c->powersgd_rank);
 
     if (!powersgd_should_compress(rows, columns, rank, c->powersgd_min_rate)) {
         b->plain[b->plain_count++] =
@@ -98,17 +99,17 @@ static enum status plan_bucket(const struct sync_allreduce *s, size_t index, str
     for (size_t i = t->length; i-- > 0 && status == STATUS_OK;)
         if (t->views[i].offset >= bucket->offset &&
             t->views[i].offset < bucket->offset + bucket->count)
-            add_view(b, &s->config, &t->views[i]);
+            plan_view(b, &s->config, &t->views[i]);
     return status;
 }
 
 /* All scratch arrays start on a cache line of their own. */
-static size_t line(size_t count)
+static size_t round_up_to_line(size_t count)
 {
     return (count + 15) / 16 * 16;
 }
 
-static enum status place_scratch(struct sync_allreduce *s, struct error *err)
+static enum status layout_scratch(struct sync_allreduce *s, struct error *err)
 {
     struct powersgd *state = s->powersgd;
     size_t floats = 0;
@@ -116,8 +117,9 @@ static enum status place_scratch(struct sync_allreduce *s, struct error *err)
     enum status status;
 
     for (size_t i = 0; i < state->length; i++)
-        floats += line(state->buckets[i].p_count) + line(state->buckets[i].q_count) +
-                  line(state->buckets[i].raw_count);
+        floats += round_up_to_line(state->buckets[i].p_count) +
+                  round_up_to_line(state->buckets[i].q_count) +
+                  round_up_to_line(state->buckets[i].raw_count);
     status = allreduce_open_scratch(s, (floats + 1) * sizeof(float), err);
     if (status != STATUS_OK)
         return status;
@@ -126,14 +128,14 @@ static enum status place_scratch(struct sync_allreduce *s, struct error *err)
         struct powersgd_bucket *b = &state->buckets[i];
 
         b->p = at;
-        b->q = b->p + line(b->p_count);
-        b->raw = b->q + line(b->q_count);
-        at = b->raw + line(b->raw_count);
+        b->q = b->p + round_up_to_line(b->p_count);
+        b->raw = b->q + round_up_to_line(b->q_count);
+        at = b->raw + round_up_to_line(b->raw_count);
     }
     return STATUS_OK;
 }
 
-static enum status open_memory(struct sync_allreduce *s, struct error *err)
+static enum status allocate_state(struct sync_allreduce *s, struct error *err)
 {
     struct powersgd *state = s->powersgd;
     enum status status;
@@ -162,8 +164,8 @@ static enum status powersgd_open(struct sync_allreduce *s, struct error *err)
     for (size_t i = 0; i < s->plan.length && status == STATUS_OK; i++)
         status = plan_bucket(s, i, err);
     if (status == STATUS_OK)
-        status = open_memory(s, err);
-    return status == STATUS_OK ? place_scratch(s, err) : status;
+        status = allocate_state(s, err);
+    return status == STATUS_OK ? layout_scratch(s, err) : status;
 }
 
 static void powersgd_close(struct sync_allreduce *s)
@@ -186,20 +188,20 @@ static void powersgd_close(struct sync_allreduce *s)
 
 /* ---- a bucket ---- */
 
-/* data and next both become gradient plus error. */
+/* Set data and next to gradient plus error. */
 static void add_error(float *data, const float *error, float *next, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         next[i] = data[i] = data[i] + error[i];
 }
 
-static void keep_error(const float *data, float *next, size_t count)
+static void subtract_result(const float *data, float *next, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         next[i] -= data[i];
 }
 
-/* All Q, one bucket behind the other, out of the scratch or back. */
+/* Copy the Q of all buckets, one after the other, from the scratch to `flat` (out) or back. */
 static void copy_q(const struct powersgd *state, float *flat, bool out)
 {
     for (size_t i = 0; i < state->length; i++) {
@@ -210,8 +212,8 @@ static void copy_q(const struct powersgd *state, float *flat, bool out)
     }
 }
 
-/* The first bucket of a step: the last step counts now; but if this is the same one again, nothing
- * of it does. */
+/* At the first bucket of a step: commit the last step's error and Q; if the step is a repetition,
+ * discard them. */
 static void begin_step(struct powersgd *state, uint64_t step)
 {
     bool again = state->has_step && state->step == step;
@@ -230,9 +232,9 @@ static void begin_step(struct powersgd *state, uint64_t step)
         struct powersgd_bucket *b = &state->buckets[i];
 
         if (again)
-            b->filled = b->filled_before;
+            b->has_q = b->had_q;
         else
-            b->filled_before = b->filled;
+            b->had_q = b->has_q;
     }
     state->has_step = true;
     state->step = step;
@@ -248,10 +250,10 @@ static void prepare_q(struct sync_allreduce *s, struct powersgd_bucket *b, size_
 {
     struct random random;
 
-    if (!b->filled || s->config.powersgd_no_warm_start) {
+    if (!b->has_q || s->config.powersgd_no_warm_start) {
         random_seed(&random, SEED + index + s->step * s->plan.length);
         random_normal(&random, b->q, b->q_count);
-        b->filled = true;
+        b->has_q = true;
     }
     for (size_t i = 0; i < b->matrix_count; i++)
         powersgd_orthogonalise(b->q + b->matrices[i].q_offset, b->matrices[i].columns,
@@ -289,7 +291,7 @@ static void compute_q(const struct sync_allreduce *s, const struct powersgd_buck
     }
 }
 
-/* M = P Q^T, and the plain views back to their places. */
+/* M = P Q^T, and copy the plain views back to the slab. */
 static void decompress(const struct sync_allreduce *s, const struct powersgd_bucket *b)
 {
     const float *raw = b->raw;
@@ -318,9 +320,9 @@ static void collect_plain(const struct sync_allreduce *s, const struct powersgd_
     }
 }
 
-/* P's ranks must be weighted as Q's are where the weights differ. */
-static enum status exchange(struct sync_allreduce *s, struct powersgd_bucket *b, size_t index,
-                            struct error *err)
+/* Reduce plain views, P and Q.  If the ranks' weights differ, P needs the same weights as Q. */
+static enum status reduce_factors(struct sync_allreduce *s, struct powersgd_bucket *b, size_t index,
+                                  struct error *err)
 {
     enum status status = STATUS_OK;
 
@@ -329,22 +331,22 @@ static enum status exchange(struct sync_allreduce *s, struct powersgd_bucket *b,
     if (status != STATUS_OK || b->matrix_count == 0)
         return status;
     compute_p(s, b);
-    status = allreduce_reduce(s, DTYPE_FLOAT32, b->p, b->p_count, index, !s->even, err);
+    status = allreduce_reduce(s, DTYPE_FLOAT32, b->p, b->p_count, index, !s->equal_weights, err);
     if (status != STATUS_OK)
         return status;
     compute_q(s, b);
     return allreduce_reduce(s, DTYPE_FLOAT32, b->q, b->q_count, index, true, err);
 }
 
-/* What is left to do once the bucket's Q has come: the rest is this rank's own. */
-static void end_bucket(struct sync_allreduce *s, size_t index)
+/* Complete a bucket locally after the reduction of its Q. */
+static void finish_bucket(struct sync_allreduce *s, size_t index)
 {
     struct powersgd *state = s->powersgd;
     const struct bucket *bucket = &s->plan.buckets[index];
 
     decompress(s, &state->buckets[index]);
     if (state->error)
-        keep_error(s->grads + bucket->offset, state->next + bucket->offset, bucket->count);
+        subtract_result(s->grads + bucket->offset, state->next + bucket->offset, bucket->count);
     state->reduced = index + 1;
 }
 
@@ -364,46 +366,48 @@ static enum status powersgd_reduce(struct sync_allreduce *s, size_t index, struc
         add_error(data, state->error + bucket->offset, state->next + bucket->offset, bucket->count);
     prepare_q(s, b, index);
     collect_plain(s, b);
-    status = exchange(s, b, index, err);
+    status = reduce_factors(s, b, index, err);
     if (status == STATUS_OK)
-        end_bucket(s, index);
+        finish_bucket(s, index);
     return status;
 }
 
-/* ---- ranks that are left ---- */
+/* ---- smaller group ---- */
 
-/* Where a rank is: the last step that it has ended, and whether it has begun another since. */
-struct place {
+/* A rank's progress: the last step that it has ended, and whether it has begun another one since.
+ */
+struct step_progress {
     uint64_t ended; /* steps; 0: none */
     uint64_t begun; /* likewise: `ended`, or one more */
 };
 
-static struct place place_of(const struct powersgd *state)
+static struct step_progress get_step_progress(const struct powersgd *state)
 {
     uint64_t begun = state->has_step ? state->step + 1 : 0;
     bool is_over = !state->has_step || state->reduced == state->length;
 
-    return (struct place){.ended = is_over ? begun : begun - 1, .begun = begun};
+    return (struct step_progress){.ended = is_over ? begun : begun - 1, .begun = begun};
 }
 
-/* The lowest of those that have ended the most; *ret_behind: another has not ended it. */
-static unsigned find_donor(const struct place *places, unsigned count, bool *ret_behind)
+/* The lowest rank among those that have ended the latest step; *ret_behind: another rank has not
+ * ended it. */
+static unsigned find_donor(const struct step_progress *progress, unsigned count, bool *ret_behind)
 {
     unsigned donor = 0;
 
     for (unsigned r = 1; r < count; r++)
-        if (places[r].ended > places[donor].ended)
+        if (progress[r].ended > progress[donor].ended)
             donor = r;
     *ret_behind = false;
     for (unsigned r = 0; r < count; r++)
-        *ret_behind = *ret_behind || places[r].ended < places[donor].ended;
+        *ret_behind = *ret_behind || progress[r].ended < progress[donor].ended;
     return donor;
 }
 
-/* On a step that has ended elsewhere, this rank lacks the result of its last operation at most,
- * because nobody ends a step without it: the last bucket's Q; or, of a bucket without matrices, the
- * mean, without which its error is not known and begins anew. */
-static void catch_up(struct sync_allreduce *s, const float *q)
+/* For a step that has ended on other ranks, this rank lacks at most the result of the last
+ * operation, because no rank can end a step without this rank: the last bucket's Q; or, for a
+ * bucket without matrices, the mean, without which its error is unknown and is reset to zero. */
+static void complete_last_step(struct sync_allreduce *s, const float *q)
 {
     struct powersgd *state = s->powersgd;
     size_t last = state->length - 1;
@@ -412,57 +416,57 @@ static void catch_up(struct sync_allreduce *s, const float *q)
 
     memcpy(b->q, q + state->q_count - b->q_count, b->q_count * sizeof(float));
     if (b->matrix_count > 0)
-        end_bucket(s, last);
+        finish_bucket(s, last);
     else if (state->error)
         memset(state->next + bucket->offset, 0, bucket->count * sizeof(float));
     state->reduced = state->length;
 }
 
-/* Some have ended a step that others have not: those get the Q with which it ended. */
-static enum status level(struct sync_allreduce *s, struct error *err)
+/* If some ranks have ended a step that others have not, those receive its final Q. */
+static enum status synchronise_q(struct sync_allreduce *s, struct error *err)
 {
     struct powersgd *state = s->powersgd;
-    struct place mine = place_of(state);
-    struct place *places = NULL;
+    struct step_progress mine = get_step_progress(state);
+    struct step_progress *progress = NULL;
     float *q = NULL;
     unsigned donor;
     bool is_behind;
-    enum status status = mem_calloc(s->world_size, sizeof(*places), "PowerSGD", &places, err);
+    enum status status = mem_calloc(s->world_size, sizeof(*progress), "PowerSGD", &progress, err);
 
     if (status == STATUS_OK)
         status = mem_calloc(state->q_count + 1, sizeof(float), "PowerSGD Q", &q, err);
     if (status == STATUS_OK)
-        status = collective_all_gather(s->group, &mine, sizeof(mine), places, err);
+        status = collective_all_gather(s->group, &mine, sizeof(mine), progress, err);
     if (status != STATUS_OK)
         goto out;
-    donor = find_donor(places, s->world_size, &is_behind);
+    donor = find_donor(progress, s->world_size, &is_behind);
     if (!is_behind)
         goto out;
-    if (mine.begun > mine.ended) /* its Q are those of the step that it has begun since */
+    if (mine.begun > mine.ended) /* the scratch has the next step's Q already */
         memcpy(q, state->q_before, state->q_count * sizeof(float));
     else
         copy_q(state, q, true);
     status = collective_broadcast(s->group, q, (state->q_count + 1) * sizeof(float), donor, err);
-    if (status == STATUS_OK && mine.ended < places[donor].ended)
-        catch_up(s, q);
+    if (status == STATUS_OK && mine.ended < progress[donor].ended)
+        complete_last_step(s, q);
 out:
     free(q);
-    free(places);
+    free(progress);
     return status;
 }
 
-/* The new group reaches another scratch; what was in the old one goes along. */
-static enum status powersgd_renew(struct sync_allreduce *s, struct error *err)
+/* Register a new scratch with the new group, and copy the old one into it. */
+static enum status powersgd_rebuild(struct sync_allreduce *s, struct error *err)
 {
     struct shared_memory old = s->scratch;
     enum status status;
 
     s->scratch = SHARED_MEMORY_NONE;
-    status = place_scratch(s, err);
+    status = layout_scratch(s, err);
     if (status == STATUS_OK)
         memcpy(s->scratch.base, old.base, old.size < s->scratch.size ? old.size : s->scratch.size);
     shared_memory_release(&old);
-    return status == STATUS_OK ? level(s, err) : status;
+    return status == STATUS_OK ? synchronise_q(s, err) : status;
 }
 
 static void powersgd_bytes(const struct sync_allreduce *s, size_t index, uint64_t *ret_tx,
@@ -490,6 +494,6 @@ const struct hook_ops hook_powersgd = {
     .open = powersgd_open,
     .reduce = powersgd_reduce,
     .expected_bytes = powersgd_bytes,
-    .renew = powersgd_renew,
+    .rebuild = powersgd_rebuild,
     .close = powersgd_close,
 };

@@ -1,7 +1,7 @@
 /*
- * powersgd: a gradient matrix M (rows, columns) as P Q^T of a low rank, which is what travels.
- * Source: Vogels, Karimireddy and Jaggi, PowerSGD, NeurIPS 2019;
- * torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py.
+ * powersgd: approximates a gradient matrix M (rows, columns) by P Q^T of a low rank; only P and Q
+ * are reduced.  Used by allreduce_powersgd.c and its tests. Source: Vogels, Karimireddy and Jaggi,
+ * PowerSGD, NeurIPS 2019; torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py.
  */
 #ifndef SPARRING_WORKER_SYNC_ALLREDUCE_POWERSGD_H
 #define SPARRING_WORKER_SYNC_ALLREDUCE_POWERSGD_H
@@ -16,7 +16,7 @@ struct powersgd_matrix { /* one compressed view */
     size_t q_offset; /* in the bucket's Q; (columns, rank) row-major */
 };
 
-struct powersgd_range { /* one view that is sent as it is */
+struct powersgd_range { /* one view that is sent uncompressed */
     size_t offset, count;
 };
 
@@ -27,32 +27,31 @@ struct powersgd_bucket {
     size_t plain_count;
     float *p, *q, *raw; /* in the scratch: all P, all Q, all plain views of the bucket */
     size_t p_count, q_count, raw_count;
-    bool filled;        /* q holds the last step's ... */
-    bool filled_before; /* ... or did before the step under way */
+    bool has_q; /* q is initialised ... */
+    bool had_q; /* ... and was before the current step */
 };
 
 struct powersgd {
     struct powersgd_bucket *buckets; /* owned; one per bucket */
     size_t length;
-    float *error; /* owned; what compression lost before the step under way, slab layout; NULL: no
-                     error feedback */
-    float *next;  /* owned; ... and after it: a step that fails is done again from `error` */
-    float *q_before; /* owned; all Q before the step under way, one bucket behind the other */
+    float *error;    /* owned; slab layout; before the current step; NULL: no error feedback */
+    float *next;     /* owned; slab layout; after it; a failed step is repeated from `error` */
+    float *q_before; /* owned; all Q before the current step, one bucket after the other */
     size_t q_count;  /* of all buckets */
     bool has_step;
-    uint64_t step;  /* under way, or the last one */
-    size_t reduced; /* buckets of it that have ended; those behind were not begun, but for one */
+    uint64_t step;  /* current or last */
+    size_t reduced; /* its buckets that have ended; at most one more has begun */
 };
 
-/* Worth it: (rows + columns) * rank * min_rate < rows * columns. */
+/* True if (rows + columns) * rank * min_rate < rows * columns. */
 bool powersgd_should_compress(size_t rows, size_t columns, size_t rank, double min_rate);
 
 /* Modified Gram-Schmidt on the columns of a (rows, rank) row-major matrix; 1e-8 is added to every
  * norm, so a column of zeros stays zero. */
 void powersgd_orthogonalise(float *matrix, size_t rows, size_t rank);
 
-/* What compression has lost on this rank up to and with `step`, which is the last one or the one
- * before it; slab layout, borrowed. */
+/* This rank's compression error after `step`, which is the last step or the one before it; slab
+ * layout, borrowed. */
 const float *powersgd_residual(const struct powersgd *state, uint64_t step);
 
 #endif

@@ -1,11 +1,12 @@
 /*
- * The queue of buckets.  One communication thread takes them in order as the fill mark passes them
- * and reduces each while backward computes the next ones.  A hand-over to that thread costs two
- * context switches, so it is woken only for buckets that have backward left to hide behind: what is
- * ready when backward has ended, and not yet started, the training thread runs itself.  A model of
- * one bucket never pays for the thread.
+ * The queue of buckets.  A communication thread reduces full buckets in order while backward
+ * computes the next ones.  Waking that thread costs two context switches, so it is woken only for
+ * buckets that can overlap with the rest of backward; buckets that are ready and not started when
+ * backward has ended are reduced by the training thread.  A model of one bucket never wakes the
+ * thread.
  *
- * Locking: `lock` guards the fields that say so; the group belongs to whoever has set `busy`.
+ * Locking: `lock` guards the fields listed under it in struct bucket_queue; the group belongs to
+ * the thread that has set `reducing`.
  */
 #include "common/base/clock.h"
 #include "common/base/memory.h"
@@ -16,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With the lock held and !busy: reduce the next bucket, without the lock meanwhile. */
-static void run_next(struct sync_allreduce *s)
+/* Reduce the next bucket.  Lock held and !reducing on entry; released during the reduction. */
+static void reduce_next_bucket(struct sync_allreduce *s)
 {
     struct bucket_queue *q = &s->queue;
     size_t index = q->reduced;
@@ -25,13 +26,13 @@ static void run_next(struct sync_allreduce *s)
     struct error err = {0};
     enum status status;
 
-    q->busy = true;
+    q->reducing = true;
     pthread_mutex_unlock(&q->lock);
     times->started_ns = clock_now_ns();
-    status = s->hook->reduce(s, index, &err); /* its error names the bucket */
+    status = s->hook->reduce(s, index, &err); /* its error contains the bucket */
     times->done_ns = clock_now_ns();
     pthread_mutex_lock(&q->lock);
-    q->busy = false;
+    q->reducing = false;
     if (status == STATUS_OK) {
         q->reduced++;
         return;
@@ -42,10 +43,10 @@ static void run_next(struct sync_allreduce *s)
 
 static bool has_work(const struct bucket_queue *q)
 {
-    return !q->busy && !q->failed && q->reduced < q->ready;
+    return !q->reducing && !q->failed && q->reduced < q->ready;
 }
 
-static void *communicate(void *argument)
+static void *run_communication(void *argument)
 {
     struct sync_allreduce *s = argument;
     struct bucket_queue *q = &s->queue;
@@ -58,7 +59,7 @@ static void *communicate(void *argument)
             q->asleep = false;
             continue;
         }
-        run_next(s);
+        reduce_next_bucket(s);
         if (q->failed || q->reduced == q->length || s->arrived)
             pthread_cond_signal(&q->done);
     }
@@ -66,7 +67,7 @@ static void *communicate(void *argument)
     return NULL;
 }
 
-static enum status pin(pthread_attr_t *attributes, int cpu, struct error *err)
+static enum status set_affinity(pthread_attr_t *attributes, int cpu, struct error *err)
 {
     cpu_set_t set;
 
@@ -95,8 +96,9 @@ enum status bucket_queue_start(struct sync_allreduce *s, int cpu, struct error *
                          cpu, CPU_SETSIZE - 1);
     if (pthread_attr_init(&attributes) != 0)
         return error_set(err, STATUS_NO_MEMORY, "cannot start the communication thread");
-    status = cpu >= 0 ? pin(&attributes, cpu, err) : STATUS_OK;
-    failed = status == STATUS_OK ? pthread_create(&q->thread, &attributes, communicate, s) : 0;
+    status = cpu >= 0 ? set_affinity(&attributes, cpu, err) : STATUS_OK;
+    failed =
+        status == STATUS_OK ? pthread_create(&q->thread, &attributes, run_communication, s) : 0;
     (void)pthread_attr_destroy(&attributes);
     if (failed != 0)
         return error_set(err, cpu >= 0 ? STATUS_CONFIG : STATUS_NO_MEMORY,
@@ -151,15 +153,15 @@ void bucket_queue_ready(struct sync_allreduce *s, size_t ready_count)
     pthread_mutex_unlock(&q->lock);
 }
 
-/* With the lock held, and without it meanwhile: buckets [*told, reduced) have arrived. */
-static enum status tell(struct sync_allreduce *s, size_t *told, struct error *err)
+/* Report buckets [*notified, reduced) to `arrived`.  Lock held; released during the call. */
+static enum status notify_arrived(struct sync_allreduce *s, size_t *notified, struct error *err)
 {
     struct bucket_queue *q = &s->queue;
-    const struct bucket *first = &s->plan.buckets[*told];
+    const struct bucket *first = &s->plan.buckets[*notified];
     const struct bucket *last = &s->plan.buckets[q->reduced - 1];
     enum status status;
 
-    *told = q->reduced;
+    *notified = q->reduced;
     pthread_mutex_unlock(&q->lock);
     status = s->arrived(s->user, first->offset, last->offset + last->count - first->offset, err);
     pthread_mutex_lock(&q->lock);
@@ -169,23 +171,23 @@ static enum status tell(struct sync_allreduce *s, size_t *told, struct error *er
 enum status bucket_queue_finish(struct sync_allreduce *s, struct error *err)
 {
     struct bucket_queue *q = &s->queue;
-    size_t told = s->arrived ? 0 : q->length;
+    size_t notified = s->arrived ? 0 : q->length;
     enum status status = STATUS_OK;
 
     pthread_mutex_lock(&q->lock);
     assert(q->ready == q->length);
-    while (status == STATUS_OK && !q->failed && (q->reduced < q->length || told < q->length)) {
-        if (told < q->reduced)
-            status = tell(s, &told, err);
+    while (status == STATUS_OK && !q->failed && (q->reduced < q->length || notified < q->length)) {
+        if (notified < q->reduced)
+            status = notify_arrived(s, &notified, err);
         else if (has_work(q))
-            run_next(s);
+            reduce_next_bucket(s);
         else
             pthread_cond_wait(&q->done, &q->lock); /* every reduction has its own deadline */
     }
     if (status == STATUS_OK && q->failed)
         status = error_set(err, q->failure.status, "%s", q->failure.text);
-    q->failed = q->failed || status != STATUS_OK; /* the thread takes no more buckets ... */
-    while (q->busy)                               /* ... and has put down the one that it had */
+    q->failed = q->failed || status != STATUS_OK; /* no more buckets are started ... */
+    while (q->reducing)                           /* ... and the current one has ended */
         pthread_cond_wait(&q->done, &q->lock);
     pthread_mutex_unlock(&q->lock);
     return status;

@@ -1,10 +1,10 @@
 /*
- * Going on without ranks that are lost.  The group is made anew by the survivors; what the buckets
- * and the used map remember of the step that failed is forgotten on all ranks alike.  PowerSGD
- * keeps what it remembers of the steps before: each rank's own error, and Q, which all have.
+ * A smaller group after ranks were lost.  The survivors form a new group; every rank discards the
+ * failed step's state of the buckets and of the used map.  PowerSGD keeps its state of earlier
+ * steps: each rank's own error, and Q, which is the same on all ranks.
  *
- * Between a failed step and the next one the communication thread is at rest, so the group belongs
- * to the training thread.
+ * Between a failed step and the next one the communication thread is idle, so the group belongs to
+ * the training thread.
  */
 #include "worker/sync/allreduce.h"
 
@@ -29,7 +29,7 @@ static void add_stats(struct collective_stats *to, const struct collective *grou
     to->rx_wire_bytes += s.rx_wire_bytes;
 }
 
-/* Members of the old group that are not in the new one. */
+/* List the members of the old group that are not in the new one. */
 static void list_lost(const unsigned *before, unsigned count, const struct collective *after,
                       struct sync_loss *ret)
 {
@@ -44,22 +44,22 @@ static void list_lost(const unsigned *before, unsigned count, const struct colle
     }
 }
 
-/* What must not outlive the group. */
-static enum status renew(struct sync_allreduce *s, struct error *err)
+/* Reset what depends on the group, and rebuild the hook's state for the new one. */
+static enum status rebuild(struct sync_allreduce *s, struct error *err)
 {
     enum status status = STATUS_OK;
 
     s->rank = collective_rank(s->group);
     s->world_size = collective_world_size(s->group);
     s->last_trained = s->world_size - 1;
-    s->even = true;
+    s->equal_weights = true;
     s->used_known = false;
     s->queue.ready = s->queue.reduced = s->queue.length;
     s->queue.failed = false;
     if (s->memory)
         status = collective_register(s->group, s->memory, err);
-    if (s->hook->renew)
-        return status == STATUS_OK ? s->hook->renew(s, err) : status;
+    if (s->hook->rebuild)
+        return status == STATUS_OK ? s->hook->rebuild(s, err) : status;
     if (s->hook->close)
         s->hook->close(s);
     shared_memory_release(&s->scratch);
@@ -86,7 +86,7 @@ enum status allreduce_shrink(struct sync *base, struct sync_loss *ret, struct er
         return error_set(err, STATUS_UNSUPPORTED, "no rank is lost");
     for (unsigned r = 0; r < count; r++)
         before[r] = collective_world_rank(s->group, r);
-    add_stats(&s->past, s->group);
+    add_stats(&s->past_stats, s->group);
     status = collective_shrink(&s->group, err);
     if (status != STATUS_OK) {
         if (status == STATUS_PEER_LOST)
@@ -97,17 +97,17 @@ enum status allreduce_shrink(struct sync *base, struct sync_loss *ret, struct er
     ret->rank = collective_rank(s->group);
     ret->world_size = collective_world_size(s->group);
     ret->generation = collective_generation(s->group);
-    return renew(s, err);
+    return rebuild(s, err);
 }
 
-enum status allreduce_gather(struct sync *base, const void *mine, size_t bytes, void *all,
-                             struct error *err)
+enum status allreduce_all_gather(struct sync *base, const void *mine, size_t bytes, void *all,
+                                 struct error *err)
 {
     return collective_all_gather(((struct sync_allreduce *)base)->group, mine, bytes, all, err);
 }
 
-enum status allreduce_share(struct sync *base, void *data, size_t bytes, unsigned root,
-                            struct error *err)
+enum status allreduce_broadcast(struct sync *base, void *data, size_t bytes, unsigned root,
+                                struct error *err)
 {
     return collective_broadcast(((struct sync_allreduce *)base)->group, data, bytes, root, err);
 }

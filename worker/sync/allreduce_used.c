@@ -1,26 +1,27 @@
 /*
- * Parameters without a gradient in a step.  Their place in the slab is zero and travels with their
- * buckets, so all ranks run the same operations; one more all-reduce counts per parameter the ranks
- * that used it.  Used somewhere: it has received the average.  Used nowhere: it has no gradient,
- * and the optimizer leaves it alone.  With a static graph the first step's answer serves for all.
+ * Parameters without a gradient in a step.  Their range of the slab is zero and is reduced with its
+ * bucket, so all ranks run the same operations; one more all-reduce counts, per parameter, the
+ * ranks that used it.  Used on any rank: it has the mean.  Used on none: it has no gradient, and
+ * the optimizer skips it.  With a static graph the first step's result holds for all steps. Runs on
+ * the training thread, after finish.
  *
  * Source: c10d's reducer, local_used_map and mark_variable_ready_dense.  Differs from PyTorch: a
- * parameter that was not used, without find_unused_parameters, is an error in the same step and
- * named; PyTorch finds out in the next forward and gives its index.
+ * parameter that was not used, without find_unused_parameters, is an error in the same step, with
+ * its name; PyTorch detects it in the next forward and gives its index.
  */
 #include "worker/sync/allreduce.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-static enum status unexpected(const struct sync_allreduce *s, size_t view, const char *why,
+static enum status view_error(const struct sync_allreduce *s, size_t view, const char *why,
                               struct error *err)
 {
     return error_set(err, STATUS_INVALID, "step %" PRIu64 ": parameter '%s' %s", s->step,
                      s->table->views[view].name, why);
 }
 
-/* Every rank's bit for every view, summed. */
+/* Sum the ranks' flags for every view into used_map. */
 static enum status count_users(struct sync_allreduce *s, const bool *used, struct error *err)
 {
     struct collective_args args = {
@@ -44,7 +45,7 @@ static enum status check_static(const struct sync_allreduce *s, const bool *used
 {
     for (size_t i = 0; i < s->table->length; i++)
         if (used[i] != s->used_first[i])
-            return unexpected(s, i,
+            return view_error(s, i,
                               used[i] ? "has a gradient, but had none in the first step "
                                         "(--static-graph)"
                                       : "has no gradient, but had one in the first step "
@@ -62,7 +63,7 @@ enum status allreduce_agree_used(struct sync *base, bool *used, struct error *er
 
     for (size_t i = 0; i < views && !find; i++)
         if (!used[i])
-            return unexpected(s, i, "has no gradient (--find-unused-parameters allows it)", err);
+            return view_error(s, i, "has no gradient (--find-unused-parameters allows it)", err);
     if (!find)
         return STATUS_OK;
     if (s->config.static_graph && s->used_known) {

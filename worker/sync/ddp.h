@@ -1,5 +1,5 @@
 /*
- * ddp: what DistributedDataParallel can be told, in one struct.
+ * ddp: the settings of DistributedDataParallel.  Filled by worker/options, read by allreduce*.c.
  * Source: torch/nn/parallel/distributed.py, torch/distributed/algorithms.
  */
 #ifndef SPARRING_WORKER_SYNC_DDP_H
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum ddp_hook { /* how a bucket travels */
+enum ddp_hook { /* encoding of a bucket on the wire */
                 DDP_HOOK_NONE,
                 DDP_HOOK_FP16,
                 DDP_HOOK_BF16,
@@ -16,9 +16,9 @@ enum ddp_hook { /* how a bucket travels */
 };
 
 enum ddp_uneven {           /* when the ranks' inputs differ in length */
-                  DDP_EVEN, /* they do not: nobody asks */
+                  DDP_EVEN, /* they do not: no exchange of counts */
                   DDP_JOIN, /* ranks without inputs shadow the others' operations with zeros */
-                  DDP_STOP, /* every rank fails, and names the one that ran out first */
+                  DDP_STOP, /* every rank fails, with the first rank without inputs */
 };
 
 struct ddp_config {
@@ -26,14 +26,14 @@ struct ddp_config {
     int comm_cpu;         /* core of the communication thread; < 0: any */
     bool broadcast_buffers;
     bool find_unused_parameters;
-    bool static_graph; /* what is used in the first step is used in all */
+    bool static_graph; /* all steps use what the first step uses */
     enum ddp_uneven uneven;
-    bool divide_by_active;  /* with DDP_JOIN: not by the world size */
+    bool divide_by_active;  /* with DDP_JOIN: instead of by the world size */
     bool weight_by_samples; /* the mean over samples, not over ranks */
     enum ddp_hook hook;
     unsigned powersgd_rank;          /* of the approximation, >= 1 */
     uint64_t powersgd_start;         /* plain all-reduce before this step */
-    double powersgd_min_rate;        /* compress only what shrinks by more than this */
+    double powersgd_min_rate;        /* compress only what becomes smaller by more than this */
     bool powersgd_no_error_feedback; /* PyTorch's defaults are error feedback ... */
     bool powersgd_no_warm_start;     /* ... and warm start */
 };

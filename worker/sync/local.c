@@ -1,6 +1,6 @@
 /*
- * sync local: no communication.  Every rank trains alone on its part of the data; n such ranks side
- * by side are the control that the cost of communication is measured against.
+ * sync local: no communication.  Every rank trains alone on its part of the data; n such ranks are
+ * the baseline for the cost of communication.  No locks, no threads.
  */
 #include "common/base/memory.h"
 #include "worker/sync/sync.h"

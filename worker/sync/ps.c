@@ -1,33 +1,31 @@
 /*
- * sync ps: the parameter server's worker.  The slab is cut by the shard map; each partition goes to
- * its server as soon as backward has filled it, and comes back (mean gradient or parameters) as
- * soon as every rank's is there.  So push, sum and pull of different partitions overlap each other
- * and the rest of backward.  Nothing is copied on the way out: gRPC sends from the gradient slab.
- * On the way in one copy is made, from the received slices into the slab.
+ * sync ps: the worker of a parameter server.  The shard map cuts the slab into partitions; each is
+ * pushed as soon as backward has filled it, and its reply (mean gradient or parameters) comes when
+ * every rank has pushed it.  So push, sum and pull of different partitions overlap each other and
+ * the rest of backward.  Sending copies nothing: gRPC reads the gradient slab.  Receiving copies
+ * once, from the received slices into the slab.
  *
- * As in DistributedDataParallel a gradient is divided by the world size first and summed then; by
- * the contributions that a round takes where there are backup workers, and not at all where each
- * push is a step of its own (common/consistency).  The server does it as it reads the gradient,
- * which costs it nothing and here would be one more pass over memory; what is compressed is divided
- * here, before that.
+ * As in DistributedDataParallel a gradient is divided before it is summed: by the world size, by
+ * the contributions of a round if there are backup workers, or not at all if each push is a step of
+ * its own (common/consistency).  The server divides while it reads the gradient, which is free
+ * there and would be another pass over memory here; compressed gradients are divided here, before
+ * encoding.
  *
- * Backup workers: a push that comes late is answered with the newest values.  A step then ends at
- * the oldest round among its partitions' answers, and the next one contributes to the round behind
- * it, the lowest that is incomplete somewhere.
+ * Backup workers: the reply to a late push has the newest values.  A step then ends at the oldest
+ * round among its replies, and the next step contributes to the round after it, the lowest that is
+ * incomplete on some server.
  *
- * Losses.  A lost connection costs time and nothing else (ps_tend.c, ps_resume.c): the gradients of
- * a round stay in their slab until it is answered, so whatever has no answer goes up again.
+ * Losses: a lost connection only costs time (ps_monitor.c, ps_reconnect.c).  Gradients stay in
+ * their slab until the reply, so requests without a reply are repeated.  A replacement process
+ * joins the running job.  It reads the parameters from which the lost process made its unfinished
+ * step (in lockstep exactly those, else the newest), repeats that step and continues; sync_skipped
+ * reports the steps before it.
  *
- * A process that takes the place of a lost one joins a job that runs.  It reads the parameters that
- * the lost one's unfinished step was made from (in lockstep exactly those, else the newest), makes
- * that step again, and goes on; the steps before it are left out (sync_skipped).
+ * Memory: a gradient partition may be overwritten by its own mean, which exists only after the
+ * server has received the partition.  finish waits until gRPC has released all payloads.
  *
- * Memory.  A gradient partition may be overwritten by its own mean: the mean exists only after the
- * server has received the partition.  finish waits until core has let go of all of it, which by
- * then it has.
- *
- * Locking: `lock` guards the fields marked (L).  Chunks arrive on the I/O threads of the lanes; the
- * copies into the slabs are made without the lock, a range belongs to one lane.
+ * Locking: `lock` guards the fields marked (L) in ps.h.  Chunks arrive on the I/O threads of the
+ * lanes, which copy into the slabs without the lock; each range belongs to one lane.
  */
 #include "worker/sync/ps.h"
 #include "common/base/clock.h"
@@ -46,16 +44,16 @@
 /* ------------------------------------------------------------------ rounds */
 
 /*
- * Elements whose gradients may leave now.  When parameters come back they land where the model
- * reads them, and backward still reads the weights of the layer that it has just marked (for the
- * gradient of its input): so with the optimizer on the server a layer leaves when the next one is
- * marked.
+ * Elements whose gradients may be sent now.  Received parameters overwrite those that the model
+ * reads, and backward still reads the weights of the layer that it has just reported (for the
+ * gradient of its input).  So with the optimizer on the server a layer is sent when the next one is
+ * reported.
  */
-static size_t may_leave(struct sync_ps *s, size_t ready_count)
+static size_t sendable_count(struct sync_ps *s, size_t ready_count)
 {
-    size_t before = s->marked;
+    size_t before = s->ready_elements;
 
-    s->marked = ready_count;
+    s->ready_elements = ready_count;
     return s->base.yields == SYNC_YIELDS_PARAMETERS && ready_count < s->count ? before
                                                                               : ready_count;
 }
@@ -63,7 +61,7 @@ static size_t may_leave(struct sync_ps *s, size_t ready_count)
 static void ps_ready(struct sync *base, size_t ready_count)
 {
     struct sync_ps *s = (struct sync_ps *)base;
-    size_t leaving = may_leave(s, ready_count);
+    size_t leaving = sendable_count(s, ready_count);
 
     while (s->queued < s->map.length) {
         size_t i = s->queued;
@@ -72,21 +70,21 @@ static void ps_ready(struct sync *base, size_t ready_count)
         if (p->offset + p->count > leaving)
             return;
         if (i == 0)
-            ps_names_settle(&s->names);
+            ps_row_selection_commit(&s->selection);
         if (s->scale != 1.0f && !s->undivided)
             vector_scale(s->grads + p->offset, s->scale, p->count);
-        ps_ask(s, i);
+        ps_request_partition(s, i);
     }
 }
 
-static void ps_want(struct sync *base, size_t offset, size_t count)
+static void ps_select_range(struct sync *base, size_t offset, size_t count)
 {
-    ps_names_collect(&((struct sync_ps *)base)->names, offset, count);
+    ps_row_selection_add(&((struct sync_ps *)base)->selection, offset, count);
 }
 
-static bool ps_names_rows(const struct sync *base)
+static bool ps_selects_rows(const struct sync *base)
 {
-    return ((const struct sync_ps *)base)->names.map;
+    return ((const struct sync_ps *)base)->selection.map;
 }
 
 static enum status begin_round(struct sync_ps *s, uint64_t round, struct error *err)
@@ -98,10 +96,10 @@ static enum status begin_round(struct sync_ps *s, uint64_t round, struct error *
         status = error_set(err, s->failure.status, "%s", s->failure.text);
     s->round = round;
     s->received = 0;
-    s->oldest = UINT64_MAX;
+    s->oldest_round = UINT64_MAX;
     s->queued = 0;
-    s->marked = 0;
-    s->told = s->untold = 0;
+    s->ready_elements = 0;
+    s->notified_count = s->first_unnotified = 0;
     (void)pthread_mutex_unlock(&s->lock);
     return status;
 }
@@ -118,51 +116,52 @@ static enum status end_round(struct sync_ps *s, struct error *err)
     return status;
 }
 
-/* In lockstep all that this rank computes from has to be of one round.  Some servers may have
- * completed the one that the lost process was in, with what it had sent before: they keep the
- * values before it, too. */
-static enum status fetch_older(struct sync_ps *s, struct error *err)
+/* In lockstep all parameters must be of one round.  Some servers may have completed the round in
+ * which the process was lost, with its pushes; they also keep the values before it.  Request those.
+ */
+static enum status pull_oldest_round(struct sync_ps *s, struct error *err)
 {
-    uint64_t oldest;
+    uint64_t oldest_round;
     size_t missing = 0;
 
     (void)pthread_mutex_lock(&s->lock);
-    oldest = s->oldest;
-    s->wanted = oldest + 1;
+    oldest_round = s->oldest_round;
+    s->requested_round = oldest_round + 1;
     for (size_t i = 0; i < s->map.length; i++) {
-        if (s->partitions[i].of == oldest)
+        if (s->partitions[i].values_round == oldest_round)
             continue;
-        s->partitions[i].answered = s->partitions[i].sent = 0;
+        s->partitions[i].replied_mark = s->partitions[i].requested_mark = 0;
         missing++;
     }
     s->received -= missing;
     (void)pthread_mutex_unlock(&s->lock);
-    /* A link that has come back since may have asked already. */
+    /* A link that has reconnected since may have sent its requests already. */
     for (unsigned k = 0; k < s->link_count && missing > 0; k++)
-        ps_ask_again(s, &s->links[k]);
+        ps_repeat_requests(s, &s->links[k]);
     return missing > 0 ? end_round(s, err) : STATUS_OK;
 }
 
-/* The parameters of a job that runs already are here: go on where they are. */
+/* The parameters of a running job have arrived: continue at their round. */
 static enum status catch_up(struct sync_ps *s, struct error *err)
 {
     enum status status =
         s->terms.on_loss == WORKER_LOSS_WAIT && consistency_is_lockstep(&s->consistency)
-            ? fetch_older(s, err)
+            ? pull_oldest_round(s, err)
             : STATUS_OK;
 
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&s->lock);
     s->catching_up = false;
-    s->wanted = 0;
-    s->round = s->skipped = s->oldest;
-    s->again_through = s->newest > s->oldest ? s->newest : s->oldest + 1;
+    s->requested_round = 0;
+    s->round = s->skipped = s->oldest_round;
+    s->repeat_through_round =
+        s->newest_round > s->oldest_round ? s->newest_round : s->oldest_round + 1;
     (void)pthread_mutex_unlock(&s->lock);
     return STATUS_OK;
 }
 
-static bool ps_replaces(const struct sync *base)
+static bool ps_is_replacement(const struct sync *base)
 {
     return ((const struct sync_ps *)base)->catching_up;
 }
@@ -173,7 +172,7 @@ static enum status ps_start(struct sync *base, struct error *err)
     enum status status = begin_round(s, 0, err);
 
     for (size_t i = 0; status == STATUS_OK && i < s->map.length; i++)
-        ps_ask(s, i);
+        ps_request_partition(s, i);
     if (status == STATUS_OK)
         status = end_round(s, err);
     return status == STATUS_OK && s->catching_up ? catch_up(s, err) : status;
@@ -183,12 +182,12 @@ static enum status ps_begin(struct sync *base, uint64_t step, struct error *err)
 {
     struct sync_ps *s = (struct sync_ps *)base;
 
-    (void)step; /* rounds are counted from this job's start, also after a resume */
-    s->begin_waits = s->base.outstanding;
+    (void)step; /* rounds count from this job's start, also in a resumed run */
+    s->begin_deferred = s->base.outstanding;
     return s->base.outstanding ? STATUS_OK : begin_round(s, s->round + 1, err);
 }
 
-/* All of the round is here. */
+/* Wait for the whole round, then set `round` and `skipped` from its replies. */
 static enum status complete_round(struct sync_ps *s, struct error *err)
 {
     enum status status = end_round(s, err);
@@ -196,15 +195,15 @@ static enum status complete_round(struct sync_ps *s, struct error *err)
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&s->lock);
-    s->contributed = s->round;
-    s->skipped = s->oldest - s->round;
-    s->round = s->oldest;
+    s->completed_round = s->round;
+    s->skipped = s->oldest_round - s->round;
+    s->round = s->oldest_round;
     (void)pthread_mutex_unlock(&s->lock);
     return STATUS_OK;
 }
 
-/* Where answers are of the round that was asked for, and nothing else can come of it, the step's
- * books are closed before its parameters are here. */
+/* With overlap the round number is known before the replies (lockstep, no repetition): return, and
+ * let ps_await complete the round. */
 static enum status ps_finish(struct sync *base, struct error *err)
 {
     struct sync_ps *s = (struct sync_ps *)base;
@@ -222,7 +221,7 @@ static enum status ps_finish(struct sync *base, struct error *err)
     return STATUS_OK;
 }
 
-/* Partitions that elements [offset, offset + count) lie in: [*ret_first, *ret_end). */
+/* The partitions [*ret_first, *ret_end) that contain elements [offset, offset + count). */
 static void find_partitions(const struct sync_ps *s, size_t offset, size_t count, size_t *ret_first,
                             size_t *ret_end)
 {
@@ -251,9 +250,9 @@ static enum status ps_await(struct sync *base, size_t offset, size_t count, stru
     if (status != STATUS_OK)
         return status;
     s->base.outstanding = false;
-    if (!s->begin_waits)
+    if (!s->begin_deferred)
         return STATUS_OK;
-    s->begin_waits = false;
+    s->begin_deferred = false;
     return begin_round(s, s->round + 1, err);
 }
 
@@ -273,18 +272,18 @@ static enum status ps_end(struct sync *base, struct error *err)
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&s->lock);
-    s->ending = true;
+    s->is_final_round = true;
     (void)pthread_mutex_unlock(&s->lock);
     for (size_t i = 0; i < s->map.length; i++)
-        ps_ask(s, i);
-    status = ps_wait_others(s, err);
+        ps_request_partition(s, i);
+    status = ps_wait_final(s, err);
     return status == STATUS_OK && s->arrived ? s->arrived(s->user, 0, s->count, err) : status;
 }
 
 /* ------------------------------------------------------------------ figures */
 
-/* The lock is the one field of a const sync that changes. */
-static struct sync_ps *lock_constant(const struct sync *base)
+/* Locking is the only change to a const sync. */
+static struct sync_ps *lock_const(const struct sync *base)
 {
     union {
         const struct sync *constant;
@@ -297,15 +296,15 @@ static struct sync_ps *lock_constant(const struct sync *base)
 
 static struct sync_counters ps_counters(const struct sync *base)
 {
-    struct sync_ps *s = lock_constant(base);
+    struct sync_ps *s = lock_const(base);
     struct sync_counters counters = s->counters;
 
     (void)pthread_mutex_unlock(&s->lock);
     return counters;
 }
 
-/* Every partition goes up once and comes down once, each as long as its codec makes it, whatever
- * the number of servers; with rows nobody can say beforehand. */
+/* Every partition is sent and received once, in its codec's size, for any number of servers; row
+ * codecs have no size that is known beforehand. */
 static void ps_expected_bytes(const struct sync *base, uint64_t *ret_tx, uint64_t *ret_rx)
 {
     const struct sync_ps *s = (const struct sync_ps *)base;
@@ -314,10 +313,10 @@ static void ps_expected_bytes(const struct sync *base, uint64_t *ret_tx, uint64_
     *ret_rx = s->codec.rx_bytes;
 }
 
-/* A server cannot tell a dead rank from one that is cut off. */
+/* A server cannot distinguish a dead rank from a disconnected one. */
 static enum fault ps_fault(const struct sync *base, unsigned *ret_rank)
 {
-    struct sync_ps *s = lock_constant(base);
+    struct sync_ps *s = lock_const(base);
     unsigned rank;
     bool is_lost = s->failed && wire_find_lost_rank(s->failure.text, &rank);
 
@@ -329,7 +328,7 @@ static enum fault ps_fault(const struct sync *base, unsigned *ret_rank)
 
 static const char *ps_backend(const struct sync *base)
 {
-    struct sync_ps *s = lock_constant(base);
+    struct sync_ps *s = lock_const(base);
     unsigned used = 0, shared = 0;
 
     for (unsigned k = 0; k < s->link_count; k++) {
@@ -343,12 +342,12 @@ static const char *ps_backend(const struct sync *base)
 const struct sync_ops sync_ps_ops = {
     .name = "ps",
     .open = ps_open,
-    .replaces = ps_replaces,
+    .is_replacement = ps_is_replacement,
     .start = ps_start,
     .begin = ps_begin,
     .ready = ps_ready,
-    .want = ps_want,
-    .names_rows = ps_names_rows,
+    .select_range = ps_select_range,
+    .selects_rows = ps_selects_rows,
     .finish = ps_finish,
     .await = ps_await,
     .skipped = ps_skipped,

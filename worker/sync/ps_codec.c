@@ -1,7 +1,9 @@
 /*
- * The coded partitions lie one behind the other, each on a cache line of its own, so that a
- * partition can be sent again as long as it has not been answered.  Whoever sends a partition first
- * in a round codes it, be that the training thread or one that brings a link back.
+ * Coded partitions have memory of their own, each from a cache line boundary, so that a partition
+ * can be sent again until its reply has arrived.
+ *
+ * The first thread that sends a partition in a round encodes it: the training thread, or one that
+ * reconnects a link.  `lock` is held while encoding.
  */
 #include "worker/sync/ps_codec.h"
 
@@ -10,14 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LINE 64 /* bytes */
+#define CACHE_LINE_BYTES 64
 
-static enum status place(struct ps_codec *c, const struct shard_map *map, size_t *ret_bytes,
-                         struct error *err)
+static enum status allocate_offsets(struct ps_codec *c, const struct shard_map *map,
+                                    size_t *ret_bytes, struct error *err)
 {
     size_t bytes = 0;
-    enum status status =
-        mem_calloc(map->length, sizeof(*c->at), "places of coded partitions", &c->at, err);
+    enum status status = mem_calloc(map->length, sizeof(*c->offsets), "offsets of coded partitions",
+                                    &c->offsets, err);
 
     if (status == STATUS_OK)
         status =
@@ -30,8 +32,8 @@ static enum status place(struct ps_codec *c, const struct shard_map *map, size_t
     for (size_t i = 0; i < map->length; i++) {
         size_t coded = codec_bytes(&c->compression.up, map->partitions[i].count);
 
-        c->at[i] = bytes;
-        bytes += (coded + LINE - 1) / LINE * LINE;
+        c->offsets[i] = bytes;
+        bytes += (coded + CACHE_LINE_BYTES - 1) / CACHE_LINE_BYTES * CACHE_LINE_BYTES;
     }
     *ret_bytes = bytes;
     return STATUS_OK;
@@ -56,8 +58,8 @@ enum status ps_codec_init(struct ps_codec *c, const struct compression *compress
     if (compression->up.kind == CODEC_NONE)
         return STATUS_OK;
     (void)pthread_mutex_init(&c->lock, NULL);
-    c->locks = true;
-    status = place(c, map, &bytes, err);
+    c->has_lock = true;
+    status = allocate_offsets(c, map, &bytes, err);
     if (status == STATUS_OK)
         status = mem_calloc_aligned(bytes, 1, "coded gradients", &c->coded, err);
     if (status == STATUS_OK && codec_has_residual(&compression->up))
@@ -72,18 +74,18 @@ void ps_codec_release(struct ps_codec *c)
 {
     free(c->residual);
     free(c->coded);
-    free(c->at);
+    free(c->offsets);
     free(c->sizes);
     free(c->rounds);
-    if (c->locks)
+    if (c->has_lock)
         (void)pthread_mutex_destroy(&c->lock);
     memset(c, 0, sizeof(*c));
 }
 
-static enum status encode(struct ps_codec *c, size_t partition, const float *gradient,
-                          const struct partition *p, struct error *err)
+static enum status encode_partition(struct ps_codec *c, size_t partition, const float *gradient,
+                                    const struct partition *p, struct error *err)
 {
-    uint8_t *coded = c->coded + c->at[partition];
+    uint8_t *coded = c->coded + c->offsets[partition];
 
     if (codec_has_variable_size(&c->compression.up)) {
         c->sizes[partition] = codec_encode_rows(gradient, NULL, p->count, coded);
@@ -102,16 +104,16 @@ enum status ps_codec_encode(struct ps_codec *c, size_t partition, uint64_t round
 
     (void)pthread_mutex_lock(&c->lock);
     if (c->rounds[partition] < round) {
-        status = encode(c, partition, gradient, p, err);
+        status = encode_partition(c, partition, gradient, p, err);
         c->rounds[partition] = status == STATUS_OK ? round : c->rounds[partition];
     }
     *ret_size = c->sizes[partition];
     (void)pthread_mutex_unlock(&c->lock);
-    *ret_coded = *ret_size > 0 ? c->coded + c->at[partition] : NULL;
+    *ret_coded = *ret_size > 0 ? c->coded + c->offsets[partition] : NULL;
     return status;
 }
 
-static enum status feed(void *user, const void *bytes, size_t size, struct error *err)
+static enum status feed_decoder(void *user, const void *bytes, size_t size, struct error *err)
 {
     return codec_decode_feed(user, bytes, size, err);
 }
@@ -123,6 +125,6 @@ enum status ps_codec_decode(const struct ps_codec *c, struct rpc_message *messag
     enum status status;
 
     codec_decode_start(&decoder, &c->compression.down, dst, p->count, c->mode);
-    status = rpc_message_read(message, feed, &decoder, err);
+    status = rpc_message_read(message, feed_decoder, &decoder, err);
     return status == STATUS_OK ? codec_decode_end(&decoder, err) : status;
 }

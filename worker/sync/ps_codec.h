@@ -1,8 +1,9 @@
 /*
- * ps_codec: a worker's end of compression: the coded copy of its gradients, and what it has not
- * said of them yet.  common/codec/compression says what travels.
+ * ps_codec: the worker's side of compression: the coded copy of its gradients, and their residual
+ * (error feedback).  common/codec/compression.h defines the formats.
  *
- * Threads: encode on any; decode on an I/O thread, a partition belongs to one link.
+ * Threads: encode on any thread; decode on an I/O thread, each partition belongs to one link.
+ * Called by ps_open.c, ps_close.c and ps_payload.c.
  */
 #ifndef SPARRING_WORKER_SYNC_PS_CODEC_H
 #define SPARRING_WORKER_SYNC_PS_CODEC_H
@@ -17,15 +18,15 @@
 
 struct ps_codec {
     struct compression compression;
-    enum codec_mode mode; /* what becomes of the slab when something comes down */
+    enum codec_mode mode; /* how a reply changes the slab */
     float *residual;      /* owned; slab layout; NULL: the codec has none */
-    uint8_t *coded;       /* owned; NULL: gradients are sent as they are */
-    size_t *at;           /* owned; (map->length) of each partition in coded, bytes */
-    size_t *sizes;    /* owned; (map->length) of what is there; 0: the gradient is sent as it is */
-    uint64_t *rounds; /* owned; (map->length) whose gradient is there */
-    pthread_mutex_t lock; /* of residual, coded, sizes and rounds, while something is coded */
-    bool locks;           /* it is initialised */
-    uint64_t tx_bytes, rx_bytes; /* of all partitions, in one round; UINT64_MAX: they vary */
+    uint8_t *coded;       /* owned; NULL: gradients are sent uncompressed */
+    size_t *offsets;      /* owned; (map->length) bytes; of each partition in coded */
+    size_t *sizes;        /* owned; (map->length) bytes there; 0: send the gradient uncompressed */
+    uint64_t *rounds;     /* owned; (map->length) round of the gradient there */
+    pthread_mutex_t lock; /* guards residual, coded, sizes and rounds while encoding */
+    bool has_lock;        /* lock is initialised */
+    uint64_t tx_bytes, rx_bytes; /* of one round; UINT64_MAX: they depend on the data */
 };
 
 /* Allocates everything; map is not needed afterwards. */
@@ -33,15 +34,14 @@ enum status ps_codec_init(struct ps_codec *c, const struct compression *compress
                           enum codec_mode mode, const struct shard_map *map, struct error *err);
 void ps_codec_release(struct ps_codec *c); /* zeroed and half-built ones are allowed */
 
-/* Encode a partition's gradient (p->count elements) of a round from 1, unless that is done already:
- * it is coded once, however often it is sent.  *ret_coded is where it lies, *ret_size bytes, until
- * the partition's next round; NULL: it is no shorter than the gradient.  STATUS_DATA as
- * codec_encode.  Only with compression.up. */
+/* Encode a partition's gradient (p->count elements) of a round >= 1, once per round, however often
+ * it is sent.  *ret_coded: *ret_size bytes, valid until the partition's next round; NULL: not
+ * smaller than the gradient.  STATUS_DATA as codec_encode.  Only with compression.up. */
 enum status ps_codec_encode(struct ps_codec *c, size_t partition, uint64_t round,
                             const float *gradient, const struct partition *p,
                             const uint8_t **ret_coded, size_t *ret_size, struct error *err);
 
-/* A compressed answer into dst (p->count). */
+/* Decode a compressed reply into dst (p->count). */
 enum status ps_codec_decode(const struct ps_codec *c, struct rpc_message *message, float *dst,
                             const struct partition *p, struct error *err);
 

@@ -1,7 +1,9 @@
 /*
- * What the servers have, whole: values and the state of their optimizer, partition by partition,
- * through State calls beside the streams.  A call that a lost connection ends is made again when
- * its link is back; it changes nothing on the server.
+ * Reads the values and the optimizer state of all servers, partition by partition, by State calls
+ * beside the streams.  A State call changes nothing on the server, so one that ends with a lost
+ * connection is repeated after the reconnection.
+ *
+ * Locking: a call's `lock` guards what its handlers write on I/O threads.
  */
 #include "common/base/clock.h"
 #include "worker/sync/ps.h"
@@ -11,9 +13,9 @@
 
 #define SLABS_MAX 3 /* values and two states */
 
-/* One call.  The fields behind `lock` are its handlers'. */
-struct fetch {
-    struct rpc_call *call; /* one reference of the caller's */
+/* The current call.  The fields after `lock` are written by its handlers. */
+struct state_fetch {
+    struct rpc_call *call; /* one reference, the caller's */
     const struct partition *partition;
     uint32_t index;
     float *slabs[SLABS_MAX]; /* of the whole model */
@@ -21,14 +23,15 @@ struct fetch {
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    unsigned seen; /* bit i: slabs[i] has come */
+    unsigned received_slabs; /* bit i: slabs[i] */
     uint64_t steps;
-    bool over;
+    bool finished;
     bool by_peer;
-    struct error failure; /* of what came; else of the call */
+    struct error failure; /* of a message; else of the call */
 };
 
-static enum status take(struct fetch *f, struct rpc_message *message, struct error *err)
+static enum status store_state_chunk(struct state_fetch *f, struct rpc_message *message,
+                                     struct error *err)
 {
     size_t bytes = f->partition->count * sizeof(float);
     struct chunk_header h;
@@ -41,90 +44,90 @@ static enum status take(struct fetch *f, struct rpc_message *message, struct err
     if (status != STATUS_OK)
         return status;
     if (h.kind != CHUNK_STATE || h.partition != f->index || h.lane >= f->count ||
-        f->seen & 1u << h.lane || (f->seen != 0 && h.round != f->steps) || h.length != bytes ||
-        h.dtype != CODEC_NONE || h.flags != 0)
+        f->received_slabs & 1u << h.lane || (f->received_slabs != 0 && h.round != f->steps) ||
+        h.length != bytes || h.dtype != CODEC_NONE || h.flags != 0)
         return error_set(err, STATUS_PROTOCOL,
                          "it answered a question for the state of partition %" PRIu32
                          " by a chunk of kind %d, partition %" PRIu32 ", slab %" PRIu32 ", %" PRIu64
                          " bytes",
                          f->index, (int)h.kind, h.partition, h.lane, h.length);
-    f->seen |= 1u << h.lane;
+    f->received_slabs |= 1u << h.lane;
     f->steps = h.round;
     return rpc_message_copy(message, f->slabs[h.lane] + f->partition->offset, bytes, err);
 }
 
 static void on_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
-    struct fetch *f = user;
+    struct state_fetch *f = user;
     struct error err = {0};
 
     if (!message)
         return; /* the status follows */
-    if (take(f, message, &err) == STATUS_OK) {
+    if (store_state_chunk(f, message, &err) == STATUS_OK) {
         rpc_call_receive(call);
         return;
     }
     (void)pthread_mutex_lock(&f->lock);
     f->failure = err;
-    f->by_peer = true; /* no other connection mends it */
+    f->by_peer = true; /* another connection would not help */
     (void)pthread_mutex_unlock(&f->lock);
     rpc_call_cancel(call);
 }
 
 static void on_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
-    struct fetch *f = user;
+    struct state_fetch *f = user;
 
     (void)call;
     (void)pthread_mutex_lock(&f->lock);
     if (f->failure.status == STATUS_OK && result->status != STATUS_OK) {
         (void)error_set(&f->failure, result->status, "%s", result->text);
         f->by_peer = result->by_peer;
-    } else if (f->failure.status == STATUS_OK && f->seen != (1u << f->count) - 1) {
+    } else if (f->failure.status == STATUS_OK && f->received_slabs != (1u << f->count) - 1) {
         (void)error_set(&f->failure, STATUS_PROTOCOL, "it left out state of partition %" PRIu32,
                         f->index);
         f->by_peer = true;
     }
-    f->over = true;
+    f->finished = true;
     (void)pthread_cond_signal(&f->changed);
     (void)pthread_mutex_unlock(&f->lock);
 }
 
 static const struct rpc_handler handler = {.message = on_message, .closed = on_closed};
 
-/* One attempt; the link is held.  *ret_told: the failure is the server's own word. */
-static enum status ask(struct ps_link *l, struct fetch *f, int64_t deadline_ns, bool *ret_told,
-                       struct error *err)
+/* One attempt; the link is acquired.  *ret_by_peer: the server returned the error. */
+static enum status call_state(struct ps_link *l, struct state_fetch *f, int64_t deadline_ns,
+                              bool *ret_by_peer, struct error *err)
 {
-    const struct chunk_header question = {
+    const struct chunk_header request = {
         .kind = CHUNK_STATE, .rank = l->rank, .partition = f->index, .session = l->session};
     size_t wire_bytes;
     enum status status;
 
-    f->seen = 0;
-    f->over = f->by_peer = false;
+    f->received_slabs = 0;
+    f->finished = f->by_peer = false;
     f->failure = (struct error){0};
-    *ret_told = false;
+    *ret_by_peer = false;
     status = rpc_client_call(l->lanes[0].client, PS_METHOD("State"), deadline_ns, &handler, f,
                              &f->call, err);
     if (status != STATUS_OK)
         return status;
-    if (ps_link_send(f->call, 0, &question, NULL, &wire_bytes) == STATUS_OK)
+    if (ps_link_send(f->call, 0, &request, NULL, &wire_bytes) == STATUS_OK)
         rpc_call_send_done(f->call);
     rpc_call_receive(f->call);
     (void)pthread_mutex_lock(&f->lock);
-    while (!f->over)
+    while (!f->finished)
         (void)pthread_cond_wait(&f->changed, &f->lock);
     (void)pthread_mutex_unlock(&f->lock);
     rpc_call_unref(f->call);
-    *ret_told = f->by_peer;
+    *ret_by_peer = f->by_peer;
     if (f->failure.status == STATUS_OK)
         return STATUS_OK;
     return error_set(err, f->failure.status, "rank %u, %s: %s", l->rank, l->name, f->failure.text);
 }
 
-/* The sync's failure, if it has one. */
-static enum status tell_failure(struct sync_ps *s, const struct ps_link *l, struct error *err)
+/* Return the sync's failure; if there is none, the link is not up. */
+static enum status copy_failure(struct sync_ps *s, const struct ps_link *l, struct error *err)
 {
     struct error failure;
 
@@ -136,7 +139,7 @@ static enum status tell_failure(struct sync_ps *s, const struct ps_link *l, stru
     return error_set(err, failure.status, "%s", failure.text);
 }
 
-static enum status fetch_partition(struct sync_ps *s, struct fetch *f, int64_t deadline_ns,
+static enum status fetch_partition(struct sync_ps *s, struct state_fetch *f, int64_t deadline_ns,
                                    struct error *err)
 {
     struct ps_link *l = &s->links[f->partition->server];
@@ -144,18 +147,18 @@ static enum status fetch_partition(struct sync_ps *s, struct fetch *f, int64_t d
 
     while (status != STATUS_OK) {
         struct error why = {0};
-        bool told;
+        bool by_peer;
 
-        if (!ps_hold_link(s, l, deadline_ns))
-            return tell_failure(s, l, err);
-        status = ask(l, f, deadline_ns, &told, &why);
-        if (status != STATUS_OK && ps_link_may_return(status, told) &&
+        if (!ps_acquire_link(s, l, deadline_ns))
+            return copy_failure(s, l, err);
+        status = call_state(l, f, deadline_ns, &by_peer, &why);
+        if (status != STATUS_OK && ps_link_may_return(status, by_peer) &&
             clock_now_ns() < deadline_ns) {
             ps_link_closed(s, l, &why, true);
-            ps_let_go(s, l);
+            ps_release_link(s, l);
             continue;
         }
-        ps_let_go(s, l);
+        ps_release_link(s, l);
         if (status != STATUS_OK)
             return error_set(err, status, "%s", why.text);
     }
@@ -179,7 +182,7 @@ enum status ps_fetch_state(struct sync *base, float *values, float *const *momen
                            uint64_t *ret_steps, struct error *err)
 {
     struct sync_ps *s = (struct sync_ps *)base;
-    struct fetch f = {.slabs = {values, moments[0], moments[1]}, .count = 1 + s->states};
+    struct state_fetch f = {.slabs = {values, moments[0], moments[1]}, .count = 1 + s->states};
     int64_t deadline_ns = clock_deadline_ns(s->timeout_ms);
     uint64_t steps = 0;
     enum status status = STATUS_OK;

@@ -1,13 +1,15 @@
 /*
- * The join of one server, the first one and those of a link that comes back.
+ * Join of one server, first or after a reconnection: sends s->terms, checks that the server has cut
+ * and placed the partitions as this worker has, and exchanges shared memory with it.  The caller
+ * owns the link; `lock` is taken only to read completed_round.
  */
 #include "worker/sync/ps.h"
-#include "worker/sync/ps_arena.h"
+#include "worker/sync/ps_worker_memory.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* The server cuts and places as we do. */
+/* The server must cut and place the partitions as this worker does. */
 static enum status check_reply(const struct sync_ps *s, unsigned k, const struct join_reply *reply,
                                struct error *err)
 {
@@ -35,20 +37,20 @@ enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t d
     request.server_index = l->index;
     request.resume = resume;
     request.follows = l->follows;
-    request.attempt = ++l->joins;
+    request.attempt = ++l->join_attempts;
     memcpy(request.replica, l->replica_text, sizeof(request.replica));
     if (resume) {
         (void)pthread_mutex_lock(&s->lock);
-        request.round = s->contributed;
+        request.round = s->completed_round;
         (void)pthread_mutex_unlock(&s->lock);
     }
     status = ps_link_join(l, &request, deadline_ns, &reply, err);
     if (status == STATUS_OK)
         status = check_reply(s, l->index, &reply, err);
     if (status == STATUS_OK)
-        l->contributed = reply.round;
+        l->pushed_round = reply.round;
     if (status == STATUS_OK)
-        status = ps_arena_meet(s, l, reply.arena, resume, deadline_ns, err);
+        status = ps_worker_memory_exchange(s, l, reply.arena, resume, deadline_ns, err);
     wire_release_join_reply(&reply);
     return status;
 }

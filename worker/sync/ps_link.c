@@ -1,3 +1,13 @@
+/*
+ * A link over rpc: each lane has a client of its own, one bidirectional Exchange call and one
+ * Attend call; Join and Leave are unary calls on lane 0's client.
+ *
+ * The gRPC status of a stream's end decides whether a new connection may succeed
+ * (ps_link_may_return): an error that the server returned is final, unless it is UNAVAILABLE.
+ *
+ * Locking: `lock` guards the lanes' client pointers and handover_fd, because ps_link_interrupt may
+ * run on any thread.  Call-backs run without it.
+ */
 #include "worker/sync/ps_link.h"
 
 #include "common/base/memory.h"
@@ -9,7 +19,7 @@
 
 #define GRPC_PREFIX_BYTES 5
 
-static enum status name_failure(const struct ps_link *l, enum status status, struct error *err)
+static enum status prefix_error(const struct ps_link *l, enum status status, struct error *err)
 {
     if (status != STATUS_OK)
         (void)error_prefix(err, "rank %u, %s: ", l->rank, l->name);
@@ -31,10 +41,10 @@ enum status ps_link_open(struct ps_link *l, struct error *err)
         (void)pthread_mutex_lock(&l->lock);
         l->lanes[i].link = l;
         l->lanes[i].client = client;
-        l->lanes[i].refused.status = STATUS_OK;
+        l->lanes[i].rejection.status = STATUS_OK;
         (void)pthread_mutex_unlock(&l->lock);
     }
-    return name_failure(l, status, err);
+    return prefix_error(l, status, err);
 }
 
 enum status ps_link_join(struct ps_link *l, const struct join_request *request, int64_t deadline_ns,
@@ -45,8 +55,9 @@ enum status ps_link_join(struct ps_link *l, const struct join_request *request, 
     enum status status = wire_pack_join_request(request, &bytes, &size, err);
 
     if (status == STATUS_OK)
-        status = rpc_client_unary_with_origin(l->lanes[0].client, PS_METHOD("Join"), bytes, size,
-                                              deadline_ns, &reply, &reply_size, &l->told, err);
+        status =
+            rpc_client_unary_with_origin(l->lanes[0].client, PS_METHOD("Join"), bytes, size,
+                                         deadline_ns, &reply, &reply_size, &l->failed_by_peer, err);
     if (status == STATUS_OK)
         atomic_store(&l->joined, true);
     if (status == STATUS_OK)
@@ -58,14 +69,14 @@ enum status ps_link_join(struct ps_link *l, const struct join_request *request, 
     }
     free(bytes);
     free(reply);
-    return name_failure(l, status, err);
+    return prefix_error(l, status, err);
 }
 
 /* ------------------------------------------------------------------ the streams */
 
 bool ps_link_may_return(enum status status, bool by_peer)
 {
-    if (status == STATUS_UNAVAILABLE) /* another process may serve there soon */
+    if (status == STATUS_UNAVAILABLE) /* a restarted server may listen there soon */
         return true;
     return !by_peer && (status == STATUS_PEER_LOST || status == STATUS_UNREACHABLE ||
                         status == STATUS_TIMEOUT || status == STATUS_CANCELLED);
@@ -83,34 +94,34 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
 
     if (!message)
         return; /* the status follows */
-    atomic_store(&lane->heard, true);
+    atomic_store(&lane->has_received, true);
     head = rpc_message_head(message, &size);
     status = wire_unpack_chunk(head, size, &header, &err);
     if (status == STATUS_OK)
-        status = l->owner.take(l->owner.user, l, &header, message, &err);
+        status = l->owner.take_chunk(l->owner.user, l, &header, message, &err);
     if (status == STATUS_OK) {
         rpc_call_receive(call);
         return;
     }
-    lane->refused = err;
-    atomic_store(&l->refused, true);
+    lane->rejection = err;
+    atomic_store(&l->reply_rejected, true);
     rpc_call_cancel(call);
 }
 
-static void tell_end(struct ps_link *l, const struct rpc_result *result,
-                     const struct error *refused)
+static void report_end(struct ps_link *l, const struct rpc_result *result,
+                       const struct error *rejection)
 {
-    bool may_return = !refused && ps_link_may_return(result->status, result->by_peer);
+    bool may_return = !rejection && ps_link_may_return(result->status, result->by_peer);
     struct error err = {0};
 
-    if (refused)
-        err = *refused;
+    if (rejection)
+        err = *rejection;
     else if (result->status == STATUS_OK)
         (void)error_set(&err, STATUS_PEER_LOST, "it ended the stream");
     else
         (void)error_set(&err, result->status, "%s", result->text);
     (void)error_prefix(&err, "rank %u, %s: ", l->rank, l->name);
-    l->owner.closed(l->owner.user, l, &err, may_return);
+    l->owner.stream_closed(l->owner.user, l, &err, may_return);
 }
 
 static void on_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
@@ -118,45 +129,45 @@ static void on_closed(struct rpc_call *call, const struct rpc_result *result, vo
     struct ps_lane *lane = user;
 
     (void)call;
-    (void)atomic_fetch_sub(&lane->link->open, 1);
-    tell_end(lane->link, result, lane->refused.status != STATUS_OK ? &lane->refused : NULL);
+    (void)atomic_fetch_sub(&lane->link->open_streams, 1);
+    report_end(lane->link, result, lane->rejection.status != STATUS_OK ? &lane->rejection : NULL);
 }
 
 static const struct rpc_handler stream_handler = {.message = on_message, .closed = on_closed};
 
-static void on_beat(struct rpc_call *call, struct rpc_message *message, void *user)
+static void on_heartbeat(struct rpc_call *call, struct rpc_message *message, void *user)
 {
     struct ps_lane *lane = user;
     struct ps_link *l = lane->link;
-    struct heartbeat beat;
+    struct heartbeat heartbeat;
     const uint8_t *head;
     size_t size;
 
     if (!message)
         return;
     head = rpc_message_head(message, &size);
-    if (wire_unpack_heartbeat(head, size, &beat, NULL) != STATUS_OK) {
+    if (wire_unpack_heartbeat(head, size, &heartbeat, NULL) != STATUS_OK) {
         rpc_call_cancel(call);
         return;
     }
-    atomic_store(&lane->heard, true);
-    l->owner.beat(l->owner.user, l, &beat);
+    atomic_store(&lane->has_received, true);
+    l->owner.take_heartbeat(l->owner.user, l, &heartbeat);
     rpc_call_receive(call);
 }
 
-/* A server that does not want our beats still takes our chunks: only a lost connection is a loss of
- * the link. */
-static void on_attend_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+/* A server that rejects heartbeats still accepts chunks: only a lost connection ends the link. */
+static void on_heartbeats_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
     struct ps_lane *lane = user;
 
     (void)call;
-    atomic_store(&lane->attended, false);
+    atomic_store(&lane->heartbeats_active, false);
     if (!result->by_peer && ps_link_may_return(result->status, false))
-        tell_end(lane->link, result, NULL);
+        report_end(lane->link, result, NULL);
 }
 
-static const struct rpc_handler attend_handler = {.message = on_beat, .closed = on_attend_closed};
+static const struct rpc_handler heartbeat_handler = {.message = on_heartbeat,
+                                                     .closed = on_heartbeats_closed};
 
 static enum status start_lane(struct ps_link *l, unsigned index, struct error *err)
 {
@@ -172,23 +183,23 @@ static enum status start_lane(struct ps_link *l, unsigned index, struct error *e
 
     if (status != STATUS_OK)
         return status;
-    (void)atomic_fetch_add(&l->open, 1);
+    (void)atomic_fetch_add(&l->open_streams, 1);
     if (l->session != 0)
         (void)ps_link_send(lane->stream, UINT32_MAX, &hello, NULL, &wire_bytes);
     rpc_call_receive(lane->stream);
     return STATUS_OK;
 }
 
-static enum status start_attending(struct ps_lane *lane, struct error *err)
+static enum status start_heartbeats(struct ps_lane *lane, struct error *err)
 {
     enum status status;
 
-    atomic_store(&lane->attended, true);
-    atomic_store(&lane->heard, true);
-    status = rpc_client_call(lane->client, PS_METHOD("Attend"), INT64_MAX, &attend_handler, lane,
-                             &lane->attend, err);
+    atomic_store(&lane->heartbeats_active, true);
+    atomic_store(&lane->has_received, true);
+    status = rpc_client_call(lane->client, PS_METHOD("Attend"), INT64_MAX, &heartbeat_handler, lane,
+                             &lane->heartbeat_call, err);
     if (status == STATUS_OK)
-        rpc_call_receive(lane->attend);
+        rpc_call_receive(lane->heartbeat_call);
     return status;
 }
 
@@ -199,8 +210,8 @@ enum status ps_link_start(struct ps_link *l, struct error *err)
     for (unsigned i = 0; status == STATUS_OK && i < l->lane_count; i++)
         status = start_lane(l, i, err);
     for (unsigned i = 0; status == STATUS_OK && l->session != 0 && i < l->lane_count; i++)
-        status = start_attending(&l->lanes[i], err);
-    return name_failure(l, status, err);
+        status = start_heartbeats(&l->lanes[i], err);
+    return prefix_error(l, status, err);
 }
 
 static size_t varint_bytes(size_t value)
@@ -232,11 +243,11 @@ enum status ps_link_send(struct rpc_call *stream, uint32_t priority,
     return status;
 }
 
-void ps_link_beat(struct rpc_call *attend, const struct heartbeat *beat)
+void ps_link_send_heartbeat(struct rpc_call *heartbeat_call, const struct heartbeat *heartbeat)
 {
     uint8_t bytes[WIRE_HEARTBEAT_MAX];
 
-    (void)rpc_call_send(attend, bytes, wire_pack_heartbeat(beat, bytes), NULL);
+    (void)rpc_call_send(heartbeat_call, bytes, wire_pack_heartbeat(heartbeat, bytes), NULL);
 }
 
 /* ------------------------------------------------------------------ the end */
@@ -253,18 +264,19 @@ enum status ps_link_leave(struct ps_link *l, const char *job, const char *reason
     (void)snprintf(request.reason, sizeof(request.reason), "%s", reason);
     status = wire_pack_leave_request(&request, &bytes, &size, err);
     if (status == STATUS_OK)
-        status = rpc_client_unary_with_origin(l->lanes[0].client, PS_METHOD("Leave"), bytes, size,
-                                              deadline_ns, &reply, &reply_size, &l->told, err);
+        status =
+            rpc_client_unary_with_origin(l->lanes[0].client, PS_METHOD("Leave"), bytes, size,
+                                         deadline_ns, &reply, &reply_size, &l->failed_by_peer, err);
     free(bytes);
     free(reply);
-    if (ps_link_may_return(status, l->told))
+    if (ps_link_may_return(status, l->failed_by_peer))
         return status;
     atomic_store(&l->joined, false);
     for (unsigned i = 0; i < l->lane_count; i++) {
         if (l->lanes[i].stream)
             rpc_call_send_done(l->lanes[i].stream);
-        if (l->lanes[i].attend)
-            rpc_call_send_done(l->lanes[i].attend);
+        if (l->lanes[i].heartbeat_call)
+            rpc_call_send_done(l->lanes[i].heartbeat_call);
     }
     return STATUS_OK;
 }
@@ -275,8 +287,8 @@ void ps_link_interrupt(struct ps_link *l)
     for (unsigned i = 0; i < l->lane_count; i++)
         if (l->lanes[i].client)
             rpc_client_cancel(l->lanes[i].client);
-    if (l->meeting >= 0)
-        (void)shutdown(l->meeting, SHUT_RDWR); /* whoever waits for it sees the end */
+    if (l->handover_fd >= 0)
+        (void)shutdown(l->handover_fd, SHUT_RDWR); /* its reader gets end of file */
     (void)pthread_mutex_unlock(&l->lock);
 }
 
@@ -294,8 +306,8 @@ void ps_link_shut(struct ps_link *l)
     for (unsigned i = 0; i < l->lane_count; i++) {
         if (l->lanes[i].stream)
             rpc_call_unref(l->lanes[i].stream);
-        if (l->lanes[i].attend)
-            rpc_call_unref(l->lanes[i].attend);
-        l->lanes[i].stream = l->lanes[i].attend = NULL;
+        if (l->lanes[i].heartbeat_call)
+            rpc_call_unref(l->lanes[i].heartbeat_call);
+        l->lanes[i].stream = l->lanes[i].heartbeat_call = NULL;
     }
 }

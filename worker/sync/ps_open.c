@@ -1,5 +1,10 @@
 /*
- * ps_open: from a list of addresses to joined servers with open streams.
+ * Opens the worker of a parameter server: parses the server list, makes the shard map and the terms
+ * of the joins, joins every server that holds a partition, opens the streams, starts the monitor.
+ *
+ * Runs on the training thread and takes no lock: no other thread uses the struct before the streams
+ * are open.
+ * A failure at any point releases everything through ps_close.
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"
@@ -7,7 +12,7 @@
 #include "common/base/stop.h"
 #include "common/base/wait.h"
 #include "worker/sync/ps.h"
-#include "worker/sync/ps_arena.h"
+#include "worker/sync/ps_worker_memory.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -17,10 +22,10 @@
 #include <sys/random.h>
 #include <time.h>
 
-#define HEARTBEAT_MS_MOST 500
-#define JOIN_PAUSE_NS     50000000
+#define HEARTBEAT_MS_MAX 500
+#define JOIN_PAUSE_NS    50000000
 
-/* "host:port,host:port" into links. */
+/* Parse "host:port,host:port" into links. */
 static enum status parse_servers(struct sync_ps *s, const struct sync_config *config,
                                  struct error *err)
 {
@@ -53,17 +58,19 @@ static enum status parse_servers(struct sync_ps *s, const struct sync_config *co
         l->keepalive = (struct rpc_keepalive){.interval_ms = s->heartbeat_ms,
                                               .timeout_ms = s->heartbeat_timeout_ms,
                                               .option = "--heartbeat-timeout-ms"};
-        l->owner = (struct ps_link_owner){
-            .take = ps_take_chunk, .beat = ps_take_beat, .closed = ps_link_closed, .user = s};
+        l->owner = (struct ps_link_owner){.take_chunk = ps_take_chunk,
+                                          .take_heartbeat = ps_take_heartbeat,
+                                          .stream_closed = ps_link_closed,
+                                          .user = s};
         (void)pthread_mutex_init(&l->lock, NULL);
-        l->meeting = -1;
+        l->handover_fd = -1;
         text += length + (text[length] == ',');
     }
     return status;
 }
 
-/* The first join, which every rank makes; a connection that breaks meanwhile, or does not even come
- * about, is replaced. */
+/* The first join, which blocks until every rank has made it; a connection that breaks meanwhile, or
+ * cannot be made, is replaced. */
 static enum status join_first(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns,
                               struct error *err)
 {
@@ -81,7 +88,7 @@ static enum status join_first(struct sync_ps *s, struct ps_link *l, int64_t dead
     status = ps_link_open(l, err);
     if (status == STATUS_OK)
         status = ps_join(s, l, false, deadline_ns, err);
-    while (!l->told && ps_link_may_return(status, false) && s->reconnect_ms > 0 &&
+    while (!l->failed_by_peer && ps_link_may_return(status, false) && s->reconnect_ms > 0 &&
            !stop_ends_waits() && clock_now_ns() + JOIN_PAUSE_NS < deadline_ns) {
         if (first.status == STATUS_OK)
             first = *err;
@@ -102,29 +109,29 @@ static enum status join_first(struct sync_ps *s, struct ps_link *l, int64_t dead
 static enum status open_links(struct sync_ps *s, struct error *err)
 {
     int64_t deadline_ns = clock_deadline_ns(s->timeout_ms);
-    uint64_t contributed = 0;
+    uint64_t pushed_round = 0;
     enum status status = STATUS_OK;
 
     for (unsigned k = 0; status == STATUS_OK && k < s->link_count; k++) {
         struct ps_link *l = &s->links[k];
 
         if (s->map.server_elements[k] == 0)
-            continue; /* more servers than partitions: nothing to say to this one */
+            continue; /* more servers than partitions: this one holds none */
         status = join_first(s, l, deadline_ns, err);
-        l->state = l->joined ? PS_LINK_UP : PS_LINK_IDLE; /* nobody else is here yet */
-        l->connections = 1;
+        l->state = l->joined ? PS_LINK_UP : PS_LINK_IDLE; /* no other thread exists yet */
+        l->connection_count = 1;
         s->catching_up = s->catching_up || l->epoch > 1;
-        if (l->contributed > contributed)
-            contributed = l->contributed;
+        if (l->pushed_round > pushed_round)
+            pushed_round = l->pushed_round;
     }
-    s->gives_initial = s->rank == 0 && contributed == 0;
+    s->sends_initial = s->rank == 0 && pushed_round == 0;
     for (unsigned k = 0; status == STATUS_OK && k < s->link_count; k++)
         if (s->links[k].joined)
             status = ps_link_start(&s->links[k], err);
-    return status == STATUS_OK ? ps_tend_start(s, err) : status;
+    return status == STATUS_OK ? ps_monitor_start(s, err) : status;
 }
 
-/* What every server is asked for. */
+/* The terms of the joins, the same for every server. */
 static enum status make_terms(struct sync_ps *s, const struct sync_config *config,
                               struct error *err)
 {
@@ -163,14 +170,15 @@ static enum status make_terms(struct sync_ps *s, const struct sync_config *confi
         r->rule_count = config->rule_count;
     }
     if (status == STATUS_OK)
-        status = ps_arena_terms(s, config, err);
+        status = ps_worker_memory_init(s, config, err);
     while (status == STATUS_OK && r->session == 0)
         if (getrandom(&r->session, sizeof(r->session), 0) != (ssize_t)sizeof(r->session))
             return error_set_errno(err, errno, "cannot draw a session's number");
     return status;
 }
 
-static enum status place(struct sync_ps *s, const struct sync_config *config, struct error *err)
+static enum status make_shard_map(struct sync_ps *s, const struct sync_config *config,
+                                  struct error *err)
 {
     enum status status = STATUS_OK;
 
@@ -201,14 +209,14 @@ static enum status open_parts(struct sync_ps *s, const struct sync_config *confi
     if (status == STATUS_OK)
         status = ps_replica_parse(s, config, err);
     if (status == STATUS_OK)
-        status = place(s, config, err);
+        status = make_shard_map(s, config, err);
     s->terms.server_count = s->link_count;
     if (status == STATUS_OK)
         status = ps_codec_init(&s->codec, &config->compression,
                                compression_mode(&config->compression, config->update_on_server),
                                &s->map, err);
     if (status == STATUS_OK)
-        status = ps_names_init(&s->names, &config->compression.down, &s->map, err);
+        status = ps_row_selection_init(&s->selection, &config->compression.down, &s->map, err);
     if (status == STATUS_OK)
         status =
             mem_calloc(s->map.length, sizeof(*s->partitions), "partitions", &s->partitions, err);
@@ -217,21 +225,21 @@ static enum status open_parts(struct sync_ps *s, const struct sync_config *confi
     return status;
 }
 
-/* Silence is judged by three beats at least. */
-static void set_times(struct sync_ps *s, const struct sync_config *config)
+/* At least three heartbeats without a message before a server counts as silent. */
+static void set_timeouts(struct sync_ps *s, const struct sync_config *config)
 {
     s->timeout_ms = config->timeout_ms;
     s->reconnect_ms = config->reconnect_ms;
     s->heartbeat_timeout_ms = config->heartbeat_timeout_ms;
     s->heartbeat_ms = s->heartbeat_timeout_ms / 3;
-    if (s->heartbeat_ms > HEARTBEAT_MS_MOST)
-        s->heartbeat_ms = HEARTBEAT_MS_MOST;
+    if (s->heartbeat_ms > HEARTBEAT_MS_MAX)
+        s->heartbeat_ms = HEARTBEAT_MS_MAX;
 }
 
 static void init_locks(struct sync_ps *s)
 {
     condition_init(&s->changed);
-    condition_init(&s->tend);
+    condition_init(&s->monitor_wake);
     (void)pthread_mutex_init(&s->lock, NULL);
 }
 
@@ -260,7 +268,7 @@ enum status ps_open(const struct sync_config *config, struct sync **ret_sync, st
     s->rank = config->rank;
     s->world_size = config->world_size;
     s->priority = config->priority;
-    set_times(s, config);
+    set_timeouts(s, config);
     init_locks(s);
     status = open_parts(s, config, &failure);
     if (status != STATUS_OK) {

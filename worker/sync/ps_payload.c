@@ -1,13 +1,20 @@
+/*
+ * Payloads of pushes and replies: float32 from the slab, compressed (ps_codec), or by reference
+ * into shared memory (ps_worker_memory), where nothing is compressed.
+ *
+ * gRPC sends directly from the slab or the coded copy; unreleased_payloads counts what it still
+ * references.  A received partition is checked under the lock and stored without it.
+ */
 #include "worker/sync/ps_payload.h"
 
 #include "worker/sync/ps.h"
-#include "worker/sync/ps_arena.h"
+#include "worker/sync/ps_worker_memory.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>
 
-float *ps_answer_slab(const struct sync_ps *s, uint64_t round)
+float *ps_reply_slab(const struct sync_ps *s, uint64_t round)
 {
     return round == 0 || s->base.yields == SYNC_YIELDS_PARAMETERS ? s->params : s->grads;
 }
@@ -32,17 +39,17 @@ enum status ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_h
 
     if (header->kind == CHUNK_PUSH && s->undivided)
         header->flags |= CHUNK_UNDIVIDED;
-    if (header->flags & CHUNK_BY_REFERENCE) { /* nothing is compressed then */
+    if (header->flags & CHUNK_BY_REFERENCE) { /* excludes compression */
         header->dtype = CODEC_NONE;
         header->length = p->count * sizeof(float);
-        header->offset = ps_arena_place(s, slab + p->offset);
+        header->offset = ps_worker_memory_offset(s, slab + p->offset);
         *ret = (struct rpc_payload){0};
         return STATUS_OK;
     }
     *ret = (struct rpc_payload){.data = slab + p->offset,
                                 .size = p->count * sizeof(float),
                                 .release = ps_payload_release,
-                                .user = &s->outstanding};
+                                .user = &s->unreleased_payloads};
     header->dtype = CODEC_NONE;
     if (is_compressed(s, header))
         status = ps_codec_encode(&s->codec, header->partition, header->round, slab + p->offset, p,
@@ -56,13 +63,13 @@ enum status ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_h
         header->dtype = (uint32_t)s->codec.compression.up.kind;
     }
     header->length = ret->size;
-    (void)atomic_fetch_add(&s->outstanding, 1);
+    (void)atomic_fetch_add(&s->unreleased_payloads, 1);
     return STATUS_OK;
 }
 
-/* May answers come as they are?  Values may: initial and final ones do, and what takes the place of
- * a change. */
-static bool may_be_whole(const struct sync_ps *s)
+/* May a reply be uncompressed?  Values may: initial and final ones are, and values may replace a
+ * delta. */
+static bool may_be_uncompressed(const struct sync_ps *s)
 {
     return s->round == 0 || s->base.yields == SYNC_YIELDS_PARAMETERS ||
            s->codec.compression.down.kind == CODEC_NONE ||
@@ -70,8 +77,8 @@ static bool may_be_whole(const struct sync_ps *s)
            codec_has_variable_size(&s->codec.compression.down);
 }
 
-/* Changes are for whoever has what has changed. */
-static bool may_be_coded(const struct sync_ps *s)
+/* A delta requires the values that it is relative to. */
+static bool may_be_compressed(const struct sync_ps *s)
 {
     return s->round > 0 || (s->catching_up && s->codec.mode == CODEC_REPLACE);
 }
@@ -82,11 +89,12 @@ enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header 
     static const struct codec plain = {.kind = CODEC_NONE};
     const struct partition *p = &s->map.partitions[header->partition];
     const struct codec *down = &s->codec.compression.down;
-    bool is_plain = !may_be_coded(s) || (header->dtype == CODEC_NONE && may_be_whole(s));
+    bool is_plain =
+        !may_be_compressed(s) || (header->dtype == CODEC_NONE && may_be_uncompressed(s));
     const struct codec *codec = is_plain ? &plain : down;
     bool shorter = codec_has_variable_size(codec) && header->length < p->count * sizeof(float);
-    const struct ps_named *named = ps_names_of(&s->names, header->partition);
-    size_t wanted = codec->kind == CODEC_SELECTED_ROWS ? named ? named->bytes : 0
+    const struct ps_selected_rows *selected = ps_row_selection_of(&s->selection, header->partition);
+    size_t wanted = codec->kind == CODEC_SELECTED_ROWS ? selected ? selected->reply_bytes : 0
                     : shorter                          ? header->length
                                                        : codec_bytes(codec, p->count);
     bool by_reference = header->flags & CHUNK_BY_REFERENCE;
@@ -101,40 +109,41 @@ enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header 
                          "it sent %zu bytes for partition %" PRIu32 " of %zu (its header says "
                          "%" PRIu64 ")",
                          payload_bytes, header->partition, wanted, header->length);
-    if (by_reference && !ps_arena_at(&s->links[p->server], header->offset, wanted))
+    if (by_reference && !ps_worker_memory_resolve(&s->links[p->server], header->offset, wanted))
         return error_set(err, STATUS_PROTOCOL,
                          "it answers partition %" PRIu32 " from byte %" PRIu64
                          " of its memory, which has %zu here",
-                         header->partition, header->offset, s->links[p->server].arena.size);
+                         header->partition, header->offset, s->links[p->server].server_memory.size);
     return STATUS_OK;
 }
 
-/* Is what is to be added in that round here already?  Who takes the place of a lost rank has pulled
- * values that may be a round further, and then makes that round. */
-static bool has_change(struct sync_ps *s, const struct chunk_header *header)
+/* Does the slab contain the delta of that round already?  A replacement may have pulled values that
+ * are one round ahead, and then repeats that round. */
+static bool is_already_applied(struct sync_ps *s, const struct chunk_header *header)
 {
     bool has;
 
     if (s->codec.mode != CODEC_ADD || !consistency_is_lockstep(&s->consistency))
         return false;
     (void)pthread_mutex_lock(&s->lock);
-    has = s->partitions[header->partition].of >= header->round;
+    has = s->partitions[header->partition].values_round >= header->round;
     (void)pthread_mutex_unlock(&s->lock);
     return has;
 }
 
-enum status ps_payload_take(struct sync_ps *s, const struct chunk_header *header,
-                            struct rpc_message *message, struct error *err)
+enum status ps_payload_store(struct sync_ps *s, const struct chunk_header *header,
+                             struct rpc_message *message, struct error *err)
 {
     const struct partition *p = &s->map.partitions[header->partition];
-    float *dst = ps_answer_slab(s, header->round) + p->offset;
+    float *dst = ps_reply_slab(s, header->round) + p->offset;
 
-    if (header->dtype != CODEC_NONE && has_change(s, header))
+    if (header->dtype != CODEC_NONE && is_already_applied(s, header))
         return STATUS_OK;
     if (header->dtype != CODEC_NONE)
         return ps_codec_decode(&s->codec, message, dst, p, err);
     if (!(header->flags & CHUNK_BY_REFERENCE))
         return rpc_message_copy(message, dst, p->count * sizeof(float), err);
-    memcpy(dst, ps_arena_at(&s->links[p->server], header->offset, header->length), header->length);
+    memcpy(dst, ps_worker_memory_resolve(&s->links[p->server], header->offset, header->length),
+           header->length);
     return STATUS_OK;
 }

@@ -1,7 +1,10 @@
 /*
- * Servers that are kept twice.  A worker that loses such a server tries it once more for a moment,
- * then votes for the replica by coming back there; if it has agreed before that the server goes on
- * without one (common/succession), it may only follow others.
+ * Servers with a replica.  A worker that loses the primary tries it once more for a short time,
+ * then votes for the replica by joining it.  A worker that has voted for the primary to continue
+ * alone (common/succession) may only join a replica that is promoted already.
+ *
+ * Locking: `succession` and vote_epoch are guarded by sync_ps.lock; the other replica fields belong
+ * to the thread that opens or reconnects the link.
  */
 #include "common/base/clock.h"
 #include "worker/sync/ps.h"
@@ -9,11 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PRIMARY_TRY_MS   300  /* for a server that was lost and may be there all the same */
-#define ATTEMPT_LEAST_MS 1000 /* for one that nobody answers */
+#define PRIMARY_TRY_MS 300  /* for a primary that was lost and may still run */
+#define ATTEMPT_MS_MIN 1000 /* for an attempt without a reply */
 
-static enum status parse_one(struct ps_link *l, const char *entry, const char *origin,
-                             struct error *err)
+static enum status parse_replica(struct ps_link *l, const char *entry, const char *origin,
+                                 struct error *err)
 {
     enum status status = endpoint_parse(entry, origin, &l->replica, err);
 
@@ -43,7 +46,7 @@ enum status ps_replica_parse(struct sync_ps *s, const struct sync_config *config
                          s->link_count);
     if (count > 0 && (s->reconnect_ms == 0 || s->heartbeat_ms == 0))
         return error_set(err, STATUS_CONFIG,
-                         "%s: replicas are for workers that come back and beat (--reconnect-ms and "
+                         "%s: replicas need reconnection and heartbeats (--reconnect-ms and "
                          "--heartbeat-timeout-ms above 0)",
                          origin);
     for (unsigned k = 0; status == STATUS_OK && k < count; k++) {
@@ -51,30 +54,30 @@ enum status ps_replica_parse(struct sync_ps *s, const struct sync_config *config
         char entry[WIRE_ADDRESS_MAX];
 
         (void)snprintf(entry, sizeof(entry), "%.*s", (int)(length < 300 ? length : 300), text);
-        status = parse_one(&s->links[k], entry, origin, err);
+        status = parse_replica(&s->links[k], entry, origin, err);
         text += length + (text[length] == ',');
     }
     return status;
 }
 
-/* ------------------------------------------------------------------ the way back */
+/* ------------------------------------------------------------------ reconnection */
 
 static int64_t earlier(int64_t a_ns, int64_t b_ns)
 {
     return a_ns < b_ns ? a_ns : b_ns;
 }
 
-/* As long as nobody answers another connection may find somebody. */
-static int64_t part_of(int64_t deadline_ns)
+/* Half of the remaining time: without a reply, the next attempt may reach a server. */
+static int64_t attempt_deadline(int64_t deadline_ns)
 {
     int64_t now_ns = clock_now_ns();
-    int64_t least_ns = clock_deadline_ns(ATTEMPT_LEAST_MS);
+    int64_t least_ns = clock_deadline_ns(ATTEMPT_MS_MIN);
     int64_t half_ns = now_ns + (deadline_ns - now_ns) / 2;
 
     return earlier(half_ns > least_ns ? half_ns : least_ns, deadline_ns);
 }
 
-static void turn_to(struct ps_link *l, bool replica)
+static void select_server(struct ps_link *l, bool replica)
 {
     char address[300];
 
@@ -91,19 +94,19 @@ static void turn_to(struct ps_link *l, bool replica)
 
 bool ps_replica_find(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
 {
-    int64_t look_ns = earlier(clock_deadline_ns(ATTEMPT_LEAST_MS), deadline_ns);
-    struct error refused; /* whatever it says, the server itself knows better */
+    int64_t probe_deadline_ns = earlier(clock_deadline_ns(ATTEMPT_MS_MIN), deadline_ns);
+    struct error refused; /* ignored: the primary's error is reported */
     enum status status;
 
     if (l->replica_text[0] == '\0')
         return false;
-    turn_to(l, true);
+    select_server(l, true);
     l->follows = true;
     status = ps_link_open(l, &refused);
     if (status == STATUS_OK)
-        status = ps_join(s, l, false, look_ns, &refused);
-    /* There it is, and holds us until the place is free. */
-    if (status == STATUS_TIMEOUT || (status == STATUS_UNAVAILABLE && l->told)) {
+        status = ps_join(s, l, false, probe_deadline_ns, &refused);
+    /* The replica has replied, and delays the join until the rank's old session has ended. */
+    if (status == STATUS_TIMEOUT || (status == STATUS_UNAVAILABLE && l->failed_by_peer)) {
         ps_link_shut(l);
         status = ps_link_open(l, &refused);
         if (status == STATUS_OK)
@@ -113,43 +116,43 @@ bool ps_replica_find(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
     if (status == STATUS_OK)
         return true;
     ps_link_shut(l);
-    turn_to(l, false);
+    select_server(l, false);
     l->follows = false;
     return false;
 }
 
-int64_t ps_replica_aim(struct sync_ps *s, struct ps_link *l, unsigned count, int64_t deadline_ns)
+int64_t ps_replica_select(struct sync_ps *s, struct ps_link *l, unsigned count, int64_t deadline_ns)
 {
-    bool promotes, turns = l->replica_text[0] != '\0' && !l->promoted;
+    bool promotes, alternates = l->replica_text[0] != '\0' && !l->promoted;
 
-    if (!turns)
-        return part_of(deadline_ns);
+    if (!alternates)
+        return attempt_deadline(deadline_ns);
     (void)pthread_mutex_lock(&s->lock);
-    promotes = l->succession.vote == SUCCESSION_REPLICA; /* then there is no way back */
+    promotes = l->succession.vote == SUCCESSION_REPLICA; /* a vote is final */
     if (!promotes && count % 2 == 1) {
         l->follows = !succession_worker_leave(&l->succession);
-        turn_to(l, true);
+        select_server(l, true);
     } else if (!promotes) {
         l->follows = false;
-        turn_to(l, false);
+        select_server(l, false);
     }
     (void)pthread_mutex_unlock(&s->lock);
     if (l->at_replica)
-        return part_of(deadline_ns);
+        return attempt_deadline(deadline_ns);
     return earlier(clock_deadline_ns(PRIMARY_TRY_MS), deadline_ns);
 }
 
 bool ps_replica_may_retry(struct sync_ps *s, struct ps_link *l, enum status status)
 {
-    bool may_return = ps_link_may_return(status, l->told);
+    bool may_return = ps_link_may_return(status, l->failed_by_peer);
 
     if (l->replica_text[0] == '\0' || l->promoted)
         return may_return;
-    if (!l->at_replica) /* one that knows nothing of us may have been started anew */
+    if (!l->at_replica) /* a restarted primary does not know this session */
         return may_return || status == STATUS_NOT_FOUND;
-    /* It has heard nothing, now or before, so that was no vote. */
-    l->replica_heard = l->replica_heard || status != STATUS_UNREACHABLE;
-    if (!l->replica_heard) {
+    /* If no attempt has ever reached the replica, it cannot have received the vote. */
+    l->replica_contacted = l->replica_contacted || status != STATUS_UNREACHABLE;
+    if (!l->replica_contacted) {
         (void)pthread_mutex_lock(&s->lock);
         succession_worker_withdraw(&l->succession);
         (void)pthread_mutex_unlock(&s->lock);

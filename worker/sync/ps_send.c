@@ -1,15 +1,15 @@
 /*
- * What goes up.  Each partition of a round is asked for once: by a push, by a pull of initial
- * values (rank 0 sends them first), or by a request for the final values.  A partition whose link
- * is away is only noted; when the link is back, everything that it owes an answer to goes up,
- * flagged AGAIN where it may have arrived before.
+ * Requests.  Each partition of a round is requested once: by a push, by a pull of initial values
+ * (rank 0 sends them first), or by a request for the final values.  While its link is not up a
+ * partition is only marked as queued; after the reconnection every request without a reply is sent,
+ * flagged AGAIN if the server may have received it before.
  *
- * Between the note and the send the link may be lost and come back.  So the stream is taken in the
- * same breath as the note: a stream that is over by then refuses, and the note says on which
- * connection the question was put, so ps_ask_again puts those of older ones again.
+ * Locking: the link may be lost and reconnected between marking and sending.  So prepare_request
+ * acquires the stream and records the connection in one critical section: a send on a stream that
+ * has ended meanwhile fails, and ps_repeat_requests repeats requests of older connections.
  *
- * What goes up again may have been answered meanwhile, and its place in the slab be in use: the
- * server, which has that round of this rank, does not look at the payload then.
+ * A repeated request may have received its reply meanwhile, and its range of the slab be
+ * overwritten: the server has that round of this rank already and ignores the payload.
  */
 #include "common/base/clock.h"
 #include "worker/sync/ps.h"
@@ -17,8 +17,8 @@
 #include <assert.h>
 #include <time.h>
 
-/* The stream that a partition travels on, with a reference; NULL: its link is away.  Lock held. */
-static struct rpc_call *take_stream(const struct sync_ps *s, size_t partition)
+/* The stream of a partition, with a reference; NULL: its link is not up.  Lock held. */
+static struct rpc_call *acquire_stream(const struct sync_ps *s, size_t partition)
 {
     const struct partition *p = &s->map.partitions[partition];
     const struct ps_link *l = &s->links[p->server];
@@ -30,18 +30,18 @@ static struct rpc_call *take_stream(const struct sync_ps *s, size_t partition)
     return stream;
 }
 
-/* One chunk that asks for a partition, as it is when it is noted: until it is sent, an answer to an
- * earlier one may end the round. */
-struct question {
-    struct rpc_call *stream; /* one reference; NULL: the link is away */
+/* A request as prepared under the lock: a reply to an earlier request may end the round before it
+ * is sent. */
+struct partition_request {
+    struct rpc_call *stream; /* one reference; NULL: the link is not up */
     struct chunk_header header;
-    bool with_initial; /* behind an initial value */
-    bool repeated;     /* it was sent before, on another connection */
+    bool with_initial; /* send the initial values first */
+    bool repeated;     /* sent before, on another connection */
 };
 
-/* Queue one chunk from `slab`, or one without a payload.  A failure needs no care here: the stream
- * is over, and its end is looked after. */
-static void send_chunk(struct sync_ps *s, const struct question *q, enum chunk_kind kind,
+/* Queue one chunk from `slab`; NULL: without a payload.  Errors of the send are ignored: the stream
+ * has ended, and ps_link_closed handles that. */
+static void send_chunk(struct sync_ps *s, const struct partition_request *q, enum chunk_kind kind,
                        const float *slab)
 {
     struct rpc_payload payload;
@@ -58,7 +58,7 @@ static void send_chunk(struct sync_ps *s, const struct question *q, enum chunk_k
         (void)pthread_mutex_unlock(&s->lock);
         return;
     }
-    (void)pthread_mutex_lock(&s->lock); /* refused or not: what is sent once more is no payload */
+    (void)pthread_mutex_lock(&s->lock); /* even if the send fails: repetitions do not count */
     s->counters.tx_payload_bytes += q->repeated ? 0 : header.length;
     if (header.flags & CHUNK_BY_REFERENCE)
         s->counters.tx_reference_bytes += q->repeated ? 0 : header.length;
@@ -72,38 +72,39 @@ static void send_chunk(struct sync_ps *s, const struct question *q, enum chunk_k
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-/* The rows that the answer is to hold.  They are no payload: what counts as that are elements. */
-static void send_names(struct sync_ps *s, const struct question *q, const struct ps_named *named)
+/* Send the rows that the reply must contain.  Not counted as payload, which is elements. */
+static void send_row_selection(struct sync_ps *s, const struct partition_request *q,
+                               const struct ps_selected_rows *selected)
 {
-    struct rpc_payload payload = {.data = ps_names_numbers(&s->names, named),
-                                  .size = named->size,
+    struct rpc_payload payload = {.data = ps_row_selection_numbers(&s->selection, selected),
+                                  .size = selected->numbers_bytes,
                                   .release = ps_payload_release,
-                                  .user = &s->outstanding};
+                                  .user = &s->unreleased_payloads};
     struct chunk_header header = q->header;
     size_t wire_bytes;
 
     header.kind = CHUNK_ROW_SELECTION;
     header.dtype = CODEC_SELECTED_ROWS;
-    header.length = named->size;
-    if (named->size > 0)
-        (void)atomic_fetch_add(&s->outstanding, 1);
+    header.length = selected->numbers_bytes;
+    if (selected->numbers_bytes > 0)
+        (void)atomic_fetch_add(&s->unreleased_payloads, 1);
     if (ps_link_send(q->stream, s->priority ? header.partition + 1 : 0, &header,
-                     named->size > 0 ? &payload : NULL, &wire_bytes) != STATUS_OK)
+                     selected->numbers_bytes > 0 ? &payload : NULL, &wire_bytes) != STATUS_OK)
         return;
     (void)pthread_mutex_lock(&s->lock);
     s->counters.tx_wire_bytes += wire_bytes;
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-/* The state of the optimizer that the servers are to go on with.  Like names it is no payload, and
- * it does not lie in shared memory. */
-static void send_state(struct sync_ps *s, const struct question *q, unsigned index)
+/* Send the initial optimizer state of a continued run.  Not counted as payload, and not in shared
+ * memory. */
+static void send_state(struct sync_ps *s, const struct partition_request *q, unsigned index)
 {
     const struct partition *p = &s->map.partitions[q->header.partition];
     struct rpc_payload payload = {.data = s->moments[index] + p->offset,
                                   .size = p->count * sizeof(float),
                                   .release = ps_payload_release,
-                                  .user = &s->outstanding};
+                                  .user = &s->unreleased_payloads};
     struct chunk_header header = {.kind = CHUNK_STATE,
                                   .rank = q->header.rank,
                                   .partition = q->header.partition,
@@ -112,7 +113,7 @@ static void send_state(struct sync_ps *s, const struct question *q, unsigned ind
                                   .length = payload.size};
     size_t wire_bytes;
 
-    (void)atomic_fetch_add(&s->outstanding, 1);
+    (void)atomic_fetch_add(&s->unreleased_payloads, 1);
     if (ps_link_send(q->stream, s->priority ? header.partition + 1 : 0, &header, &payload,
                      &wire_bytes) != STATUS_OK)
         return;
@@ -121,84 +122,84 @@ static void send_state(struct sync_ps *s, const struct question *q, unsigned ind
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-static void send_question(struct sync_ps *s, struct question *q)
+static void send_request(struct sync_ps *s, struct partition_request *q)
 {
-    const struct ps_named *named =
-        q->header.kind == CHUNK_PUSH ? ps_names_of(&s->names, q->header.partition) : NULL;
+    const struct ps_selected_rows *selected =
+        q->header.kind == CHUNK_PUSH ? ps_row_selection_of(&s->selection, q->header.partition)
+                                     : NULL;
 
     for (unsigned i = 0; q->with_initial && s->terms.steps_before > 0 && i < s->states; i++)
         send_state(s, q, i);
     if (q->with_initial)
         send_chunk(s, q, CHUNK_INIT, s->params);
-    if (named)
-        send_names(s, q, named);
+    if (selected)
+        send_row_selection(s, q, selected);
     send_chunk(s, q, q->header.kind, q->header.kind == CHUNK_PUSH ? s->grads : NULL);
     rpc_call_unref(q->stream);
 }
 
-/* How a partition is asked for now, which counts as done when its link is there.  Lock held. */
-static struct question note_question(struct sync_ps *s, size_t partition)
+/* Make the request for a partition, and mark it as requested if its link is up.  Lock held. */
+static struct partition_request prepare_request(struct sync_ps *s, size_t partition)
 {
     struct ps_partition *p = &s->partitions[partition];
     const struct ps_link *l = &s->links[s->map.partitions[partition].server];
-    struct question q = {.stream = take_stream(s, partition),
-                         .header = {.kind = s->ending      ? CHUNK_FINAL
-                                            : s->round > 0 ? CHUNK_PUSH
-                                                           : CHUNK_PULL,
-                                    .rank = s->rank,
-                                    .round = s->round > 0 ? s->round : s->wanted,
-                                    .partition = (uint32_t)partition},
-                         .with_initial = s->round == 0 && s->gives_initial};
+    struct partition_request q = {.stream = acquire_stream(s, partition),
+                                  .header = {.kind = s->is_final_round ? CHUNK_FINAL
+                                                     : s->round > 0    ? CHUNK_PUSH
+                                                                       : CHUNK_PULL,
+                                             .rank = s->rank,
+                                             .round = s->round > 0 ? s->round : s->requested_round,
+                                             .partition = (uint32_t)partition},
+                                  .with_initial = s->round == 0 && s->sends_initial};
 
     if (!q.stream)
         return q;
     if (l->by_reference)
         q.header.flags |= CHUNK_BY_REFERENCE;
-    q.repeated = p->sent == s->round + 1 && p->connection != l->connections;
+    q.repeated = p->requested_mark == s->round + 1 && p->requested_on != l->connection_count;
     if (q.repeated || ps_may_repeat(s))
         q.header.flags |= CHUNK_AGAIN;
-    p->extra += q.repeated;
-    p->sent = s->round + 1;
-    p->connection = l->connections;
+    p->duplicates_expected += q.repeated;
+    p->requested_mark = s->round + 1;
+    p->requested_on = l->connection_count;
     return q;
 }
 
-void ps_ask(struct sync_ps *s, size_t partition)
+void ps_request_partition(struct sync_ps *s, size_t partition)
 {
-    struct question q;
+    struct partition_request q;
 
     (void)pthread_mutex_lock(&s->lock);
     assert(partition == s->queued);
     s->queued++;
-    q = note_question(s, partition);
+    q = prepare_request(s, partition);
     (void)pthread_mutex_unlock(&s->lock);
     if (q.stream)
-        send_question(s, &q);
+        send_request(s, &q);
 }
 
-/* Has it been handed over, and neither been answered nor asked for on this connection?  Lock held.
- */
-static bool is_owed(const struct sync_ps *s, const struct ps_link *l, size_t partition)
+/* Is it queued, without a reply, and not requested on this connection?  Lock held. */
+static bool needs_request(const struct sync_ps *s, const struct ps_link *l, size_t partition)
 {
     const struct ps_partition *p = &s->partitions[partition];
 
-    return partition < s->queued && p->answered != s->round + 1 &&
-           (p->sent != s->round + 1 || p->connection != l->connections);
+    return partition < s->queued && p->replied_mark != s->round + 1 &&
+           (p->requested_mark != s->round + 1 || p->requested_on != l->connection_count);
 }
 
-void ps_ask_again(struct sync_ps *s, struct ps_link *l)
+void ps_repeat_requests(struct sync_ps *s, struct ps_link *l)
 {
     const uint32_t *held;
     size_t length = shard_map_held(&s->map, l->index, &held);
 
     for (size_t i = 0; i < length; i++) {
-        struct question q = {0};
+        struct partition_request q = {0};
 
         (void)pthread_mutex_lock(&s->lock);
-        if (is_owed(s, l, held[i]))
-            q = note_question(s, held[i]);
+        if (needs_request(s, l, held[i]))
+            q = prepare_request(s, held[i]);
         (void)pthread_mutex_unlock(&s->lock);
         if (q.stream)
-            send_question(s, &q);
+            send_request(s, &q);
     }
 }

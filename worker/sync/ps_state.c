@@ -1,6 +1,7 @@
 /*
- * The state of links and of the synchronisation: failures, lost links, links that a call holds,
- * payloads that gRPC holds.  Calls no other source of ps.
+ * State of the links and of the synchronisation: failures, lost links, links acquired for calls,
+ * payloads that gRPC has not released.  Guarded by sync_ps.lock, except the atomic payload counter.
+ * Calls no other source of ps.
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"
@@ -8,7 +9,7 @@
 
 #include <time.h>
 
-#define RELEASE_POLL_NS 100000 /* between looks at the outstanding sends */
+#define RELEASE_POLL_NS 100000 /* between reads of unreleased_payloads */
 
 void ps_fail(struct sync_ps *s, const struct error *why)
 {
@@ -24,45 +25,45 @@ void ps_link_closed(void *user, struct ps_link *link, const struct error *why, b
     struct sync_ps *s = user;
 
     (void)pthread_mutex_lock(&s->lock);
-    if (link->state == PS_LINK_AWAY) {
-        if (link->broken.status == STATUS_OK)
-            link->broken = *why;
+    if (link->state == PS_LINK_RECONNECTING) {
+        if (link->stream_error.status == STATUS_OK)
+            link->stream_error = *why;
     } else if (link->state == PS_LINK_UP && atomic_load(&link->joined) && may_return &&
-               s->reconnect_ms > 0 && link->session != 0 && !s->failed && !s->giving_up) {
-        link->state = PS_LINK_AWAY;
+               s->reconnect_ms > 0 && link->session != 0 && !s->failed && !s->reconnect_disabled) {
+        link->state = PS_LINK_RECONNECTING;
         link->loss = *why;
         link->lost_ns = clock_now_ns();
-        (void)pthread_cond_signal(&s->tend);
+        (void)pthread_cond_signal(&s->monitor_wake);
     } else if (link->state == PS_LINK_UP) {
-        link->state = PS_LINK_OVER;
+        link->state = PS_LINK_CLOSED;
         ps_fail(s, why);
     }
     (void)pthread_cond_broadcast(&s->changed);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-bool ps_hold_link(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
+bool ps_acquire_link(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
 {
     struct timespec until = condition_until(deadline_ns);
     int late = 0;
     bool held;
 
     (void)pthread_mutex_lock(&s->lock);
-    while (l->state == PS_LINK_AWAY && !s->giving_up && late == 0)
+    while (l->state == PS_LINK_RECONNECTING && !s->reconnect_disabled && late == 0)
         late = pthread_cond_timedwait(&s->changed, &s->lock, &until);
-    held = l->state == PS_LINK_UP && l->lanes[0].client; /* none: its first join ended badly */
-    if (l->state == PS_LINK_OVER && l->lanes[0].client && atomic_load(&l->joined))
-        held = atomic_exchange(&l->refused, false); /* once: nothing brings it back */
-    l->busy = held;
+    held = l->state == PS_LINK_UP && l->lanes[0].client; /* NULL: its first join failed */
+    if (l->state == PS_LINK_CLOSED && l->lanes[0].client && atomic_load(&l->joined))
+        held = atomic_exchange(&l->reply_rejected, false); /* once: it never reconnects */
+    l->in_use = held;
     (void)pthread_mutex_unlock(&s->lock);
     return held;
 }
 
-void ps_let_go(struct sync_ps *s, struct ps_link *l)
+void ps_release_link(struct sync_ps *s, struct ps_link *l)
 {
     (void)pthread_mutex_lock(&s->lock);
-    l->busy = false;
-    (void)pthread_cond_signal(&s->tend);
+    l->in_use = false;
+    (void)pthread_cond_signal(&s->monitor_wake);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
@@ -70,17 +71,17 @@ bool ps_wait_release(struct sync_ps *s, int64_t deadline_ns)
 {
     struct timespec pause = {.tv_nsec = RELEASE_POLL_NS};
 
-    while (atomic_load(&s->outstanding) > 0) {
+    while (atomic_load(&s->unreleased_payloads) > 0) {
         if (clock_now_ns() > deadline_ns)
             return false;
-        (void)nanosleep(&pause, NULL); /* release functions may only touch atomics: no wake-up */
+        (void)nanosleep(&pause, NULL); /* releases may only use atomics: no wake-up */
     }
     return true;
 }
 
 bool ps_may_repeat(const struct sync_ps *s)
 {
-    return s->catching_up || (s->round > 0 && s->round <= s->again_through);
+    return s->catching_up || (s->round > 0 && s->round <= s->repeat_through_round);
 }
 
 void ps_replica_propose(struct sync_ps *s, struct ps_link *l, uint64_t epoch)
@@ -90,6 +91,6 @@ void ps_replica_propose(struct sync_ps *s, struct ps_link *l, uint64_t epoch)
     if (vote == 0 || vote == l->vote_epoch)
         return;
     l->vote_epoch = vote;
-    s->beat_soon = true;
-    (void)pthread_cond_signal(&s->tend);
+    s->heartbeat_due = true;
+    (void)pthread_cond_signal(&s->monitor_wake);
 }

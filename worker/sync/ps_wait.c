@@ -1,7 +1,9 @@
 /*
- * Waiting for answers: of a round, whole or in part, or for the final values.  Answers come on the
- * I/O threads, which signal `changed`; everything else that may end a wait (a failure, time that
- * servers grant) signals it, too.
+ * Waits of the training thread: for the replies of a round, all or some, or for the final values.
+ * I/O threads store replies and signal `changed`; so does every other event that may end a wait (a
+ * failure, a link's state).  A request to stop the process signals nothing and is polled.
+ *
+ * Locking: sync_ps.lock, released during the call of `arrived`.
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"
@@ -12,11 +14,12 @@
 #include <inttypes.h>
 #include <time.h>
 
-#define STOP_LOOK_MS 200 /* between looks whether to stop, while others still train */
+#define STOP_POLL_MS 200 /* between polls for a request to stop */
 
-/* The server's name if answers of it are missing; of several lanes, with those that did not bring
- * them: "A (lanes 0, 2 of 3)".  Lock held. */
-static void name_missing(const struct sync_ps *s, const struct ps_link *l, struct strbuf *names)
+/* Append the server's name if replies from it are missing; with several lanes, also the lanes:
+ * "A (lanes 0, 2 of 3)".  Lock held. */
+static void append_missing_lanes(const struct sync_ps *s, const struct ps_link *l,
+                                 struct strbuf *names)
 {
     const uint32_t *held;
     size_t length = shard_map_held(&s->map, l->index, &held);
@@ -24,7 +27,7 @@ static void name_missing(const struct sync_ps *s, const struct ps_link *l, struc
     unsigned count = 0;
 
     for (size_t i = 0; i < length; i++)
-        if (s->partitions[held[i]].answered != s->round + 1)
+        if (s->partitions[held[i]].replied_mark != s->round + 1)
             missing[s->map.partitions[held[i]].local_index % l->lane_count] = true;
     for (unsigned lane = 0; lane < l->lane_count; lane++) {
         if (!missing[lane])
@@ -40,12 +43,12 @@ static void name_missing(const struct sync_ps *s, const struct ps_link *l, struc
 }
 
 /* "2 of 8 partitions of round 7 did not come ... from A, B".  Lock held. */
-static enum status describe_timeout(const struct sync_ps *s, struct error *err)
+static enum status set_timeout_error(const struct sync_ps *s, struct error *err)
 {
     struct strbuf names = STRBUF_INIT;
 
     for (unsigned k = 0; k < s->link_count; k++)
-        name_missing(s, &s->links[k], &names);
+        append_missing_lanes(s, &s->links[k], &names);
     (void)error_set(err, STATUS_TIMEOUT,
                     "rank %u: %zu of %zu partitions of round %" PRIu64
                     " did not come within %" PRId64 " ms from %s",
@@ -55,16 +58,17 @@ static enum status describe_timeout(const struct sync_ps *s, struct error *err)
     return STATUS_TIMEOUT;
 }
 
-/* A link that is away is given its own time, and servers say when a round waits for a rank that
- * comes back or is replaced.  Lock held. */
+/* deadline_ns, extended while a link reconnects, and by servers that wait for a rank's return or
+ * replacement.  Lock held. */
 static int64_t round_deadline(const struct sync_ps *s, int64_t deadline_ns)
 {
-    if (s->extended_ns > deadline_ns)
-        deadline_ns = s->extended_ns;
+    if (s->extended_deadline_ns > deadline_ns)
+        deadline_ns = s->extended_deadline_ns;
     for (unsigned k = 0; k < s->link_count; k++) {
         const struct ps_link *l = &s->links[k];
-        int64_t back_ns =
-            l->state == PS_LINK_AWAY ? l->lost_ns + (s->reconnect_ms + s->timeout_ms) * 1000000 : 0;
+        int64_t back_ns = l->state == PS_LINK_RECONNECTING
+                              ? l->lost_ns + (s->reconnect_ms + s->timeout_ms) * 1000000
+                              : 0;
 
         if (back_ns > deadline_ns)
             deadline_ns = back_ns;
@@ -72,31 +76,31 @@ static int64_t round_deadline(const struct sync_ps *s, int64_t deadline_ns)
     return deadline_ns;
 }
 
-/* Is there a wait that may be long, for a link or for another rank?  Lock held. */
-static bool is_held_up(const struct sync_ps *s)
+/* Does a link reconnect, or a server wait for another rank?  Lock held. */
+static bool may_wait_long(const struct sync_ps *s)
 {
     for (unsigned k = 0; k < s->link_count; k++) {
         const struct ps_link *l = &s->links[k];
 
-        if (l->state == PS_LINK_AWAY || (l->state == PS_LINK_UP && l->waits))
+        if (l->state == PS_LINK_RECONNECTING || (l->state == PS_LINK_UP && l->waits_for_rank))
             return true;
     }
     return false;
 }
 
-/* A step is made to its end before a request to stop is looked at, but not one that may take for
- * ever. Lock held. */
-static bool is_to_stop(const struct sync_ps *s)
+/* A request to stop interrupts only steps that may take long; others are completed first.  Lock
+ * held. */
+static bool should_stop(const struct sync_ps *s)
 {
-    return stop_requested() && is_held_up(s);
+    return stop_requested() && may_wait_long(s);
 }
 
 /* Lock held. */
-static bool are_here(const struct sync_ps *s, size_t first, size_t end)
+static bool have_arrived(const struct sync_ps *s, size_t first, size_t end)
 {
     if (end - first == s->map.length)
         return s->received == s->map.length;
-    while (first < end && s->partitions[first].here == s->round + 1)
+    while (first < end && s->partitions[first].stored_mark == s->round + 1)
         first++;
     return first == end;
 }
@@ -108,49 +112,52 @@ int64_t ps_deadline(const struct sync_ps *s)
     return clock_deadline_ns(s->timeout_ms + margin_ms);
 }
 
-/* Why the wait has ended without the answers.  Lock held. */
-static enum status describe_end(const struct sync_ps *s, struct error *err)
+/* The reason why the wait has ended without the replies.  Lock held. */
+static enum status set_wait_error(const struct sync_ps *s, struct error *err)
 {
     if (s->failed)
         return error_set(err, s->failure.status, "%s", s->failure.text);
-    if (is_to_stop(s))
+    if (should_stop(s))
         return error_set(err, STATUS_CANCELLED,
                          "stopped by signal %d while round %" PRIu64 " waited for a rank or server",
                          stop_requested(), s->round);
-    return describe_timeout(s, err);
+    return set_timeout_error(s, err);
 }
 
-/* The next neighbours that are here and were not told of.  Lock held. */
-static bool find_news(struct sync_ps *s, size_t *ret_first, size_t *ret_end)
+/* Find the next range of adjacent partitions that are stored and not notified, and mark them as
+ * notified.  Lock held. */
+static bool next_unnotified_range(struct sync_ps *s, size_t *ret_first, size_t *ret_end)
 {
     struct ps_partition *p = s->partitions;
     uint64_t mark = s->round + 1;
     size_t first, end;
 
-    if (!s->arrived || s->round == 0 || s->told == s->received)
+    if (!s->arrived || s->round == 0 || s->notified_count == s->received)
         return false;
-    while (s->untold < s->map.length && p[s->untold].told == mark)
-        s->untold++;
-    first = s->untold;
-    while (first < s->map.length && (p[first].here != mark || p[first].told == mark))
+    while (s->first_unnotified < s->map.length && p[s->first_unnotified].notified_mark == mark)
+        s->first_unnotified++;
+    first = s->first_unnotified;
+    while (first < s->map.length &&
+           (p[first].stored_mark != mark || p[first].notified_mark == mark))
         first++;
-    for (end = first; end < s->map.length && p[end].here == mark && p[end].told != mark; end++)
-        p[end].told = mark;
+    for (end = first;
+         end < s->map.length && p[end].stored_mark == mark && p[end].notified_mark != mark; end++)
+        p[end].notified_mark = mark;
     if (first == end)
         return false;
-    s->told += end - first;
+    s->notified_count += end - first;
     *ret_first = first;
     *ret_end = end;
     return true;
 }
 
-/* Tell of all that is here.  Lock held on entry and return. */
-static enum status tell(struct sync_ps *s, struct error *err)
+/* Call `arrived` for all stored partitions.  Lock held on entry and return. */
+static enum status notify_arrivals(struct sync_ps *s, struct error *err)
 {
     enum status status = STATUS_OK;
     size_t first, end;
 
-    while (status == STATUS_OK && find_news(s, &first, &end)) {
+    while (status == STATUS_OK && next_unnotified_range(s, &first, &end)) {
         size_t from = s->map.partitions[first].offset;
         size_t to = s->map.partitions[end - 1].offset + s->map.partitions[end - 1].count;
 
@@ -167,33 +174,33 @@ enum status ps_wait(struct sync_ps *s, size_t first, size_t end, int64_t deadlin
     enum status status = STATUS_OK;
 
     (void)pthread_mutex_lock(&s->lock);
-    s->awaited = end - first < s->map.length || s->arrived;
-    status = tell(s, err);
-    while (status == STATUS_OK && !are_here(s, first, end) && !s->failed && !is_to_stop(s) &&
+    s->signal_each_partition = end - first < s->map.length || s->arrived;
+    status = notify_arrivals(s, err);
+    while (status == STATUS_OK && !have_arrived(s, first, end) && !s->failed && !should_stop(s) &&
            clock_now_ns() < round_deadline(s, deadline_ns)) {
-        int64_t look_ns = clock_deadline_ns(STOP_LOOK_MS);
+        int64_t poll_ns = clock_deadline_ns(STOP_POLL_MS);
         int64_t until_ns = round_deadline(s, deadline_ns);
-        struct timespec until = condition_until(look_ns < until_ns ? look_ns : until_ns);
+        struct timespec until = condition_until(poll_ns < until_ns ? poll_ns : until_ns);
 
         (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
-        status = tell(s, err);
+        status = notify_arrivals(s, err);
     }
-    s->awaited = false;
-    if (status == STATUS_OK && !are_here(s, first, end))
-        status = describe_end(s, err);
+    s->signal_each_partition = false;
+    if (status == STATUS_OK && !have_arrived(s, first, end))
+        status = set_wait_error(s, err);
     (void)pthread_mutex_unlock(&s->lock);
     return status;
 }
 
-enum status ps_wait_others(struct sync_ps *s, struct error *err)
+enum status ps_wait_final(struct sync_ps *s, struct error *err)
 {
     enum status status = STATUS_OK;
 
     (void)pthread_mutex_lock(&s->lock);
     while (s->received < s->map.length && !s->failed && !stop_requested()) {
-        struct timespec look = condition_until(clock_deadline_ns(STOP_LOOK_MS));
+        struct timespec poll = condition_until(clock_deadline_ns(STOP_POLL_MS));
 
-        (void)pthread_cond_timedwait(&s->changed, &s->lock, &look);
+        (void)pthread_cond_timedwait(&s->changed, &s->lock, &poll);
     }
     if (s->received < s->map.length)
         status = s->failed ? error_set(err, s->failure.status, "%s", s->failure.text)

@@ -1,5 +1,6 @@
 /*
- * The front of sync: finds the implementation by name and forwards.  Callers never touch ->ops.
+ * The interface of sync: finds the implementation by name and forwards to its table of functions,
+ * with the default of every optional one.  Callers never use ->ops.  No locks, no state.
  */
 #include "worker/sync/sync.h"
 
@@ -28,9 +29,9 @@ enum status sync_open(const struct sync_config *config, struct sync **ret_sync, 
                      config->kind);
 }
 
-bool sync_replaces(const struct sync *s)
+bool sync_is_replacement(const struct sync *s)
 {
-    return s->ops->replaces && s->ops->replaces(s);
+    return s->ops->is_replacement && s->ops->is_replacement(s);
 }
 
 enum status sync_start(struct sync *s, struct error *err)
@@ -38,17 +39,18 @@ enum status sync_start(struct sync *s, struct error *err)
     return s->ops->start(s, err);
 }
 
-enum status sync_enlist(struct sync *s, size_t samples, unsigned *ret_active, struct error *err)
+enum status sync_announce_samples(struct sync *s, size_t samples, unsigned *ret_active,
+                                  struct error *err)
 {
-    if (s->ops->enlist)
-        return s->ops->enlist(s, samples, ret_active, err);
+    if (s->ops->announce_samples)
+        return s->ops->announce_samples(s, samples, ret_active, err);
     *ret_active = samples > 0;
     return STATUS_OK;
 }
 
-bool sync_shares_model(const struct sync *s)
+bool sync_broadcasts_model(const struct sync *s)
 {
-    return s->ops->enlist != NULL;
+    return s->ops->announce_samples != NULL;
 }
 
 enum status sync_begin(struct sync *s, uint64_t step, struct error *err)
@@ -70,25 +72,25 @@ enum status sync_fetch_state(struct sync *s, float *values, float *const *moment
     return s->ops->fetch_state(s, values, moments, ret_steps, err);
 }
 
-bool sync_names_rows(const struct sync *s)
+bool sync_selects_rows(const struct sync *s)
 {
-    return s->ops->names_rows && s->ops->names_rows(s);
+    return s->ops->selects_rows && s->ops->selects_rows(s);
 }
 
-void sync_want(struct sync *s, size_t offset, size_t count)
+void sync_select_range(struct sync *s, size_t offset, size_t count)
 {
-    if (sync_names_rows(s))
-        s->ops->want(s, offset, count);
+    if (sync_selects_rows(s))
+        s->ops->select_range(s, offset, count);
 }
 
-void sync_want_rows(struct sync *s, const struct tensor_view *view, const uint32_t *rows,
-                    size_t length)
+void sync_select_rows(struct sync *s, const struct tensor_view *view, const uint32_t *rows,
+                      size_t length)
 {
     size_t width = view->shape[0] > 0 ? view->count / view->shape[0] : 0;
 
     for (size_t i = 0; i < length; i++) {
         assert(rows[i] < view->shape[0]);
-        sync_want(s, view->offset + rows[i] * width, width);
+        sync_select_range(s, view->offset + rows[i] * width, width);
     }
 }
 
@@ -161,19 +163,20 @@ enum status sync_shrink(struct sync *s, struct sync_loss *ret, struct error *err
     return s->ops->shrink(s, ret, err);
 }
 
-enum status sync_gather(struct sync *s, const void *mine, size_t bytes, void *all,
-                        struct error *err)
+enum status sync_all_gather(struct sync *s, const void *mine, size_t bytes, void *all,
+                            struct error *err)
 {
-    if (!s->ops->gather)
+    if (!s->ops->all_gather)
         return error_set(err, STATUS_UNSUPPORTED, "%s has no group", s->ops->name);
-    return s->ops->gather(s, mine, bytes, all, err);
+    return s->ops->all_gather(s, mine, bytes, all, err);
 }
 
-enum status sync_share(struct sync *s, void *data, size_t bytes, unsigned root, struct error *err)
+enum status sync_broadcast(struct sync *s, void *data, size_t bytes, unsigned root,
+                           struct error *err)
 {
-    if (!s->ops->share)
+    if (!s->ops->broadcast)
         return error_set(err, STATUS_UNSUPPORTED, "%s has no group", s->ops->name);
-    return s->ops->share(s, data, bytes, root, err);
+    return s->ops->broadcast(s, data, bytes, root, err);
 }
 
 bool sync_close(struct sync *s, const struct error *failure)

@@ -1,6 +1,7 @@
 /*
- * Rank 0 collects the manifests and publishes one verdict, so n ranks cost 2n messages, and all of
- * them end with the same list of differences.
+ * Comparison of manifests through the store.  Rank 0 reads the manifest of every other rank and
+ * publishes one list of differences, so n ranks need 2n messages and all of them report the same
+ * list.  No locking: runs once, on the training thread.
  */
 #include "worker/train/agree.h"
 
@@ -10,16 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERDICT_KEY "manifest/verdict"
+#define DIFFERENCES_KEY "manifest/verdict"
 
 static void format_key(char *key, size_t size, unsigned rank)
 {
     (void)snprintf(key, size, "manifest/%u", rank);
 }
 
-static enum status judge(struct store *store, const char *mine, struct error *err)
+static enum status compare_manifests(struct store *store, const char *mine, struct error *err)
 {
-    struct strbuf report = STRBUF_INIT;
+    struct strbuf differences = STRBUF_INIT;
     enum status status = STATUS_OK;
 
     for (unsigned rank = 1; rank < store_world_size(store) && status == STATUS_OK; rank++) {
@@ -30,24 +31,24 @@ static enum status judge(struct store *store, const char *mine, struct error *er
         format_key(key, sizeof(key), rank);
         status = store_get(store, key, -1, &theirs, &size, err);
         if (status == STATUS_OK)
-            (void)manifest_compare(mine, 0, theirs, rank, &report);
+            (void)manifest_compare(mine, 0, theirs, rank, &differences);
         free(theirs);
     }
     if (status == STATUS_OK)
-        status = store_set(store, VERDICT_KEY, report.text, report.length, err);
-    strbuf_release(&report);
+        status = store_set(store, DIFFERENCES_KEY, differences.text, differences.length, err);
+    strbuf_release(&differences);
     return status;
 }
 
 enum status agree_on_manifest(struct store *store, const char *manifest, struct error *err)
 {
     unsigned rank = store_rank(store);
-    char *verdict = NULL;
+    char *differences = NULL;
     size_t size;
     enum status status;
 
     if (rank == 0) {
-        status = judge(store, manifest, err);
+        status = compare_manifests(store, manifest, err);
     } else {
         char key[64];
 
@@ -55,9 +56,10 @@ enum status agree_on_manifest(struct store *store, const char *manifest, struct 
         status = store_set(store, key, manifest, strlen(manifest), err);
     }
     if (status == STATUS_OK)
-        status = store_get(store, VERDICT_KEY, -1, &verdict, &size, err);
-    if (status == STATUS_OK && verdict[0] != '\0')
-        status = error_set(err, STATUS_MISMATCH, "the ranks do not run the same job:\n%s", verdict);
-    free(verdict);
+        status = store_get(store, DIFFERENCES_KEY, -1, &differences, &size, err);
+    if (status == STATUS_OK && differences[0] != '\0')
+        status =
+            error_set(err, STATUS_MISMATCH, "the ranks do not run the same job:\n%s", differences);
+    free(differences);
     return status;
 }

@@ -1,5 +1,6 @@
 /*
- * agree: before the first step every rank proves that it runs the same job.
+ * agree: checks before the first step that all ranks run the same job.  Called by the trainer,
+ * after the rendezvous.  Jobs without a store do not call it: their servers compare the manifests.
  */
 #ifndef SPARRING_WORKER_TRAIN_AGREE_H
 #define SPARRING_WORKER_TRAIN_AGREE_H
@@ -7,9 +8,9 @@
 #include "common/store/store.h"
 
 /*
- * Publish this rank's manifest (text of common/manifest); rank 0 compares all of them with its own
- * and every rank learns the verdict.  STATUS_MISMATCH lists every differing field with the ranks
- * named. Blocks up to the store's time-out.
+ * Publish this rank's manifest (text of common/manifest).  Rank 0 compares all of them with its
+ * own, and every rank reads the result.  STATUS_MISMATCH lists every differing field and its ranks.
+ * Blocks up to the store's time-out.
  */
 enum status agree_on_manifest(struct store *store, const char *manifest, struct error *err);
 

@@ -1,3 +1,10 @@
+/*
+ * Builds the contents of a checkpoint from the trainer, compares a checkpoint's settings with the
+ * run's, and maps its position in the epoch to the current number of ranks.  The file format and
+ * the retention of old files are common/checkpoint's.  All ranks track the newest checkpoint, so
+ * that another rank can take over saving.  No locking: training thread only; the sampler is
+ * accessed while the loader is paused.
+ */
 #include "worker/train/checkpointer.h"
 
 #include "common/base/clock.h"
@@ -13,9 +20,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PARTS_MAX 4 /* parameters, buffers, two of the optimizer */
+#define PARTS_MAX 4 /* parameters, buffers, two optimizer states */
 
-/* What a file holds: parts[0] are the parameters. */
+/* Tensors of a file; parts[0] are the parameters. */
 struct contents {
     struct safetensors_part parts[PARTS_MAX];
     char prefixes[PARTS_MAX][64];
@@ -45,14 +52,14 @@ static void fill_contents(struct contents *c, struct trainer *t, float *params, 
     }
 }
 
-static const char *rest_name(const struct trainer *t)
+static const char *remainder_name(const struct trainer *t)
 {
-    enum sampler_rest rest = worker_options_rest(t->options);
+    enum sampler_remainder remainder = worker_options_remainder(t->options);
 
-    return rest == SAMPLER_PAD ? "pad" : rest == SAMPLER_DROP ? "drop" : "keep";
+    return remainder == SAMPLER_PAD ? "pad" : remainder == SAMPLER_DROP ? "drop" : "keep";
 }
 
-/* All but how far the run has come. */
+/* All facts except the position in the run. */
 static void fill_settings(const struct trainer *t, struct checkpoint_facts *f)
 {
     const struct worker_options *o = t->options;
@@ -77,17 +84,17 @@ static void fill_settings(const struct trainer *t, struct checkpoint_facts *f)
     (void)snprintf(f->version, sizeof(f->version), "%s", SPARRING_VERSION);
     (void)snprintf(f->model, sizeof(f->model), "%s", o->model);
     (void)snprintf(f->data, sizeof(f->data), "%s", o->data);
-    (void)snprintf(f->rest, sizeof(f->rest), "%s", rest_name(t));
+    (void)snprintf(f->rest, sizeof(f->rest), "%s", remainder_name(t));
     (void)snprintf(f->sync, sizeof(f->sync), "%.31s", o->sync);
     (void)snprintf(f->optimizer, sizeof(f->optimizer), "%.31s", o->optimizer);
     (void)snprintf(f->precision, sizeof(f->precision), "%s",
                    precision_name(compute_precision(t->compute)));
 }
 
-/* ------------------------------------------------------------------ going on */
+/* ------------------------------------------------------------------ resuming */
 
-/* The updates of the whole run, of which some are made. */
-static void count_updates(struct trainer *t, const struct checkpoint_facts *f, uint64_t at)
+/* Updates of the whole run, including those already made; fixed if --steps gives them. */
+static void count_updates(struct trainer *t, const struct checkpoint_facts *f, uint64_t offset)
 {
     uint64_t epochs = (uint64_t)t->options->epochs;
     uint64_t longest = trainer_longest_part(t);
@@ -96,21 +103,21 @@ static void count_updates(struct trainer *t, const struct checkpoint_facts *f, u
     if (t->options->steps > 0)
         return;
     if (f->epoch < epochs)
-        left = worker_options_updates(t->options, at < longest ? longest - at : 0) +
+        left = worker_options_updates(t->options, offset < longest ? longest - offset : 0) +
                (epochs - f->epoch - 1) * t->updates_per_epoch;
     t->total_steps = f->step + left;
 }
 
-/* Sample p of each of the parts of an epoch stands at p * parts + part in its order: so an epoch
- * can be gone on with by as many ranks as divide what is behind it. */
+/* Sample p of part k is at index p * parts + k of the epoch's order.  So another number of ranks
+ * can continue an epoch if it divides the number of samples already used. */
 static enum status map_position(const struct trainer *t, const char *path,
-                                const struct checkpoint_facts *f, uint64_t *ret_at,
+                                const struct checkpoint_facts *f, uint64_t *ret_offset,
                                 struct error *err)
 {
     uint64_t ranks = t->sampler.world_size;
 
     if (f->parts == ranks) {
-        *ret_at = f->position;
+        *ret_offset = f->position;
         return STATUS_OK;
     }
     if (f->position > f->samples / f->parts || f->position * f->parts % ranks != 0)
@@ -120,33 +127,33 @@ static enum status map_position(const struct trainer *t, const char *path,
                          " ranks cannot go on with: take %" PRIu64
                          " ranks, or a checkpoint of an epoch's end",
                          path, f->position, f->parts, f->epoch, ranks, f->parts);
-    *ret_at = f->position * f->parts / ranks;
+    *ret_offset = f->position * f->parts / ranks;
     return STATUS_OK;
 }
 
 static enum status set_position(struct trainer *t, const char *path,
                                 const struct checkpoint_facts *f, struct error *err)
 {
-    uint64_t at = 0;
+    uint64_t offset = 0;
     uint64_t epoch = f->epoch;
     enum status status;
 
-    loader_pause(t->loader); /* the sampler is ours until it goes on */
-    status = map_position(t, path, f, &at, err);
+    loader_pause(t->loader); /* gives this thread the sampler until loader_resume */
+    status = map_position(t, path, f, &offset, err);
     if (status != STATUS_OK)
         return status;
-    count_updates(t, f, at);
-    if (at > 0 && at >= sampler_length(&t->sampler, epoch)) {
-        t->exhausted = worker_options_uneven(t->options); /* the others may have some left */
+    count_updates(t, f, offset);
+    if (offset > 0 && offset >= sampler_length(&t->sampler, epoch)) {
+        t->exhausted = worker_options_uneven(t->options); /* other ranks may have samples left */
         epoch++;
-        at = 0;
+        offset = 0;
     }
-    return loader_resume(t->loader, epoch, (size_t)at, err);
+    return loader_resume(t->loader, epoch, (size_t)offset, err);
 }
 
-/* What differs from the run that the checkpoint is of. */
-static enum status compare(const struct trainer *t, const char *path,
-                           const struct checkpoint_facts *then, struct error *err)
+/* Compare the checkpoint's settings with this run's: refuse or warn, by kind of setting. */
+static enum status check_settings(const struct trainer *t, const char *path,
+                                  const struct checkpoint_facts *then, struct error *err)
 {
     struct checkpoint_facts now;
     struct strbuf text = STRBUF_INIT;
@@ -178,7 +185,7 @@ static bool has_optimizer_state(const struct safetensors *file)
     return false;
 }
 
-/* FNV-1a's way, a float's 32 bits at a time, in 64 bits. */
+/* 64-bit FNV-1a over 32-bit words instead of bytes. */
 static uint64_t hash_floats(uint64_t hash, const float *values, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -199,19 +206,19 @@ void checkpointer_log_conversions(const struct trainer *t, const struct safetens
         log_info("'%s': tensors are converted to float32: %s", file->path, text);
 }
 
-/* Tensors first: of another model they say more than its name.  State of another optimizer, or of
- * one that kept none, is left where it is. */
+/* Called before check_settings: for another model, a tensor mismatch is more specific than the
+ * name.  State of another optimizer, or of one that saved none, is not loaded. */
 static enum status load_tensors(struct trainer *t, const struct safetensors *file,
                                 const struct checkpoint_facts *f, struct error *err)
 {
     bool same_optimizer = strcmp(f->optimizer, t->options->optimizer) == 0;
-    bool wanted = same_optimizer && t->optimizer.states > 0 && has_optimizer_state(file);
+    bool load_optimizer = same_optimizer && t->optimizer.states > 0 && has_optimizer_state(file);
     struct contents contents;
     enum status status;
 
-    fill_contents(&contents, t, model_params(t->model), wanted);
+    fill_contents(&contents, t, model_params(t->model), load_optimizer);
     status = safetensors_load_parts(file, contents.parts, contents.length,
-                                    wanted ? NULL : CHECKPOINT_OPTIMIZER, err);
+                                    load_optimizer ? NULL : CHECKPOINT_OPTIMIZER, err);
     if (status != STATUS_OK)
         return status;
     checkpointer_log_conversions(t, file);
@@ -222,8 +229,8 @@ static enum status load_tensors(struct trainer *t, const struct safetensors *fil
     return STATUS_OK;
 }
 
-/* Parameters are float32 in any precision, so a run goes on in another one; but only fp16's scale
- * means something to fp16. */
+/* Parameters are float32 in every precision, so a run can resume in another one.  A gradient scale
+ * is valid only if the checkpoint's run used fp16. */
 static enum status load_scale(struct trainer *t, const struct checkpoint_facts *f,
                               struct error *err)
 {
@@ -236,7 +243,7 @@ static enum status load_scale(struct trainer *t, const struct checkpoint_facts *
                : STATUS_OK;
 }
 
-static enum status load(struct trainer *t, const char *path, struct error *err)
+static enum status load_checkpoint(struct trainer *t, const char *path, struct error *err)
 {
     struct checkpointer *c = &t->checkpointer;
     struct safetensors file = {0};
@@ -248,7 +255,7 @@ static enum status load(struct trainer *t, const char *path, struct error *err)
     if (status == STATUS_OK)
         status = load_tensors(t, &file, &facts, err);
     if (status == STATUS_OK)
-        status = compare(t, path, &facts, err);
+        status = check_settings(t, path, &facts, err);
     if (status == STATUS_OK)
         status = load_scale(t, &facts, err);
     if (status == STATUS_OK)
@@ -267,8 +274,8 @@ static enum status load(struct trainer *t, const char *path, struct error *err)
     return STATUS_OK;
 }
 
-/* Older checkpoints are removed as new ones come: another run's would be lost. */
-static enum status check_folder(const struct trainer *t, struct error *err)
+/* Refuse a folder with another run's checkpoints, since saving removes the oldest files. */
+static enum status refuse_other_run(const struct trainer *t, struct error *err)
 {
     const char *folder = t->options->checkpoint_dir;
     char path[CHECKPOINT_PATH_MAX] = "FILE";
@@ -283,8 +290,7 @@ static enum status check_folder(const struct trainer *t, struct error *err)
                      folder, worker_options_elastic(t->options) ? path : "auto");
 }
 
-/* Who takes a lost process's place finds those of its own job. */
-enum status checkpointer_join(const struct trainer *t, struct error *err)
+enum status checkpointer_check_folder(const struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
 
@@ -293,7 +299,9 @@ enum status checkpointer_join(const struct trainer *t, struct error *err)
     if (worker_options_on_loss(o) == WORKER_LOSS_SHRINK && t->launch->world_size > 1)
         log_warning("--on-worker-loss shrink: checkpoints are rank 0's task; if it is lost, none "
                     "is made until a process takes its place");
-    return t->checkpointer.resumed || sync_replaces(t->sync) ? STATUS_OK : check_folder(t, err);
+    /* a replacement process finds the checkpoints of its own job */
+    return t->checkpointer.resumed || sync_is_replacement(t->sync) ? STATUS_OK
+                                                                   : refuse_other_run(t, err);
 }
 
 enum status checkpointer_resume(struct trainer *t, bool *ret_resumed, struct error *err)
@@ -306,7 +314,7 @@ enum status checkpointer_resume(struct trainer *t, bool *ret_resumed, struct err
 
     *ret_resumed = false;
     if (how[0] == '\0')
-        return worker_options_elastic(t->options) ? STATUS_OK : check_folder(t, err);
+        return worker_options_elastic(t->options) ? STATUS_OK : refuse_other_run(t, err);
     status = checkpoint_find(automatic ? t->options->checkpoint_dir : how, path, &why);
     if (automatic && status == STATUS_NOT_FOUND) {
         if (t->rank == 0)
@@ -315,14 +323,14 @@ enum status checkpointer_resume(struct trainer *t, bool *ret_resumed, struct err
     }
     if (status != STATUS_OK)
         return error_set(err, status, "%s", why.text);
-    status = load(t, path, err);
+    status = load_checkpoint(t, path, err);
     *ret_resumed = status == STATUS_OK;
     return status;
 }
 
 /* ------------------------------------------------------------------ saving */
 
-static bool is_wanted(const struct trainer *t)
+static bool saves_checkpoints(const struct trainer *t)
 {
     return t->options->checkpoint_dir[0] != '\0';
 }
@@ -334,7 +342,7 @@ static bool servers_update(const struct trainer *t)
 
 enum status checkpointer_open(struct trainer *t, struct error *err)
 {
-    if (!is_wanted(t) || !servers_update(t))
+    if (!saves_checkpoints(t) || !servers_update(t))
         return STATUS_OK;
     return mem_calloc_aligned(model_table(t->model)->count, sizeof(float), "copy of the servers",
                               &t->checkpointer.values, err);
@@ -346,7 +354,7 @@ void checkpointer_release(struct checkpointer *c)
     c->values = NULL;
 }
 
-/* A loss is finite when the update that follows it already is not. */
+/* The loss check does not cover this: a finite loss can be followed by an update that is not. */
 static enum status check_finite(const struct contents *c, uint64_t completed, struct error *err)
 {
     for (size_t p = 0; p < c->length; p++) {
@@ -367,8 +375,8 @@ static enum status check_finite(const struct contents *c, uint64_t completed, st
     return STATUS_OK;
 }
 
-static enum status record(struct trainer *t, uint64_t completed, uint64_t bytes, double seconds,
-                          struct error *err)
+static enum status record_checkpoint(struct trainer *t, uint64_t completed, uint64_t bytes,
+                                     double seconds, struct error *err)
 {
     struct metrics *m = &t->record.metrics;
 
@@ -380,7 +388,7 @@ static enum status record(struct trainer *t, uint64_t completed, uint64_t bytes,
     return metrics_end(m, err);
 }
 
-static enum status save(struct trainer *t, uint64_t completed, struct error *err)
+static enum status save_checkpoint(struct trainer *t, uint64_t completed, struct error *err)
 {
     struct checkpointer *c = &t->checkpointer;
     uint64_t optimizer_step = completed + c->optimizer_lead;
@@ -406,7 +414,7 @@ static enum status save(struct trainer *t, uint64_t completed, struct error *err
     facts.growth_tracker = scale.good;
     facts.loss_scale = (double)scale.scale;
     facts.epoch = next.epoch;
-    facts.position = next.at;
+    facts.position = next.offset;
     facts.parts = sampler_parts(&t->sampler, next.epoch);
     fill_contents(&contents, t, servers_update(t) ? c->values : model_params(t->model), true);
     status = check_finite(&contents, completed, err);
@@ -414,22 +422,22 @@ static enum status save(struct trainer *t, uint64_t completed, struct error *err
         status = checkpoint_save(t->options->checkpoint_dir, (size_t)t->options->checkpoint_keep,
                                  c->resumed ? c->from : NULL, &facts, contents.parts,
                                  contents.length, &bytes, err);
-    return status == STATUS_OK
-               ? record(t, completed, bytes, (double)(clock_now_ns() - started) * 1e-9, err)
-               : status;
+    return status == STATUS_OK ? record_checkpoint(t, completed, bytes,
+                                                   (double)(clock_now_ns() - started) * 1e-9, err)
+                               : status;
 }
 
-/* All ranks keep the books: another may have to take over from the one that saves. */
-enum status checkpointer_end(struct trainer *t, uint64_t completed, struct error *err)
+/* All ranks record `newest`, since another rank may have to take over saving. */
+enum status checkpointer_save_last(struct trainer *t, uint64_t completed, struct error *err)
 {
     enum status status = STATUS_OK;
 
-    if (!is_wanted(t) || completed == t->checkpointer.newest)
+    if (!saves_checkpoints(t) || completed == t->checkpointer.newest)
         return STATUS_OK;
     if (t->rank == 0) {
-        status = overlap_settle(t, err);
+        status = overlap_wait(t, err);
         if (status == STATUS_OK)
-            status = save(t, completed, err);
+            status = save_checkpoint(t, completed, err);
     }
     if (status == STATUS_OK)
         t->checkpointer.newest = completed;
@@ -440,7 +448,7 @@ enum status checkpointer_step(struct trainer *t, uint64_t completed, struct erro
 {
     uint64_t every = (uint64_t)t->options->checkpoint_every;
 
-    if (!is_wanted(t) || every == 0 || completed / every == t->checkpointer.newest / every)
+    if (!saves_checkpoints(t) || every == 0 || completed / every == t->checkpointer.newest / every)
         return STATUS_OK;
-    return checkpointer_end(t, completed, err);
+    return checkpointer_save_last(t, completed, err);
 }

@@ -1,15 +1,18 @@
 /*
- * checkpointer: saving a run and going on with one (--checkpoint-dir, --resume).
+ * checkpointer: saves and resumes a run (--checkpoint-dir, --resume).
  *
- * A checkpoint is taken between two updates, by the rank that is 0 among those left (with --sync ps
- * by rank 0 of the job or who takes its place: others do not learn that it is lost): parameters and
- * buffers, the optimizer's state, and how far the run has come.  Generators need no state: the
- * order of an epoch and what LayerDrop skips in an update are drawn from the seed and the number of
- * the epoch or update.  What each rank keeps of its own is not in it: errors that compression
- * (PowerSGD, top-k, one bit) has left, and running statistics of other ranks than 0.
+ * A checkpoint is taken between two updates.  The rank that is 0 among the ranks left saves it;
+ * with --sync ps, rank 0 of the job or the process that replaces it, since other ranks are not
+ * notified of its loss.  Contents: parameters, buffers, optimizer state, and the position in the
+ * run.  Random generators need no state: an epoch's order and the layers that LayerDrop skips are
+ * drawn from the seed and the number of the epoch or update.  Not saved is state local to each
+ * rank: the residual errors of compression (PowerSGD, top-k, one bit), and running statistics of
+ * ranks other than 0.
  *
- * Every rank reads the same file; that they have is part of the manifest that they agree on.  With
- * the optimizer on the servers its state and the parameters come from there and go back there.
+ * Every rank reads the same file; its hash is part of the manifest that the ranks compare.  If the
+ * servers run the optimizer, its state and the parameters are fetched from and restored to them.
+ *
+ * Called by the trainer and the training loop.  Threads: the training thread.
  */
 #ifndef SPARRING_WORKER_TRAIN_CHECKPOINTER_H
 #define SPARRING_WORKER_TRAIN_CHECKPOINTER_H
@@ -24,42 +27,45 @@ struct trainer;
 
 struct checkpointer {
     bool resumed;
-    char from[CHECKPOINT_PATH_MAX]; /* the file; it stays as long as this run does */
-    uint64_t start;                 /* updates that the run had made when this process began */
-    uint64_t optimizer_lead;        /* steps of the optimizer that it had made beyond those; less
-                                       than 0, modulo 2^64, where updates overflowed */
-    uint64_t overflowed;            /* updates that it had left out for that */
-    uint64_t start_epoch;           /* epochs that were over */
+    char from[CHECKPOINT_PATH_MAX]; /* the resumed file, which this run does not remove */
+    uint64_t start;                 /* updates made before this process began */
+    uint64_t optimizer_lead;        /* optimizer steps minus updates at that point; negative, modulo
+                                       2^64, if updates overflowed */
+    uint64_t overflowed;            /* updates left out before that because of an overflow */
+    uint64_t start_epoch;           /* complete epochs at that point */
     uint64_t identity;              /* hash of the checkpoint's tensors; 0: none */
     uint64_t newest;                /* updates in the newest checkpoint */
-    float *values; /* owned; what the servers have, while it is saved; NULL: not needed */
+    float *values; /* owned; parameters fetched from the servers to be saved; NULL: not needed */
 };
 
-/* The run that --resume names is loaded into the trainer's model, optimizer and loader, and its
- * length is counted anew.  *ret_resumed false: there is none, as it should be ("", or auto without
- * a checkpoint).  STATUS_MISMATCH: it is of another model or optimizer, or in the middle of an
- * epoch that cannot be gone on with.  STATUS_CONFIG: a new run, and --checkpoint-dir has another
- * one's checkpoints; where processes come and go, checkpointer_join says that. */
+/* Load the checkpoint that --resume names into the trainer's model, optimizer and loader, and
+ * recompute the length of the run.  *ret_resumed false, with STATUS_OK: nothing to resume ("", or
+ * auto without a checkpoint).  STATUS_MISMATCH: a checkpoint of another model or optimizer, or in
+ * an epoch that this number of ranks cannot continue.  STATUS_CONFIG: a new run, and
+ * --checkpoint-dir holds another run's checkpoints; elastic jobs check that in
+ * checkpointer_check_folder. */
 enum status checkpointer_resume(struct trainer *t, bool *ret_resumed, struct error *err);
 
-/* Say what of a file that was loaded was not float32 there; rank 0 does. */
+/* On rank 0, log which tensors of a loaded file were converted to float32. */
 struct safetensors;
 void checkpointer_log_conversions(const struct trainer *t, const struct safetensors *file);
 
-/* When sync is open and has not started: is this the first process of a new run, and
- * --checkpoint-dir has another one's checkpoints?  STATUS_CONFIG.  Warns of checkpoints that may
- * not come. */
-enum status checkpointer_join(const struct trainer *t, struct error *err);
+/* Elastic jobs, when sync is open and has not started.  STATUS_CONFIG: the first process of a new
+ * run, and --checkpoint-dir holds another run's checkpoints.  Warns if the loss of rank 0 would
+ * stop checkpoints. */
+enum status checkpointer_check_folder(const struct trainer *t, struct error *err);
 
-/* After sync is open. */
+/* Call after sync is open. */
 enum status checkpointer_open(struct trainer *t, struct error *err);
 void checkpointer_release(struct checkpointer *c);
 
-/* Every rank, between updates and with `completed` of them made: saves where one is due, on the
- * rank whose task it is.  STATUS_DATA: parameters that are not finite are not saved. */
+/* Called on every rank between updates, with the number of completed ones.  Saves a checkpoint if
+ * one is due, on the saving rank only.  STATUS_DATA: a parameter is not finite; nothing is
+ * saved. */
 enum status checkpointer_step(struct trainer *t, uint64_t completed, struct error *err);
 
-/* The run ends here, whatever is due. */
-enum status checkpointer_end(struct trainer *t, uint64_t completed, struct error *err);
+/* The same at the end of the run or on a stop: saves unless the newest checkpoint has
+ * `completed`. */
+enum status checkpointer_save_last(struct trainer *t, uint64_t completed, struct error *err);
 
 #endif

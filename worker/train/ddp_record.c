@@ -1,6 +1,7 @@
 /*
  * Records of DistributedDataParallel.  Nothing is written for a synchronisation without buckets.
- * Sampling is PyTorch's (kDDPRuntimeLoggingSampleRate): the first ten steps, then every hundredth.
+ * Sampling is PyTorch's (kDDPRuntimeLoggingSampleRate): the first ten steps, then every hundredth;
+ * the sums cover every step.  No locking: training thread only.
  */
 #include "worker/train/ddp_record.h"
 
@@ -84,7 +85,7 @@ static enum status write_bucket(struct metrics *m, const struct sync_timeline *t
     return metrics_end(m, err);
 }
 
-/* The part of a bucket's reduction that went on while backward computed. */
+/* The part of a bucket's reduction that overlaps with backward. */
 static int64_t hidden_ns(const struct sync_bucket *b, int64_t computed_ns)
 {
     int64_t end_ns = b->done_ns < computed_ns ? b->done_ns : computed_ns;

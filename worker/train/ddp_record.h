@@ -1,7 +1,8 @@
 /*
  * ddp_record: DistributedDataParallel's logging data and the times of its buckets, as records of a
- * rank.  Names of figures are PyTorch's (DDPLoggingData) where it has them; experiments/METRICS.md
- * defines them.
+ * rank.  Figures have PyTorch's names (DDPLoggingData) where it defines them;
+ * experiments/METRICS.md defines all.  Called by the trainer, train_step and finish, on the
+ * training thread.
  */
 #ifndef SPARRING_WORKER_TRAIN_DDP_RECORD_H
 #define SPARRING_WORKER_TRAIN_DDP_RECORD_H
@@ -10,29 +11,29 @@
 #include "worker/sync/sync.h"
 #include "worker/train/run_record.h"
 
-/* Sums over the run; zeroed at the start. */
+/* Sums over the run; must be zeroed before ddp_record_start. */
 struct ddp_record {
     uint64_t steps;
     int64_t forward_ns, backward_ns, comm_ns, overlap_ns;
-    size_t unused_bytes; /* of the parameters that had no gradient in the last step */
+    size_t unused_bytes; /* of the parameters without a gradient in the last step */
     bool used_changed;   /* the used set of some step differs from the first one's */
     bool *used_first;    /* owned; per view */
     bool used_known;     /* used_first is filled */
 };
 
-/* Kind `ddp`, before the first step. */
+/* Write a record of kind `ddp`.  Call before the first step. */
 enum status ddp_record_start(struct ddp_record *r, struct metrics *m, const struct run_facts *facts,
                              const struct sync *sync, struct error *err);
 
-/* Kind `bucket`, one per bucket, in the first 10 steps and every 100th; and the sums.
- * computed_ns: when this rank's backward had ended. */
+/* Add a step to the sums; in the first 10 steps and every 100th, write a record of kind `bucket`
+ * for each bucket.  computed_ns: end of this rank's backward. */
 enum status ddp_record_step(struct ddp_record *r, struct metrics *m, const struct sync *sync,
                             const struct step_record *step, int64_t computed_ns, struct error *err);
 
-/* What this rank used in a step. */
+/* Set the parameters that this rank used in a step; used[] is per view of `table`. */
 void ddp_record_used(struct ddp_record *r, const struct tensor_table *table, const bool *used);
 
-/* Kind `ddp_runtime`, at the end. */
+/* Write the averages as a record of kind `ddp_runtime`.  Call after the last step. */
 enum status ddp_record_end(const struct ddp_record *r, struct metrics *m, struct error *err);
 
 void ddp_record_release(struct ddp_record *r);

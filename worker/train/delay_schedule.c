@@ -1,3 +1,8 @@
+/*
+ * Parses the file line by line, in place, into two arrays sized by the number of lines.  Lookups
+ * are linear in the number of rules.  The FNV-1a hash over the words lets the ranks compare their
+ * schedules.  Immutable after delay_schedule_read, so no locking.
+ */
 #include "worker/train/delay_schedule.h"
 
 #include "common/base/file.h"
@@ -13,7 +18,7 @@
 #define PERCENT_MAX    100000u
 #define WORDS_MAX      5
 
-/* One line in hand. */
+/* The line being parsed. */
 struct line {
     const char *path;
     unsigned number;
@@ -21,7 +26,7 @@ struct line {
     size_t count;
 };
 
-static enum status refuse(const struct line *l, const char *what, struct error *err)
+static enum status reject_line(const struct line *l, const char *what, struct error *err)
 {
     return error_set(err, STATUS_CONFIG,
                      "%s:%u: %s (a rule is RANK STEP[-STEP] MS or P%%, or staleness "
@@ -57,9 +62,9 @@ static enum status add_staleness(struct delay_schedule *s, const struct line *l,
     uint64_t steps;
 
     if (!read_number(l->words[3], CONSISTENCY_STALENESS_MAX, &steps))
-        return refuse(l, "no such staleness (at most 1000000)", err);
+        return reject_line(l, "no such staleness (at most 1000000)", err);
     if (s->staleness_count == CONSISTENCY_RULES_MAX)
-        return refuse(l, "more than 1024 rules of staleness", err);
+        return reject_line(l, "more than 1024 rules of staleness", err);
     s->staleness[s->staleness_count++] = (struct exact_staleness){
         .rank = rank, .first = first + 1, .last = last + 1, .steps = (uint32_t)steps};
     return STATUS_OK;
@@ -76,10 +81,10 @@ static enum status add_delay(struct delay_schedule *s, const struct line *l, uns
     if (is_share)
         *percent = '\0';
     if (!read_number(l->words[2], is_share ? PERCENT_MAX : DELAY_MS_MAX, &value))
-        return refuse(l,
-                      is_share ? "no such share (whole percent, at most 100000)"
-                               : "no such delay (whole milliseconds, at most an hour)",
-                      err);
+        return reject_line(l,
+                           is_share ? "no such share (whole percent, at most 100000)"
+                                    : "no such delay (whole milliseconds, at most an hour)",
+                           err);
     rule.share = is_share ? (double)value / 100 : 0;
     rule.delay_ns = is_share ? 0 : (int64_t)value * 1000000;
     s->delays[s->delay_count++] = rule;
@@ -93,11 +98,11 @@ static enum status read_rule(struct delay_schedule *s, const struct line *l, uns
     uint64_t rank, first, last;
 
     if (l->count != 3u + exact)
-        return refuse(l, "a rule of another length", err);
+        return reject_line(l, "a rule of another length", err);
     if (!read_number(l->words[exact], world_size - 1, &rank))
-        return refuse(l, "no such rank", err);
+        return reject_line(l, "no such rank", err);
     if (!read_steps(l->words[1 + exact], &first, &last))
-        return refuse(l, "no such steps", err);
+        return reject_line(l, "no such steps", err);
     if (exact)
         return add_staleness(s, l, (unsigned)rank, first, last, err);
     return add_delay(s, l, (unsigned)rank, first, last, err);
@@ -111,7 +116,7 @@ static void add_hash(uint64_t *hash, const void *data, size_t size)
         *hash = (*hash ^ bytes[i]) * 0x100000001b3u;
 }
 
-/* Every word and the ends of the lines, so that comments and spaces do not count. */
+/* Hashes words and line ends only, so that comments and spaces have no effect. */
 static void hash_line(uint64_t *hash, const struct line *l)
 {
     for (size_t i = 0; i < l->count; i++)
@@ -128,7 +133,7 @@ static enum status read_line(struct delay_schedule *s, struct line *l, char *tex
     l->count = 0;
     for (char *word = strtok_r(text, " \t", &rest); word; word = strtok_r(NULL, " \t", &rest)) {
         if (l->count == WORDS_MAX)
-            return refuse(l, "a rule of another length", err);
+            return reject_line(l, "a rule of another length", err);
         l->words[l->count++] = word;
     }
     if (l->count == 0)
@@ -137,7 +142,7 @@ static enum status read_line(struct delay_schedule *s, struct line *l, char *tex
     return read_rule(s, l, world_size, err);
 }
 
-static enum status allocate(struct delay_schedule *s, const char *text, struct error *err)
+static enum status alloc_rules(struct delay_schedule *s, const char *text, struct error *err)
 {
     size_t lines = 1;
     enum status status;
@@ -167,7 +172,7 @@ enum status delay_schedule_read(const char *path, unsigned world_size, struct de
     if (status == STATUS_OK && strlen(text) != size)
         status = error_set(err, STATUS_CONFIG, "'%s' is no text: it holds a NUL byte", path);
     if (status == STATUS_OK)
-        status = allocate(&s, text, err);
+        status = alloc_rules(&s, text, err);
     for (char *at = text; status == STATUS_OK && *at != '\0';) {
         char *next = at + strcspn(at, "\n");
 
@@ -191,7 +196,7 @@ void delay_schedule_release(struct delay_schedule *s)
     *s = (struct delay_schedule){0};
 }
 
-static bool applies(const struct delay_rule *r, unsigned rank, uint64_t step)
+static bool rule_applies(const struct delay_rule *r, unsigned rank, uint64_t step)
 {
     return r->rank == rank && r->first <= step && step <= r->last;
 }
@@ -201,7 +206,7 @@ int64_t delay_schedule_ns(const struct delay_schedule *s, unsigned rank, uint64_
     int64_t sum_ns = 0;
 
     for (size_t i = 0; i < s->delay_count; i++)
-        sum_ns += applies(&s->delays[i], rank, step) ? s->delays[i].delay_ns : 0;
+        sum_ns += rule_applies(&s->delays[i], rank, step) ? s->delays[i].delay_ns : 0;
     return sum_ns;
 }
 
@@ -210,6 +215,6 @@ double delay_schedule_share(const struct delay_schedule *s, unsigned rank, uint6
     double sum = 0;
 
     for (size_t i = 0; i < s->delay_count; i++)
-        sum += applies(&s->delays[i], rank, step) ? s->delays[i].share : 0;
+        sum += rule_applies(&s->delays[i], rank, step) ? s->delays[i].share : 0;
     return sum;
 }

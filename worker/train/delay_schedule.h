@@ -1,17 +1,20 @@
 /*
- * delay_schedule: stragglers on purpose, the same in every run (--delay-schedule FILE).  A text
- * file, one rule per line:
+ * delay_schedule: reproducible injection of stragglers and staleness (--delay-schedule FILE).  A
+ * text file, one rule per line:
  *
- *   RANK STEP[-STEP] MS             the rank computes MS milliseconds longer in these steps, before
- *                                   their last gradients are handed over, asleep
- *   RANK STEP[-STEP] P%             likewise, by P percent of its step before, busy: it is as much
- *                                   slower as a slower program on the same core
+ *   RANK STEP[-STEP] MS             the rank sleeps MS milliseconds in each of these steps, before
+ *                                   it passes on the last gradients
+ *   RANK STEP[-STEP] P%             likewise, for P percent of its previous step, in a busy loop:
+ *                                   models a slower program on the same core
  *   staleness RANK STEP[-STEP] K    the servers apply the rank's push of these steps after exactly
- * K other pushes since its read (asp, ssp)
+ *                                   K other pushes since its read (asp, ssp)
  *
  * Ranks and steps are those of the records (from 0); "-" without a second step means to the end.  A
- * '#' begins a comment.  Where rules of one rank overlap their delays add up; of the staleness the
- * last one counts.
+ * '#' begins a comment.  Delays of overlapping rules for a rank add up; of overlapping staleness
+ * rules the last one applies.
+ *
+ * Called by the trainer (read) and train_step (delays); the staleness rules go to
+ * the synchronisation.
  */
 #ifndef SPARRING_WORKER_TRAIN_DELAY_SCHEDULE_H
 #define SPARRING_WORKER_TRAIN_DELAY_SCHEDULE_H
@@ -26,7 +29,7 @@ struct delay_rule {
     unsigned rank;
     uint64_t first, last; /* steps */
     int64_t delay_ns;
-    double share; /* of the step before */
+    double share; /* of the duration of the previous step */
 };
 
 struct delay_schedule {
@@ -37,12 +40,13 @@ struct delay_schedule {
     uint64_t hash; /* of the rules; 0: none */
 };
 
-/* path "": no rules.  STATUS_NOT_FOUND, STATUS_IO, or STATUS_CONFIG with the line that is wrong. */
+/* path "": no rules.  STATUS_NOT_FOUND, STATUS_IO, or STATUS_CONFIG with the number of a bad
+ * line. */
 enum status delay_schedule_read(const char *path, unsigned world_size, struct delay_schedule *ret,
                                 struct error *err);
 void delay_schedule_release(struct delay_schedule *s); /* a zeroed one is allowed */
 
-/* How much longer the rank computes in that step: asleep, and busy as a share of a step. */
+/* The delays of a rank in a step: to sleep, and to be busy as a share of the previous step. */
 int64_t delay_schedule_ns(const struct delay_schedule *s, unsigned rank, uint64_t step);
 double delay_schedule_share(const struct delay_schedule *s, unsigned rank, uint64_t step);
 

@@ -1,3 +1,8 @@
+/*
+ * The end of a run.  Successful: gather the rates of all ranks (recovering from a loss meanwhile),
+ * evaluate, save the parameters, write the last records.  Failed: find the original reason, which
+ * may be another rank's, publish it, and write the last records.  No locking: training thread only.
+ */
 #include "worker/train/finish.h"
 
 #include "common/base/clock.h"
@@ -12,7 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum status measure(struct trainer *t, struct run_outcome *outcome, struct error *err)
+static enum status evaluate_test_set(struct trainer *t, struct run_outcome *outcome,
+                                     struct error *err)
 {
     size_t total = dataset_count(t->test_set);
     size_t features = dataset_features(t->test_set);
@@ -57,15 +63,17 @@ static enum status measure(struct trainer *t, struct run_outcome *outcome, struc
 
 enum status finish_evaluate(struct trainer *t, struct run_outcome *outcome, struct error *err)
 {
-    /* A rank that has taken over from rank 0 opens it now, not while the others wait. */
+    /* A rank that has taken over from rank 0 opens the set here: other ranks wait during
+     * recovery. */
     enum status status = t->rank == 0 ? trainer_open_test_set(t, err) : STATUS_OK;
 
-    return status == STATUS_OK && t->rank == 0 && t->test_set ? measure(t, outcome, err) : status;
+    return status == STATUS_OK && t->rank == 0 && t->test_set ? evaluate_test_set(t, outcome, err)
+                                                              : status;
 }
 
-/* Rates of all ranks together, through the store: each rank publishes its own, rank 0 adds up.
- * Without a store, where processes come and go, the others are as fast as this one. */
-static enum status add_rates(struct trainer *t, double *ret_rate, struct error *err)
+/* Sum of the rates of all ranks, through the store: each rank publishes its own, rank 0 adds up.
+ * Elastic jobs have no store: the estimate is this rank's rate times the world size. */
+static enum status sum_rates_in_store(struct trainer *t, double *ret_rate, struct error *err)
 {
     char key[64];
     char text[64];
@@ -93,40 +101,41 @@ static enum status add_rates(struct trainer *t, double *ret_rate, struct error *
     return status;
 }
 
-/* The same over the group of the ranks that are left, where there is one. */
-static enum status gather_rates(struct trainer *t, double *ret_rate, struct error *err)
+/* The same over the group of the ranks left, if the synchronisation has one. */
+static enum status sum_rates(struct trainer *t, double *ret_rate, struct error *err)
 {
     double mine = run_record_samples_per_second(&t->record);
     double all[MESH_RANKS_MAX];
     enum status status = t->world_size > MESH_RANKS_MAX
                              ? STATUS_UNSUPPORTED
-                             : sync_gather(t->sync, &mine, sizeof(mine), all, err);
+                             : sync_all_gather(t->sync, &mine, sizeof(mine), all, err);
 
     *ret_rate = mine;
     if (status == STATUS_UNSUPPORTED)
-        return add_rates(t, ret_rate, err);
+        return sum_rates_in_store(t, ret_rate, err);
     *ret_rate = 0;
     for (unsigned r = 0; status == STATUS_OK && r < t->world_size; r++)
         *ret_rate += all[r];
     return status;
 }
 
-/* A rank may be lost here, too; those behind then complete their last update. */
-static enum status meet(struct trainer *t, struct run_outcome *outcome, struct error *err)
+/* A rank may be lost here, too; recovery then completes the last update of ranks behind. */
+static enum status sum_rates_recovering(struct trainer *t, struct run_outcome *outcome,
+                                        struct error *err)
 {
     struct wait wait;
     enum status status;
 
     wait_begin(&wait, clock_deadline_ns(t->options->timeout_ms), "the other ranks to end");
-    status = gather_rates(t, &outcome->samples_per_second, err);
+    status = sum_rates(t, &outcome->samples_per_second, err);
 
     while (status != STATUS_OK) {
-        bool came;
+        bool advanced;
 
-        status = recovery_run(t, t->total_steps, &came, err);
+        status = recovery_run(t, t->total_steps, &advanced, err);
         if (status != STATUS_OK)
             break;
-        status = gather_rates(t, &outcome->samples_per_second, err);
+        status = sum_rates(t, &outcome->samples_per_second, err);
     }
     wait_end(&wait);
     return status;
@@ -142,7 +151,7 @@ static enum status save_params(const struct trainer *t, struct error *err)
                                  model_params(t->model), metadata, 3, err);
 }
 
-/* Ranks that end with other parameters than the others show it here.  By 64-bit words. */
+/* FNV-1a over 64-bit words; shows whether ranks end with different parameters. */
 static uint64_t hash_parameters(const struct trainer *t)
 {
     const char *bytes = (const char *)model_params(t->model);
@@ -161,7 +170,7 @@ static uint64_t hash_parameters(const struct trainer *t)
     return hash;
 }
 
-static void add_losses(const struct trainer *t, struct run_outcome *outcome)
+static void add_lost_ranks(const struct trainer *t, struct run_outcome *outcome)
 {
     outcome->recoveries = t->recovery.count;
     outcome->lost = t->recovery.lost;
@@ -170,8 +179,9 @@ static void add_losses(const struct trainer *t, struct run_outcome *outcome)
     outcome->skipped_steps = t->skipped_steps;
 }
 
-/* fp16: updates that were left out change nothing, but somebody should know. */
-static enum status add_scale(struct trainer *t, struct run_outcome *outcome, struct error *err)
+/* fp16: updates left out because of an overflow change no parameter, but are reported. */
+static enum status add_gradient_scale(struct trainer *t, struct run_outcome *outcome,
+                                      struct error *err)
 {
     struct gradient_scale scale;
     enum status status;
@@ -197,14 +207,14 @@ enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct er
     enum status status;
 
     stop_set_waits(STOP_WAITS_NOW);
-    status = meet(t, outcome, err);
+    status = sum_rates_recovering(t, outcome, err);
     stop_set_waits(STOP_WAITS_LATE);
-    add_losses(t, outcome);
+    add_lost_ranks(t, outcome);
     outcome->parameters_hash = hash_parameters(t);
     if (status == STATUS_OK && !evaluated)
         status = finish_evaluate(t, outcome, err);
     if (status == STATUS_OK)
-        status = add_scale(t, outcome, err);
+        status = add_gradient_scale(t, outcome, err);
     outcome->peak_device_bytes = compute_peak_bytes(t->compute);
     outcome->graph_launches = model_graph_launches(t->model);
     outcome->device_tx = compute_get_traffic(t->compute).up_bytes;
@@ -228,9 +238,9 @@ enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct er
     return status;
 }
 
-/* Did the ranks come to a verdict that says more than the notice of whoever was first to tell:
- * which operation, bucket, bytes and seconds?  Of a rank that left or failed by itself only its own
- * notice knows why. */
+/* Whether the group's verdict is more specific than a rank's failure notice: it names operation,
+ * bucket, bytes and seconds.  If a rank left or failed by itself, only its notice has the
+ * reason. */
 static bool has_verdict(const struct trainer *t)
 {
     enum fault fault = t->sync ? sync_fault(t->sync, NULL) : FAULT_NONE;
@@ -238,33 +248,34 @@ static bool has_verdict(const struct trainer *t)
     return fault != FAULT_NONE && fault != FAULT_FINISHED && fault != FAULT_FAILED;
 }
 
-/* When another rank failed first, that is the reason; else tell the others of ours.  The store may
- * have gone with its host, and what it says may have been recovered from. */
-static void settle_failure(struct trainer *t, struct error *err)
+/* If another rank failed first, take its failure as the reason; otherwise publish this rank's.  The
+ * store's notice is not used with --on-rank-loss shrink: it may be of a loss that was recovered
+ * from, and the store may have been lost with its host. */
+static void resolve_failure(struct trainer *t, struct error *err)
 {
-    bool tells = err->status == STATUS_CANCELLED && strncmp(err->text, "stopped by ", 11) == 0;
+    bool names_step = err->status == STATUS_CANCELLED && strncmp(err->text, "stopped by ", 11) == 0;
 
-    if (stop_requested() && !tells) /* that another rank stopped a step earlier is no failure */
+    if (stop_requested() && !names_step) /* another rank's earlier stop is not a failure */
         (void)error_set(err, STATUS_CANCELLED, "stopped by signal %d", stop_requested());
     else if (!stop_requested() && t->flight)
         flight_fail(t->flight, FAULT_FAILED, (int)t->launch->rank, err->text);
-    if (!t->store || t->recovery.wanted ||
+    if (!t->store || t->recovery.enabled ||
         (!stop_requested() && err->status != STATUS_DATA && !has_verdict(t) &&
          store_find_failure(t->store, 0, err)))
         return;
     store_report_failure(t->store, t->launch->rank, err->text);
 }
 
-/* A disk that is full must not hide the reason.  A rank that the others do without leaves the
- * summary to them. */
+/* Ignore errors of the records: a full disk must not hide the reason.  A rank that the others have
+ * excluded leaves the summary to them. */
 void finish_failed(struct trainer *t, struct run_outcome *outcome, bool opened, struct error *err)
 {
-    settle_failure(t, err);
+    resolve_failure(t, err);
     if (!opened)
         return;
-    if (t->recovery.excluded || (t->recovery.wanted && run_record_has_summary(&t->record)))
+    if (t->recovery.excluded || (t->recovery.enabled && run_record_has_summary(&t->record)))
         t->record.is_chief = false;
-    add_losses(t, outcome);
+    add_lost_ranks(t, outcome);
     outcome->status = status_name(err->status);
     outcome->text = err->text;
     outcome->samples_per_second = run_record_samples_per_second(&t->record);

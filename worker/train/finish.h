@@ -1,21 +1,21 @@
 /*
- * finish: what comes after the last update, or instead of it: evaluation, the rates of all ranks,
- * saving, the last records; and what to say when the run failed.
+ * finish: the end of a run, successful or failed: evaluation, the rates of all ranks, saving, the
+ * last records, and the reason of a failure.  Called by the training loop, on its thread.
  */
 #ifndef SPARRING_WORKER_TRAIN_FINISH_H
 #define SPARRING_WORKER_TRAIN_FINISH_H
 
 #include "worker/train/trainer.h"
 
-/* Loss and accuracy on the test split, into *outcome and the records: on the lowest rank that is
- * left, where there is a test split and --evaluate wants it. */
+/* Measure loss and accuracy on the test split, into *outcome and the records.  Acts on the lowest
+ * rank left only, and only if there is a test split and --evaluate is not "never". */
 enum status finish_evaluate(struct trainer *t, struct run_outcome *outcome, struct error *err);
 
-/* The run's orderly end, on every rank. */
+/* End a successful run; called on every rank.  Blocks until all ranks have ended. */
 enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct error *err);
 
-/* *err is why the run ends; becomes the reason of another rank where that failed first.  `opened`:
- * there are records to end. */
+/* End a failed run.  *err is the reason, and is replaced by another rank's failure if that came
+ * first.  opened: trainer_open has succeeded, so the records can be ended. */
 void finish_failed(struct trainer *t, struct run_outcome *outcome, bool opened, struct error *err);
 
 #endif

@@ -1,11 +1,12 @@
 /*
- * overlap: steps whose parameters come back while the next one computes (--overlap-forward).
+ * overlap: pulls a step's parameters while the next step computes (--overlap-forward).
  *
- * The model's forward waits for each layer's parameters before it reads them, and for all before
- * backward begins.  Where that wait lies it is counted: exposed_comm_ns of the step whose forward
- * waited, not compute_ns.  A step's record is written when its answers are here, so its bytes are
- * all of its own and no others.
+ * The model's forward waits for each layer's parameters before it reads them, and for all of them
+ * before backward begins.  That wait counts as exposed_comm_ns, not compute_ns, of the step whose
+ * forward waited.  A step's record is written once all its replies have arrived, so its bytes are
+ * exactly the step's own.
  *
+ * Called by the trainer, train_step, the training loop, checkpointer and stopping.
  * Threads: the training thread.
  */
 #ifndef SPARRING_WORKER_TRAIN_OVERLAP_H
@@ -21,34 +22,36 @@ struct trainer;
 struct sync_counters;
 
 struct overlap {
-    struct step_record held; /* a step that is not recorded yet */
-    bool holds;
-    bool complete;             /* its answers are here, and its bytes are counted */
-    uint64_t tx_mark, rx_mark; /* payload sent and received for the steps before it */
-    int64_t waited_ns;         /* in forward of the step under way */
+    struct step_record pending_step; /* a step that is not yet recorded */
+    bool has_pending;
+    bool complete;             /* its replies have arrived, and its bytes are counted */
+    uint64_t tx_mark, rx_mark; /* payload sent and received by earlier steps */
+    int64_t waited_ns;         /* in the current step's forward */
 };
 
-/* May finish leave parameters outstanding?  What sync_config.overlap_forward is set to. */
-bool overlap_is_wanted(const struct trainer *t);
+/* Whether sync_finish may leave parameters outstanding: the value of
+ * sync_config.overlap_forward. */
+bool overlap_is_enabled(const struct trainer *t);
 
-/* Before the first step, once the model and the synchronisation are open. */
+/* Call before the first step, once the model and the synchronisation are open. */
 void overlap_open(struct trainer *t);
 
-/* A step begins; `before`: what was sent and received so far. */
+/* Call at the begin of a step.  before: the counters so far. */
 void overlap_begin(struct trainer *t, const struct sync_counters *before);
 
-/* Its forward and backward are done: the time that they waited is no computation. */
+/* Call after the step's backward: moves the time that forward waited from compute to
+ * exposed_comm. */
 void overlap_computed(struct trainer *t, struct step_record *step);
 
-/* Record a step, or hold it while parameters are outstanding. */
+/* Write a step's record, or keep it pending while parameters are outstanding. */
 enum status overlap_record(struct trainer *t, const struct step_record *step, struct error *err);
 
-/* Wait for all parameters: somebody else than forward is about to read them.  The time goes to the
- * step that they are of. */
-enum status overlap_settle(struct trainer *t, struct error *err);
+/* Wait for all parameters.  Call before anything but forward reads them.  The wait is added to the
+ * step that they belong to. */
+enum status overlap_wait(struct trainer *t, struct error *err);
 
-/* After a failure or a stop: record the step that was held if all of its parameters have come; else
- * nobody knows whether its update was made. */
+/* Call after a failure or a stop: writes the pending step's record if all of its parameters have
+ * arrived.  Otherwise it is unknown whether the update was made, and the record is dropped. */
 void overlap_abandon(struct trainer *t);
 
 #endif

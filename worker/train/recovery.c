@@ -1,3 +1,10 @@
+/*
+ * A recovery: shrink the group and agree on one state, repeated while more ranks are lost; then
+ * repartition the data; then write a record.  The state of a rank ahead is broadcast as one block
+ * (parameters, optimizer state, buffers, gradient scale), so that a rank behind has either all of
+ * it or, if the root is lost meanwhile, its old state.  No locking: training thread only; the
+ * sampler is accessed while the loader is paused.
+ */
 #include "worker/train/recovery.h"
 
 #include "common/base/clock.h"
@@ -11,10 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where in its part of the data a rank goes on. */
+/* Position in a rank's part of the data at which it continues. */
 struct position {
     uint64_t epoch;
-    size_t at;
+    size_t offset;
 };
 
 static size_t buffer_bytes(const struct trainer *t)
@@ -26,9 +33,9 @@ enum status recovery_open(struct trainer *t, struct error *err)
 {
     struct recovery *r = &t->recovery;
 
-    r->wanted = strcmp(t->options->on_rank_loss, "shrink") == 0 && t->world_size > 1;
-    r->well_ns = clock_now_ns();
-    if (!r->wanted || !model_buffers(t->model))
+    r->enabled = strcmp(t->options->on_rank_loss, "shrink") == 0 && t->world_size > 1;
+    r->last_update_ns = clock_now_ns();
+    if (!r->enabled || !model_buffers(t->model))
         return STATUS_OK;
     return mem_calloc(1, buffer_bytes(t), "copy of the buffers", &r->buffers, err);
 }
@@ -39,29 +46,29 @@ void recovery_release(struct recovery *r)
     r->buffers = NULL;
 }
 
-void recovery_begin(struct trainer *t)
+void recovery_begin_update(struct trainer *t)
 {
-    t->recovery.inside = true;
-    t->recovery.began = false;
+    t->recovery.in_update = true;
+    t->recovery.has_batch = false;
     if (t->recovery.buffers)
         memcpy(t->recovery.buffers, model_buffers(t->model), buffer_bytes(t));
 }
 
-void recovery_take(struct trainer *t, const struct batch *batch)
+void recovery_note_batch(struct trainer *t, const struct batch *batch)
 {
-    t->recovery.began = true;
+    t->recovery.has_batch = true;
     t->recovery.epoch = batch->epoch;
-    t->recovery.at = batch->at;
+    t->recovery.offset = batch->offset;
 }
 
-void recovery_end(struct trainer *t)
+void recovery_end_update(struct trainer *t)
 {
-    t->recovery.inside = false;
-    t->recovery.began = false;
-    t->recovery.well_ns = clock_now_ns();
+    t->recovery.in_update = false;
+    t->recovery.has_batch = false;
+    t->recovery.last_update_ns = clock_now_ns();
 }
 
-/* ---- one state for all ---- */
+/* ---- agreement on one state ---- */
 
 static size_t copy_part(float *copy, size_t at, float *part, size_t count, bool out)
 {
@@ -69,7 +76,7 @@ static size_t copy_part(float *copy, size_t at, float *part, size_t count, bool 
     return at + count;
 }
 
-/* Parameters, optimizer state and buffers into `copy`, or out of it; returns their number. */
+/* Copy parameters, optimizer state and buffers into `copy`, or out of it; returns the floats. */
 static size_t copy_state(struct trainer *t, float *copy, bool out)
 {
     size_t count = model_table(t->model)->count;
@@ -84,7 +91,7 @@ static size_t copy_state(struct trainer *t, float *copy, bool out)
 
 #define SCALE_WORDS 3
 
-/* fp16's scale, in float32 as the rest: exact up to 2^24 updates left out. */
+/* The gradient scale of fp16, as float32: `skipped` is exact up to 2^24. */
 static enum status copy_scale(struct trainer *t, float *copy, bool out, struct error *err)
 {
     struct gradient_scale scale;
@@ -103,8 +110,8 @@ static enum status copy_scale(struct trainer *t, float *copy, bool out, struct e
     return status;
 }
 
-/* In one piece, so that a rank has all of it or, should the root be lost now, what it had. */
-static enum status share_state(struct trainer *t, unsigned root, bool behind, struct error *err)
+/* One broadcast, so that a loss of the root leaves every other rank with its old state. */
+static enum status broadcast_state(struct trainer *t, unsigned root, bool behind, struct error *err)
 {
     size_t count = model_table(t->model)->count * (1 + t->optimizer.states) +
                    model_buffer_table(t->model)->count;
@@ -121,7 +128,7 @@ static enum status share_state(struct trainer *t, unsigned root, bool behind, st
             status = copy_scale(t, copy + count, false, err);
     }
     if (status == STATUS_OK)
-        status = sync_share(t->sync, copy, (count + SCALE_WORDS) * sizeof(*copy), root, err);
+        status = sync_broadcast(t->sync, copy, (count + SCALE_WORDS) * sizeof(*copy), root, err);
     if (status == STATUS_OK && behind) {
         (void)copy_state(t, copy, true);
         status = model_restore(t->model, err);
@@ -132,14 +139,14 @@ static enum status share_state(struct trainer *t, unsigned root, bool behind, st
     return status;
 }
 
-/* All ranks come to the state after as many updates as the one that is furthest. */
-static enum status agree(struct trainer *t, uint64_t *completed, struct error *err)
+/* Bring all ranks to the state of the rank with the most completed updates. */
+static enum status agree_on_state(struct trainer *t, uint64_t *completed, struct error *err)
 {
     uint64_t all[MESH_RANKS_MAX];
     uint64_t least = UINT64_MAX;
     uint64_t most = 0;
     unsigned root = 0;
-    enum status status = sync_gather(t->sync, completed, sizeof(*completed), all, err);
+    enum status status = sync_all_gather(t->sync, completed, sizeof(*completed), all, err);
 
     if (status != STATUS_OK)
         return status;
@@ -152,9 +159,9 @@ static enum status agree(struct trainer *t, uint64_t *completed, struct error *e
         return error_set(err, STATUS_INTERNAL,
                          "the ranks left have completed %" PRIu64 " to %" PRIu64 " updates", least,
                          most);
-    if (t->recovery.buffers && t->recovery.inside && *completed == most) /* forward's changes */
+    if (t->recovery.buffers && t->recovery.in_update && *completed == most) /* undo forward's */
         memcpy(model_buffers(t->model), t->recovery.buffers, buffer_bytes(t));
-    status = most > least ? share_state(t, root, *completed < most, err) : STATUS_OK;
+    status = most > least ? broadcast_state(t, root, *completed < most, err) : STATUS_OK;
     if (status == STATUS_OK)
         *completed = most;
     return status;
@@ -162,19 +169,19 @@ static enum status agree(struct trainer *t, uint64_t *completed, struct error *e
 
 /* ---- the data ---- */
 
-/* Where the update begins that is next: it had begun, or it follows what was taken last. */
-static struct position find_position(const struct trainer *t, bool came)
+/* Position of the next update: of its first batch if it had begun, else of the next batch. */
+static struct position find_position(const struct trainer *t, bool advanced)
 {
     struct batch next;
 
-    if (t->recovery.began && !came)
-        return (struct position){t->recovery.epoch, t->recovery.at};
+    if (t->recovery.has_batch && !advanced)
+        return (struct position){t->recovery.epoch, t->recovery.offset};
     loader_peek(t->loader, &next);
-    return (struct position){next.epoch, next.at};
+    return (struct position){next.epoch, next.offset};
 }
 
-/* The run's updates, when its length was given in epochs: what is left of this epoch as it is
- * divided now, and the others as they will be. */
+/* Recompute the run's updates if its length is given in epochs: the rest of this epoch with the old
+ * partition, the later ones with the new. */
 static void count_updates(struct trainer *t, uint64_t completed, const struct position *p)
 {
     uint64_t epochs = (uint64_t)t->options->epochs;
@@ -185,29 +192,30 @@ static void count_updates(struct trainer *t, uint64_t completed, const struct po
     t->updates_per_epoch =
         worker_options_updates(t->options, sampler_length(&t->sampler, p->epoch + 1));
     if (p->epoch < epochs)
-        left = worker_options_updates(t->options, sampler_length(&t->sampler, p->epoch) - p->at) +
-               (epochs - p->epoch - 1) * t->updates_per_epoch;
+        left =
+            worker_options_updates(t->options, sampler_length(&t->sampler, p->epoch) - p->offset) +
+            (epochs - p->epoch - 1) * t->updates_per_epoch;
     t->total_steps = completed + left;
 }
 
-static enum status divide_data(struct trainer *t, uint64_t completed, bool came,
-                               const struct sync_loss *loss, uint64_t *ret_samples_lost,
-                               struct error *err)
+static enum status repartition_data(struct trainer *t, uint64_t completed, bool advanced,
+                                    const struct sync_loss *loss, uint64_t *ret_samples_lost,
+                                    struct error *err)
 {
-    struct position p = find_position(t, came);
+    struct position p = find_position(t, advanced);
     enum status status;
 
     *ret_samples_lost = 0;
-    if (completed >= t->total_steps) /* nothing is left to do */
+    if (completed >= t->total_steps) /* the run is complete */
         return STATUS_OK;
-    status = ahead_drop(t, err);
+    status = upload_ahead_cancel(t, err);
     if (status != STATUS_OK)
         return status;
     loader_pause(t->loader);
-    *ret_samples_lost = loss->lost_count * (sampler_length(&t->sampler, p.epoch) - p.at);
+    *ret_samples_lost = loss->lost_count * (sampler_length(&t->sampler, p.epoch) - p.offset);
     status = sampler_repartition(&t->sampler, p.epoch + 1, loss->rank, loss->world_size, err);
     if (status == STATUS_OK)
-        status = loader_resume(t->loader, p.epoch, p.at, err);
+        status = loader_resume(t->loader, p.epoch, p.offset, err);
     if (status == STATUS_OK)
         count_updates(t, completed, &p);
     return status;
@@ -215,7 +223,7 @@ static enum status divide_data(struct trainer *t, uint64_t completed, bool came,
 
 /* ---- the recovery ---- */
 
-static void take_loss(struct trainer *t, const struct sync_loss *loss, struct sync_loss *all)
+static void apply_loss(struct trainer *t, const struct sync_loss *loss, struct sync_loss *all)
 {
     struct recovery *r = &t->recovery;
 
@@ -235,28 +243,28 @@ static void take_loss(struct trainer *t, const struct sync_loss *loss, struct sy
     all->generation = loss->generation;
 }
 
-/* Shrink until the ranks left have agreed on a state: more may be lost meanwhile. */
-static enum status regroup(struct trainer *t, uint64_t *completed, struct sync_loss *ret,
-                           struct error *err)
+/* Shrink until the ranks left have agreed on a state; more ranks may be lost meanwhile. */
+static enum status shrink_group(struct trainer *t, uint64_t *completed, struct sync_loss *ret,
+                                struct error *err)
 {
     struct sync_loss loss = {0};
     struct error why = {0};
     enum status status;
 
     do {
-        /* A rank that was only stopped may go on, in the middle of a reduction into our slabs. */
+        /* A stopped rank may continue inside a reduction that writes into this rank's slabs. */
         status = model_fence_memory(t->model, &why);
         if (status == STATUS_OK)
             status = sync_shrink(t->sync, &loss, &why);
-        if (status == STATUS_UNSUPPORTED) /* *err is a failure of another kind */
+        if (status == STATUS_UNSUPPORTED) /* *err is not a loss of a rank */
             return status;
         if (status != STATUS_OK) {
             t->recovery.excluded = loss.fault == FAULT_EXCLUDED;
             (void)error_prefix(&why, "%.900s; and no recovery from it: ", err->text);
             return error_set(err, status, "%s", why.text);
         }
-        take_loss(t, &loss, ret);
-        status = agree(t, completed, &why);
+        apply_loss(t, &loss, ret);
+        status = agree_on_state(t, completed, &why);
         if (status != STATUS_OK)
             (void)error_set(err, status, "%s", why.text);
     } while (status != STATUS_OK);
@@ -272,9 +280,9 @@ static void list_lost(const struct sync_loss *loss, char *text, size_t size)
         used += (size_t)snprintf(text + used, size - used, "%s%u", i ? "," : "", loss->lost[i]);
 }
 
-static enum status record(struct trainer *t, uint64_t completed, bool came,
-                          const struct sync_loss *loss, double detect_seconds,
-                          double resume_seconds, uint64_t samples_lost, struct error *err)
+static enum status record_recovery(struct trainer *t, uint64_t completed, bool advanced,
+                                   const struct sync_loss *loss, double detect_seconds,
+                                   double resume_seconds, uint64_t samples_lost, struct error *err)
 {
     struct metrics *m = &t->record.metrics;
     char lost[256];
@@ -294,7 +302,7 @@ static enum status record(struct trainer *t, uint64_t completed, bool came,
     metrics_add_int(m, "generation", loss->generation);
     metrics_add_int(m, "world_size", loss->world_size);
     metrics_add_int(m, "rank", loss->rank);
-    metrics_add_int(m, "update_came", came);
+    metrics_add_int(m, "update_came", advanced);
     metrics_add_double(m, "detect_seconds", detect_seconds);
     metrics_add_double(m, "resume_seconds", resume_seconds);
     metrics_add_int(m, "samples_lost", (int64_t)samples_lost);
@@ -302,7 +310,8 @@ static enum status record(struct trainer *t, uint64_t completed, bool came,
     return metrics_end(m, err);
 }
 
-enum status recovery_run(struct trainer *t, uint64_t completed, bool *ret_came, struct error *err)
+enum status recovery_run(struct trainer *t, uint64_t completed, bool *ret_advanced,
+                         struct error *err)
 {
     struct recovery *r = &t->recovery;
     struct sync_loss loss = {0};
@@ -311,21 +320,22 @@ enum status recovery_run(struct trainer *t, uint64_t completed, bool *ret_came, 
     int64_t known_ns = clock_now_ns();
     enum status status;
 
-    *ret_came = false;
-    if (!r->wanted || stop_requested())
+    *ret_advanced = false;
+    if (!r->enabled || stop_requested())
         return err->status;
-    status = regroup(t, &agreed, &loss, err);
+    status = shrink_group(t, &agreed, &loss, err);
     if (status != STATUS_OK)
         return err->status;
-    *ret_came = agreed > completed;
+    *ret_advanced = agreed > completed;
     r->count++;
     if (t->flight)
         flight_rearm(t->flight);
-    status = divide_data(t, agreed, *ret_came, &loss, &samples_lost, err);
+    status = repartition_data(t, agreed, *ret_advanced, &loss, &samples_lost, err);
     r->samples_lost += samples_lost;
     if (status == STATUS_OK)
-        status = record(t, agreed, *ret_came, &loss, (double)(known_ns - r->well_ns) * 1e-9,
-                        (double)(clock_now_ns() - known_ns) * 1e-9, samples_lost, err);
-    r->well_ns = clock_now_ns();
+        status = record_recovery(t, agreed, *ret_advanced, &loss,
+                                 (double)(known_ns - r->last_update_ns) * 1e-9,
+                                 (double)(clock_now_ns() - known_ns) * 1e-9, samples_lost, err);
+    r->last_update_ns = clock_now_ns();
     return status;
 }

@@ -1,11 +1,11 @@
 /*
- * A step: the caller hands each thread its part of the batch, does the first part itself, waits for
- * the others, and sums.  What a thread reads of the first model (its parameters) nobody writes
- * meanwhile; buffers, which the first model's forward does write, are copied before the threads
- * begin.
+ * A step: the caller assigns each thread its part of the batch, processes the first part itself,
+ * waits for the threads, and sums the gradients.  The threads read the first model's parameters,
+ * which are not written during a step.  Its forward does write its buffers, so these are copied
+ * before the threads start.
  *
- * Locking: a thread's `lock` guards its `state`; the other fields belong to the thread while it is
- * WORKING and to the caller while it is not.
+ * Locking: a replica's `lock` guards its `state`; its other fields belong to its thread while the
+ * state is WORKING and to the caller otherwise.
  */
 #include "worker/train/replicas.h"
 
@@ -22,7 +22,7 @@ struct replica {
     struct compute *compute; /* owned, as is the model */
     struct model *model;
     struct model *first; /* borrowed */
-    const float *x;      /* its part of the batch, borrowed for the step */
+    const float *x;      /* the device's part of the batch, borrowed for the step */
     const int32_t *labels;
     size_t count;
     double loss;
@@ -39,7 +39,7 @@ struct replicas {
     struct model *first;    /* borrowed */
     struct replica *others; /* owned; (count - 1) */
     unsigned count;         /* devices */
-    float *kept;            /* owned; gradients of earlier batches of the update */
+    float *accumulated;     /* owned; gradients of the update's earlier batches */
 };
 
 size_t replicas_part(size_t batch, unsigned count, unsigned index, size_t *ret_at)
@@ -51,9 +51,9 @@ size_t replicas_part(size_t batch, unsigned count, unsigned index, size_t *ret_a
     return batch - at < each ? batch - at : each;
 }
 
-/* ------------------------------------------------------------------ a further device */
+/* ------------------------------------------------------------------ the thread of a device */
 
-static enum status work(struct replica *p, struct error *err)
+static enum status step_replica(struct replica *p, struct error *err)
 {
     enum status status;
 
@@ -65,7 +65,7 @@ static enum status work(struct replica *p, struct error *err)
                : status;
 }
 
-static void *run(void *user)
+static void *replica_thread(void *user)
 {
     struct replica *p = user;
 
@@ -76,7 +76,7 @@ static void *run(void *user)
             continue;
         }
         (void)pthread_mutex_unlock(&p->lock);
-        p->status = work(p, &p->failure);
+        p->status = step_replica(p, &p->failure);
         (void)pthread_mutex_lock(&p->lock);
         p->state = IDLE;
         (void)pthread_cond_broadcast(&p->changed);
@@ -93,7 +93,7 @@ static void set_state(struct replica *p, enum state state)
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-static void await(struct replica *p)
+static void wait_replica(struct replica *p)
 {
     (void)pthread_mutex_lock(&p->lock);
     while (p->state == WORKING)
@@ -110,8 +110,8 @@ static void copy_buffers(const struct replica *p)
 
 /* ------------------------------------------------------------------ a step */
 
-/* Parts for those that have one; returns the first device's. */
-static size_t scatter(struct replicas *r, const float *x, const int32_t *labels, size_t batch)
+/* Start the devices that have a part of the batch; returns the samples of the first device. */
+static size_t scatter_batch(struct replicas *r, const float *x, const int32_t *labels, size_t batch)
 {
     size_t features = model_inputs(r->first);
     size_t positions = model_positions(r->first);
@@ -132,8 +132,9 @@ static size_t scatter(struct replicas *r, const float *x, const int32_t *labels,
     return replicas_part(batch, r->count, 0, &at);
 }
 
-/* Gradients of the mean over the whole batch, from those of means over its parts. */
-static void gather(struct replicas *r, size_t own, size_t batch, double *loss)
+/* Gradient of the mean over the batch: the sum of the parts' mean gradients, weighted by
+ * samples. */
+static void sum_gradients(struct replicas *r, size_t own, size_t batch, double *loss)
 {
     size_t count = model_table(r->first)->count;
     float *sum = model_grads(r->first);
@@ -164,21 +165,21 @@ enum status replicas_step(struct replicas *r, const float *x, const int32_t *lab
     enum status status;
 
     if (accumulate)
-        memcpy(r->kept, model_grads(r->first), count * sizeof(float));
-    own = scatter(r, x, labels, batch);
+        memcpy(r->accumulated, model_grads(r->first), count * sizeof(float));
+    own = scatter_batch(r, x, labels, batch);
     status = model_step(r->first, x, labels, own, false, NULL, NULL, &loss, err);
     for (unsigned i = 1; i < r->count; i++) {
         struct replica *p = &r->others[i - 1];
 
-        await(p);
+        wait_replica(p);
         if (status == STATUS_OK && p->status != STATUS_OK)
             status = error_set(err, p->status, "device %u: %s", i, p->failure.text);
     }
     if (status != STATUS_OK)
         return status;
-    gather(r, own, batch, &loss);
+    sum_gradients(r, own, batch, &loss);
     if (accumulate)
-        vector_add(model_grads(r->first), r->kept, count);
+        vector_add(model_grads(r->first), r->accumulated, count);
     if (ready)
         ready(user, count);
     *ret_loss = loss;
@@ -206,7 +207,7 @@ static enum status open_replica(struct replica *p, const struct replicas_config 
         status = model_open(config->spec, p->compute, batch, &p->model, err);
     if (status != STATUS_OK)
         return status;
-    failed = pthread_create(&p->thread, NULL, run, p);
+    failed = pthread_create(&p->thread, NULL, replica_thread, p);
     if (failed != 0)
         return error_set_errno(err, failed, "cannot start the thread of device %u", index);
     p->started = true;
@@ -228,8 +229,8 @@ enum status replicas_open(const struct replicas_config *config, struct model *fi
     r->first = first;
     status = mem_calloc(config->count, sizeof(*r->others), "replicas", &r->others, err);
     if (status == STATUS_OK)
-        status = mem_calloc_aligned(model_table(first)->count, sizeof(float), "gradients", &r->kept,
-                                    err);
+        status = mem_calloc_aligned(model_table(first)->count, sizeof(float), "gradients",
+                                    &r->accumulated, err);
     r->count = 1;
     for (unsigned i = 1; status == STATUS_OK && i < config->count; i++) {
         r->others[i - 1].first = first;
@@ -261,6 +262,6 @@ void replicas_close(struct replicas *r)
         (void)pthread_mutex_destroy(&p->lock);
     }
     free(r->others);
-    free(r->kept);
+    free(r->accumulated);
     free(r);
 }

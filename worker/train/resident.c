@@ -1,11 +1,18 @@
+/*
+ * Decides whether the optimizer can run on the GPU with the run's options, and connects the
+ * synchronisation to the device: gradients are reduced on the GPU (GRADIENTS_SHARED), staged
+ * through the host (GRADIENTS_STAGED), or not synchronised (GRADIENTS_STAY).  No locking: the
+ * callbacks run on the training thread, from the synchronisation.
+ */
 #include "worker/train/resident.h"
 
 #include "worker/train/trainer.h"
 
 #include <string.h>
 
-/* Does this worker make the update, and none but whole ones? */
-static const char *find_obstacle(const struct trainer *t)
+/* The option that prevents the optimizer on the GPU, or the name of a device without one; NULL:
+ * none.  It needs updates made by this worker, of all parameters. */
+static const char *find_unsupported(const struct trainer *t)
 {
     const struct worker_options *o = t->options;
 
@@ -13,15 +20,15 @@ static const char *find_obstacle(const struct trainer *t)
         return "--ps-update server";
     if (t->replicas)
         return "--sync dataparallel";
-    if (t->may_skip)
+    if (t->tracks_used)
         return o->layer_drop > 0           ? "--layer-drop"
                : o->find_unused_parameters ? "--find-unused-parameters"
                                            : "--static-graph";
     return compute_has_optimizer(t->compute) ? NULL : compute_name(t->compute);
 }
 
-/* What keeps the part of a gradient that it did not say keeps an overflow for ever. */
-static const char *find_memory(const struct trainer *t)
+/* The option with error feedback, whose residual would keep an overflow forever; NULL: none. */
+static const char *find_error_feedback(const struct trainer *t)
 {
     const struct worker_options *o = t->options;
 
@@ -38,25 +45,25 @@ static const char *find_memory(const struct trainer *t)
 
 enum status resident_check(const struct trainer *t, struct error *err)
 {
-    const char *obstacle = find_obstacle(t);
-    const char *memory = find_memory(t);
+    const char *unsupported = find_unsupported(t);
+    const char *error_feedback = find_error_feedback(t);
 
     if (compute_precision(t->compute) != PRECISION_FP16)
         return STATUS_OK;
-    if (obstacle)
+    if (unsupported)
         return error_set(err, STATUS_UNSUPPORTED,
                          "--precision fp16: not with %s: an update that overflowed is left out, by "
                          "the optimizer on the GPU",
-                         obstacle);
-    if (memory)
+                         unsupported);
+    if (error_feedback)
         return error_set(err, STATUS_UNSUPPORTED,
-                         "--precision fp16: not with %s, which would not forget a gradient that "
-                         "overflowed",
-                         memory);
+                         "--precision fp16: not with %s, whose error feedback would keep a "
+                         "gradient that overflowed",
+                         error_feedback);
     return STATUS_OK;
 }
 
-static enum gradient_path find_path(const struct trainer *t)
+static enum gradient_path choose_gradient_path(const struct trainer *t)
 {
     const struct worker_options *o = t->options;
 
@@ -70,12 +77,12 @@ static enum gradient_path find_path(const struct trainer *t)
 
 enum status resident_open(struct trainer *t, struct error *err)
 {
-    if (compute_is_host(t->compute) || find_obstacle(t))
+    if (compute_is_host(t->compute) || find_unsupported(t))
         return STATUS_OK;
-    return model_keep_on_device(t->model, &t->optimizer, find_path(t), err);
+    return model_keep_on_device(t->model, &t->optimizer, choose_gradient_path(t), err);
 }
 
-static enum status take_arrived(void *user, size_t offset, size_t count, struct error *err)
+static enum status upload_arrived(void *user, size_t offset, size_t count, struct error *err)
 {
     struct trainer *t = user;
 
@@ -85,7 +92,7 @@ static enum status take_arrived(void *user, size_t offset, size_t count, struct 
                                      : STATUS_OK;
 }
 
-static enum status make_current(void *user, struct error *err)
+static enum status fetch_current_params(void *user, struct error *err)
 {
     struct trainer *t = user;
 
@@ -97,10 +104,10 @@ void resident_configure(struct trainer *t, struct sync_config *config)
     if (compute_is_host(t->compute))
         return;
     config->user = t;
-    config->current = make_current;
-    config->grads_on_device = !find_obstacle(t) && find_path(t) == GRADIENTS_SHARED;
+    config->refresh_params = fetch_current_params;
+    config->grads_on_device = !find_unsupported(t) && choose_gradient_path(t) == GRADIENTS_SHARED;
     if (config->grads_on_device)
         config->grads = model_device_grads(t->model);
     else
-        config->arrived = take_arrived;
+        config->arrived = upload_arrived;
 }

@@ -1,12 +1,13 @@
 /*
- * resident: training with the optimizer on the GPU, whatever the synchronisation.  What comes from
- * the others (mean gradients, or parameters from servers that update) goes up to the device part by
- * part while the rest is still on its way; with --backend nccl gradients never leave the GPUs.  The
- * host's parameters are fetched only when somebody reads them.  Nothing of it applies where the
- * device is the host.
+ * resident: keeps parameters and optimizer on the GPU, with every synchronisation.  Received data
+ * (mean gradients, or parameters from servers that run the optimizer) is uploaded range by range
+ * while the rest is still in transfer; with --backend nccl gradients never leave the GPUs.  The
+ * host's copy of the parameters is fetched only when it is read.
  *
- * Not with parameters that may have no gradient in a step, which the optimizer has to leave out one
- * by one, nor with several devices (dataparallel): there the host's optimizer runs.
+ * The host's optimizer runs instead without a GPU, with several devices (dataparallel), and with
+ * parameters that may have no gradient in a step, since it must skip them one by one.
+ *
+ * Called by the trainer.  Threads: the training thread.
  */
 #ifndef SPARRING_WORKER_TRAIN_RESIDENT_H
 #define SPARRING_WORKER_TRAIN_RESIDENT_H
@@ -16,15 +17,16 @@
 struct sync_config;
 struct trainer;
 
-/* Before the ranks meet: can this run's precision be had with its synchronisation?
- * STATUS_UNSUPPORTED: fp16, which leaves out updates that overflowed, alike on all ranks. */
+/* Check that the precision works with the synchronisation; call before the rendezvous.
+ * STATUS_UNSUPPORTED: fp16 with an option under which the optimizer on the GPU cannot skip updates
+ * that overflowed, alike on all ranks. */
 enum status resident_check(const struct trainer *t, struct error *err);
 
-/* What the synchronisation has to know of it.  NCCL reduces gradients where the GPU has made them
- * (model_device_grads), unless a hook on the host rewrites them. */
+/* Set the callbacks and device buffers in the synchronisation's configuration.  NCCL reduces the
+ * gradients in device memory (model_device_grads), unless a hook on the host rewrites them. */
 void resident_configure(struct trainer *t, struct sync_config *config);
 
-/* Parameters and the optimizer's state are as the ranks begin. */
+/* Upload the parameters and the optimizer's state; call when they have their initial values. */
 enum status resident_open(struct trainer *t, struct error *err);
 
 #endif

@@ -1,6 +1,7 @@
 /*
  * Writes the run directory of one rank.  Step records are appended as they come, so a crash loses
- * nothing that was written; manifest.json and summary.json are written atomically.
+ * nothing that was written; manifest.json and summary.json are written atomically.  Step times are
+ * kept in two ring tables for the rate and the median.  No locking: training thread only.
  */
 #include "worker/train/run_record.h"
 
@@ -20,7 +21,7 @@
 #include <unistd.h>
 
 #define STEADY_SKIP_MIN 5
-#define STEPS_KEPT_MAX  ((size_t)1 << 20) /* of a longer run, the last ones make the medians */
+#define STEPS_KEPT_MAX  ((size_t)1 << 20) /* a longer run keeps its last steps */
 
 static void add_member(struct strbuf *out, const char *name, const char *value)
 {
@@ -84,8 +85,9 @@ static enum status write_manifest(const struct run_record *r, const struct run_f
     return status;
 }
 
-/* A process that the launcher started in the place of a lost one goes on in its records. */
-static bool takes_a_place(void)
+/* Whether the launcher started this process to replace a lost one; it then appends to its
+ * records. */
+static bool is_replacement(void)
 {
     const char *restarts = getenv("SPARRING_RESTARTS");
 
@@ -107,7 +109,7 @@ static enum status open_metrics(struct run_record *r, struct error *err)
         status = file_join(path, sizeof(path), r->folder, name, err);
     if (status != STATUS_OK)
         return status;
-    if (!takes_a_place() && truncate(path, 0) != 0 && access(path, F_OK) == 0)
+    if (!is_replacement() && truncate(path, 0) != 0 && access(path, F_OK) == 0)
         return error_set(err, STATUS_IO, "cannot empty '%s' of an earlier run", path);
     status = metrics_open(&r->metrics, path, err);
     if (status != STATUS_OK)
@@ -120,7 +122,7 @@ static enum status open_metrics(struct run_record *r, struct error *err)
     return metrics_end(&r->metrics, err);
 }
 
-/* Of an earlier run in the same folder. */
+/* Remove the summary of an earlier run in the same folder. */
 static enum status remove_summary(const struct run_record *r, struct error *err)
 {
     char path[4096];
@@ -216,13 +218,13 @@ static int compare_doubles(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* The steady steps among those that are kept; returns their number. */
+/* The steady steps among those kept: [*ret_first, *ret_first + n); returns n. */
 static size_t find_steady(const struct run_record *r, size_t *ret_first)
 {
     size_t kept = r->steps < r->capacity ? r->steps : r->capacity;
     size_t skip = r->steps / 10 > STEADY_SKIP_MIN ? r->steps / 10 : STEADY_SKIP_MIN;
 
-    if (skip >= kept || kept < r->steps) /* a long run's first steps are not kept anyway */
+    if (skip >= kept || kept < r->steps) /* a long run has overwritten its first steps */
         skip = 0;
     *ret_first = skip;
     return kept - skip;
@@ -240,7 +242,7 @@ double run_record_samples_per_second(const struct run_record *r)
     return seconds > 0 ? samples / seconds : 0;
 }
 
-static double run_record_step_ms(const struct run_record *r)
+static double median_step_ms(const struct run_record *r)
 {
     size_t first, count = find_steady(r, &first);
     double *values = count ? malloc(count * sizeof(double)) : NULL;
@@ -290,7 +292,7 @@ static void add_configuration(const struct run_facts *facts, struct strbuf *out)
     strbuf_addf(out, ",\"servers\":%zu}", worker_options_server_count(o));
 }
 
-static void add_losses(const struct run_outcome *outcome, struct strbuf *out)
+static void add_lost_ranks(const struct run_outcome *outcome, struct strbuf *out)
 {
     strbuf_addf(out, ",\"recoveries\":%u,\"samples_lost\":%ju,\"lost_ranks\":\"",
                 outcome->recoveries, (uintmax_t)outcome->samples_lost);
@@ -312,12 +314,12 @@ static enum status write_summary(struct run_record *r, const struct run_facts *f
     add_number(&out, "test_loss", outcome->evaluated ? outcome->test_loss : (double)NAN);
     add_number(&out, "last_loss", outcome->last_loss);
     add_number(&out, "samples_per_second", outcome->samples_per_second);
-    add_number(&out, "step_ms_median", run_record_step_ms(r));
+    add_number(&out, "step_ms_median", median_step_ms(r));
     strbuf_addf(&out, ",\"steps\":%zu,\"epochs\":%ju,\"world_size\":%u,\"wall_seconds\":%.6f",
                 r->steps + (size_t)outcome->skipped_steps, (uintmax_t)outcome->epochs,
                 facts->launch->world_size, clock_wall_seconds() - r->started_wall);
     add_configuration(facts, &out);
-    add_losses(outcome, &out);
+    add_lost_ranks(outcome, &out);
     strbuf_addf(&out, ",\"bytes\":{\"tx_payload_per_step\":%ju,\"rx_payload_per_step\":%ju",
                 (uintmax_t)r->tx_first, (uintmax_t)r->rx_first);
     if (outcome->expected_tx != UINT64_MAX)
@@ -338,7 +340,7 @@ static void add_hash(struct metrics *m, uint64_t hash)
     metrics_add_text(m, "parameters_hash", text);
 }
 
-static void add_scale(struct metrics *m, const struct run_outcome *outcome)
+static void add_gradient_scale(struct metrics *m, const struct run_outcome *outcome)
 {
     metrics_add_int(m, "overflowed_updates", (int64_t)outcome->overflowed_updates);
     metrics_add_double(m, "gradient_scale", outcome->gradient_scale);
@@ -378,7 +380,7 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
     if (outcome->device_rx > 0)
         metrics_add_int(m, "device_rx_bytes", (int64_t)outcome->device_rx);
     if (outcome->scales_gradients)
-        add_scale(m, outcome);
+        add_gradient_scale(m, outcome);
     metrics_add_double(m, "cpu_seconds", host_cpu_seconds());
     metrics_add_double(m, "samples_per_second", run_record_samples_per_second(r));
     if (outcome->parameters_hash != 0)

@@ -101,7 +101,7 @@ uint64_t stopping_settle(struct trainer *t, uint64_t completed)
         return completed;
     if (completed > s->end)
         return s->end;
-    if (overlap_settle(t, &why) != STATUS_OK)
+    if (overlap_wait(t, &why) != STATUS_OK)
         log_debug("the last update may not have been made: %s", why.text);
     return completed;
 }

@@ -1,6 +1,7 @@
 /*
  * The training loop: steps (train_step.c), and between them recovery, epochs, evaluation,
- * checkpoints and the request to stop.
+ * checkpoints and requests to stop.  `index` is the number of updates completed so far.  No
+ * locking: the loop is the training thread; it exits only by returning its status to main.
  */
 #include "worker/train/train.h"
 
@@ -24,20 +25,20 @@ static void show_progress(struct progress *bar, const struct trainer *t,
     progress_update(bar, step->step + 1, detail);
 }
 
-/* After the last update: uneven ranks end together, with the parameters of the last one; and all
- * have done the same. */
-static enum status end_together(struct trainer *t, struct run_outcome *outcome, struct error *err)
+/* After the last update.  Ranks with uneven inputs take part in one more exchange of sample counts,
+ * which also gives all of them the model of the last rank that trained. */
+static enum status end_all_ranks(struct trainer *t, struct run_outcome *outcome, struct error *err)
 {
     unsigned active;
-    enum status status = overlap_settle(t, err);
+    enum status status = overlap_wait(t, err);
 
     if (status != STATUS_OK)
         return status;
     if (worker_options_uneven(t->options) && t->total_steps > 0) {
-        status = train_enlist(t, 0, &active, err);
+        status = train_announce_samples(t, 0, &active, err);
         if (status != STATUS_OK)
             return status;
-        /* a run that had ended before has counted its last epoch */
+        /* a resumed run that was complete has already counted its last epoch */
         outcome->epochs +=
             t->total_steps > t->checkpointer.start && t->total_steps % t->updates_per_epoch == 0;
     }
@@ -45,15 +46,15 @@ static enum status end_together(struct trainer *t, struct run_outcome *outcome, 
     return status == STATUS_OK ? model_fetch(t->model, err) : status;
 }
 
-/* This rank was late, or takes the place of a lost one: it goes on behind the updates that were
- * made without it, and the batches that it would have brought to them are left out. */
+/* Advance past the updates that were made without this rank, which was late or replaces a lost
+ * process.  The batches that it would have contributed are dropped. */
 static void skip_updates(struct trainer *t, uint64_t *index, struct run_outcome *outcome,
                          bool *epoch_end)
 {
     uint64_t count = sync_skipped(t->sync);
 
     if (count > 0)
-        (void)ahead_drop(t, NULL); /* a failure shows in the next step */
+        (void)upload_ahead_cancel(t, NULL); /* a device failure also fails the next step */
     for (uint64_t i = 0; i < count; i++) {
         struct batch batch = {0};
 
@@ -66,26 +67,26 @@ static void skip_updates(struct trainer *t, uint64_t *index, struct run_outcome 
     t->skipped_steps += count;
 }
 
-/* One update, or the end of an epoch of uneven ranks. */
-static enum status advance(struct trainer *t, uint64_t *index, struct run_outcome *outcome,
-                           struct progress *bar, bool *ret_epoch_end, struct error *err)
+/* One update; or, with uneven inputs and none left on any rank, the end of the epoch. */
+static enum status run_update(struct trainer *t, uint64_t *index, struct run_outcome *outcome,
+                              struct progress *bar, bool *ret_epoch_end, struct error *err)
 {
     struct step_record step = {0};
-    bool go = true;
-    bool came = true;
-    enum status status = train_step(t, *index, &go, ret_epoch_end, &step, err);
+    bool has_input = true;
+    bool advanced = true;
+    enum status status = train_step(t, *index, &has_input, ret_epoch_end, &step, err);
 
     if (status != STATUS_OK) {
-        status = recovery_run(t, *index, &came, err);
-        if (status == STATUS_OK && came) /* the update is done, by the others */
+        status = recovery_run(t, *index, &advanced, err);
+        if (status == STATUS_OK && advanced) /* the update came from another rank */
             status = run_record_step(&t->record, &step, err);
-        if (status != STATUS_OK || !came) {
+        if (status != STATUS_OK || !advanced) {
             *ret_epoch_end = false;
             return status;
         }
     }
-    recovery_end(t);
-    if (!go) {
+    recovery_end_update(t);
+    if (!has_input) {
         t->exhausted = false;
         *ret_epoch_end = true;
     } else {
@@ -100,7 +101,7 @@ static enum status advance(struct trainer *t, uint64_t *index, struct run_outcom
     return STATUS_OK;
 }
 
-/* A stop need not cost the updates since the last checkpoint. */
+/* Save on a stop, so that the updates since the last checkpoint are not lost. */
 static void save_on_stop(struct trainer *t, uint64_t completed)
 {
     struct error why = {0};
@@ -108,7 +109,7 @@ static void save_on_stop(struct trainer *t, uint64_t completed)
     stop_set_waits(STOP_WAITS_NEVER);
     if (t->rank != 0)
         stopping_await_saved(t);
-    if (checkpointer_end(t, completed, &why) != STATUS_OK)
+    if (checkpointer_save_last(t, completed, &why) != STATUS_OK)
         log_warning("no checkpoint of the stop: %s", why.text);
     if (t->rank == 0)
         stopping_tell_saved(t);
@@ -120,11 +121,11 @@ static enum status run_steps(struct trainer *t, struct run_outcome *outcome, str
     bool each_epoch = strcmp(t->options->evaluate, "epoch") == 0;
     struct progress bar = {0};
     uint64_t index = t->checkpointer.start;
-    bool passed = false; /* the end of an epoch that another process has evaluated */
+    bool epoch_passed = false; /* an epoch's end that another process has evaluated */
     enum status status = STATUS_OK;
 
     outcome->epochs = t->checkpointer.start_epoch;
-    skip_updates(t, &index, outcome, &passed);
+    skip_updates(t, &index, outcome, &epoch_passed);
     if (t->launch->rank == 0)
         progress_open(&bar, "training", t->total_steps);
     while (index < t->total_steps && status == STATUS_OK) {
@@ -137,9 +138,9 @@ static enum status run_steps(struct trainer *t, struct run_outcome *outcome, str
                                stop_requested(), (uintmax_t)index, (uintmax_t)t->total_steps);
             break;
         }
-        status = advance(t, &index, outcome, &bar, &epoch_end, err);
+        status = run_update(t, &index, outcome, &bar, &epoch_end, err);
         if (status == STATUS_OK && epoch_end && each_epoch)
-            status = overlap_settle(t, err);
+            status = overlap_wait(t, err);
         if (status == STATUS_OK && epoch_end && each_epoch)
             status = finish_evaluate(t, outcome, err);
         if (status == STATUS_OK)
@@ -149,8 +150,8 @@ static enum status run_steps(struct trainer *t, struct run_outcome *outcome, str
     if (status != STATUS_OK)
         overlap_abandon(t);
     if (status == STATUS_OK)
-        status = end_together(t, outcome, err);
-    return status == STATUS_OK ? checkpointer_end(t, index, err) : status;
+        status = end_all_ranks(t, outcome, err);
+    return status == STATUS_OK ? checkpointer_save_last(t, index, err) : status;
 }
 
 enum status train_run(const struct worker_options *options, const struct option_result *origins,
@@ -167,13 +168,13 @@ enum status train_run(const struct worker_options *options, const struct option_
     enum status status;
     bool opened;
 
-    stop_set_waits(STOP_WAITS_NOW); /* until there is something to be lost */
+    stop_set_waits(STOP_WAITS_NOW); /* nothing can be lost before the first update */
     status = trainer_open(&t, err);
     stop_set_waits(STOP_WAITS_LATE);
     opened = status == STATUS_OK;
     if (opened) {
-        if (launch->rank == 0 && compute_note(t.compute)[0])
-            log_debug("%s", compute_note(t.compute));
+        if (launch->rank == 0 && compute_fallback_reason(t.compute)[0])
+            log_debug("%s", compute_fallback_reason(t.compute));
         if (launch->rank == 0)
             log_info("ranks: %u, parameters: %zu, updates: %ju, %s on %s", launch->world_size,
                      model_table(t.model)->count, (uintmax_t)t.total_steps, options->sync,

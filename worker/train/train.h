@@ -1,5 +1,5 @@
 /*
- * train: one rank's run from rendezvous to summary.
+ * train: one rank's run from rendezvous to summary.  Called by main.
  */
 #ifndef SPARRING_WORKER_TRAIN_TRAIN_H
 #define SPARRING_WORKER_TRAIN_TRAIN_H
@@ -8,9 +8,8 @@
 #include "worker/options/options.h"
 
 /*
- * Run the job that the options describe as the rank that `launch` says.  Blocks until it is done.
- * A failure is told to the other ranks before this returns; when another rank failed first, that
- * one is named.
+ * Run the job of `options` as rank launch->rank.  Blocks until the run has ended.  A failure is
+ * published to the other ranks before this returns; if another rank failed first, *err names it.
  */
 enum status train_run(const struct worker_options *options, const struct option_result *origins,
                       const struct launch_env *launch, struct error *err);

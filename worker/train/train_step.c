@@ -1,8 +1,8 @@
 /*
- * A step: batch, forward and backward (which hands gradients to the synchronisation as they
- * appear), wait for the synchronised slab, optimizer if the servers have not run it, record.  The
- * clock is read at the borders of those parts and nowhere else; experiments/METRICS.md defines the
- * figures.
+ * A step: load the batch, forward and backward (which passes gradients to the synchronisation as
+ * they become ready), wait for the synchronised slab, run the optimizer unless the servers have,
+ * record.  The clock is read at the boundaries of these parts and nowhere else;
+ * experiments/METRICS.md defines the figures.  No locking: training thread only.
  */
 #include "worker/train/train_step.h"
 
@@ -14,23 +14,23 @@
 #include <string.h>
 #include <time.h>
 
-#define DELAY_LOOK_NS INT64_C(100000000) /* between looks whether to stop, in a delay */
+#define STOP_POLL_NS INT64_C(100000000) /* between checks for a stop, in a delay */
 
-static void hand_over(void *user, size_t ready_count)
+static void gradients_ready(void *user, size_t ready_count)
 {
     struct trainer *t = user;
 
     sync_ready(t->sync, ready_count);
 }
 
-/* Compute longer, as the delay schedule says; a request to stop ends it. */
-static void linger(int64_t ns)
+/* Sleep for a delay of the schedule; a request to stop ends it. */
+static void inject_delay(int64_t ns)
 {
-    int64_t deadline_ns = ns > 0 ? clock_now_ns() + ns : 0; /* most steps have none */
+    int64_t deadline_ns = ns > 0 ? clock_now_ns() + ns : 0; /* most steps have no delay */
     int64_t left_ns = ns;
 
     while (left_ns > 0 && !stop_requested()) {
-        int64_t nap_ns = left_ns < DELAY_LOOK_NS ? left_ns : DELAY_LOOK_NS;
+        int64_t nap_ns = left_ns < STOP_POLL_NS ? left_ns : STOP_POLL_NS;
         struct timespec nap = {.tv_nsec = (long)nap_ns};
 
         (void)nanosleep(&nap, NULL);
@@ -38,8 +38,8 @@ static void linger(int64_t ns)
     }
 }
 
-/* The same, busy: as a program that takes so much longer on this core. */
-static void burn(int64_t ns)
+/* The same as a busy loop: models a slower program on this core. */
+static void inject_busy_delay(int64_t ns)
 {
     const int64_t until_ns = clock_now_ns() + ns;
 
@@ -47,21 +47,21 @@ static void burn(int64_t ns)
         continue;
 }
 
-/* What the delay schedule has for this step; the share is of the step before, without its own. */
-static void delay(struct trainer *t, uint64_t step)
+/* The share is of the previous step without that step's own busy delay. */
+static void apply_delay_schedule(struct trainer *t, uint64_t step)
 {
-    const int64_t own_ns = t->last_step_ns - t->burnt_ns;
+    const int64_t own_ns = t->last_step_ns - t->busy_delay_ns;
     const double share = delay_schedule_share(&t->delays, t->launch->rank, step);
 
-    linger(delay_schedule_ns(&t->delays, t->launch->rank, step));
-    t->burnt_ns = (int64_t)(share * (double)own_ns);
+    inject_delay(delay_schedule_ns(&t->delays, t->launch->rank, step));
+    t->busy_delay_ns = (int64_t)(share * (double)own_ns);
     if (share > 0)
-        burn(t->burnt_ns);
+        inject_busy_delay(t->busy_delay_ns);
 }
 
-/* What LayerDrop skips is drawn anew for each update, so that a run that goes on with a checkpoint
- * draws as one that was never interrupted.  The mixing is splitmix64's. */
-static void draw_layers(struct trainer *t, uint64_t step)
+/* Seed LayerDrop for each update, so that a resumed run skips the same layers as an uninterrupted
+ * one.  The mixing function is splitmix64's. */
+static void seed_layer_drop(struct trainer *t, uint64_t step)
 {
     uint64_t seed = ((uint64_t)t->options->seed << 32) + step + 1;
 
@@ -73,7 +73,7 @@ static void draw_layers(struct trainer *t, uint64_t step)
     model_set_layer_drop(t->model, t->options->layer_drop, seed ^ (seed >> 31));
 }
 
-/* Whatever follows from such a loss is lost. */
+/* No later update can be valid after a loss that is not finite. */
 static enum status check_loss(const struct trainer *t, uint64_t step, double loss,
                               struct error *err)
 {
@@ -83,7 +83,7 @@ static enum status check_loss(const struct trainer *t, uint64_t step, double los
                      t->launch->rank, isnan(loss) ? "not a number" : "infinite");
 }
 
-/* On the model's device, or on all of them. */
+/* On the model's device, or on all replicas. */
 static enum status step_batch(struct trainer *t, const struct batch *batch, bool accumulate,
                               model_ready_fn *ready, double *ret_loss, struct error *err)
 {
@@ -93,17 +93,17 @@ static enum status step_batch(struct trainer *t, const struct batch *batch, bool
                                     t, ret_loss, err);
 }
 
-/* A GPU that cannot note a step goes on call by call, slower and with the same bits. */
-static void tell_of_graphs(struct trainer *t)
+/* If a step cannot be captured as a graph, it runs call by call: slower, with the same bits. */
+static void log_graph_failure(struct trainer *t)
 {
-    if (t->told_of_graphs || !model_graph_failure(t->model))
+    if (t->graph_failure_logged || !model_graph_failure(t->model))
         return;
     log_warning("rank %u: steps are call by call: %s", t->launch->rank,
                 model_graph_failure(t->model));
-    t->told_of_graphs = true;
+    t->graph_failure_logged = true;
 }
 
-/* The optimizer counts updates from 1, those of the run before included. */
+/* The optimizer counts updates from 1, including those before a resume. */
 static uint64_t optimizer_step(const struct trainer *t, uint64_t step)
 {
     return step + 1 + t->checkpointer.optimizer_lead;
@@ -113,12 +113,12 @@ static uint64_t optimizer_step(const struct trainer *t, uint64_t step)
 static enum status run_batches(struct trainer *t, struct step_record *step, bool *ret_epoch_end,
                                struct error *err)
 {
-    int64_t wanted = t->options->accumulate_steps;
+    int64_t max_batches = t->options->accumulate_steps;
     double loss_sum = 0;
     int64_t batches = 0;
     bool last = false;
 
-    draw_layers(t, step->step);
+    seed_layer_drop(t, step->step);
     while (!last) {
         struct batch batch;
         double loss;
@@ -129,27 +129,27 @@ static enum status run_batches(struct trainer *t, struct step_record *step, bool
 
         loader_next(t->loader, &batch);
         if (batches == 0)
-            recovery_take(t, &batch);
-        last = batches + 1 == wanted || batch.last_of_epoch;
+            recovery_note_batch(t, &batch);
+        last = batches + 1 == max_batches || batch.last_of_epoch;
         if (last)
-            wanted_name(t, step->step, &batch);
+            active_features_select(t, step->step, &batch);
         loaded = clock_now_ns();
         step->input_ns += loaded - before;
-        status = ahead_take(t, &batch, err);
+        status = upload_ahead_consume(t, &batch, err);
         if (status != STATUS_OK)
             return status;
         if (last) {
-            delay(t, step->step);
+            apply_delay_schedule(t, step->step);
             model_plan_update(t->model, t->optimizer.config.learning_rate,
                               optimizer_step(t, step->step));
         }
-        status = step_batch(t, &batch, batches > 0, last ? hand_over : NULL, &loss, err);
-        tell_of_graphs(t);
+        status = step_batch(t, &batch, batches > 0, last ? gradients_ready : NULL, &loss, err);
+        log_graph_failure(t);
         if (status == STATUS_OK)
             status = check_loss(t, step->step, loss, err);
         if (status != STATUS_OK)
             return status;
-        waited = compute_ahead_wait_ns(t->compute); /* input that no step before has hidden */
+        waited = compute_upload_ahead_wait_ns(t->compute); /* not hidden by a step */
         step->input_ns += waited;
         step->compute_ns += clock_now_ns() - loaded - waited;
         step->forward_ns += model_forward_ns(t->model);
@@ -165,11 +165,11 @@ static enum status run_batches(struct trainer *t, struct step_record *step, bool
     return STATUS_OK;
 }
 
-/* The part of an update when this rank's inputs have ended and others' have not: zeros. */
+/* Contribute zero gradients: this rank has no inputs left, but other ranks have. */
 static enum status shadow_batches(struct trainer *t, struct error *err)
 {
     size_t count = model_table(t->model)->count;
-    enum status status = overlap_settle(t, err);
+    enum status status = overlap_wait(t, err);
 
     if (status == STATUS_OK)
         status = model_clear_grads(t->model, err);
@@ -178,12 +178,12 @@ static enum status shadow_batches(struct trainer *t, struct error *err)
     return status;
 }
 
-/* Which parameters have a gradient: all, unless some may go unused. */
+/* Agree on the parameters that have a gradient; nothing to do if all always have. */
 static enum status agree_used(struct trainer *t, bool shadow, struct error *err)
 {
     size_t views = model_table(t->model)->length;
 
-    if (!t->may_skip)
+    if (!t->tracks_used)
         return STATUS_OK;
     if (shadow)
         memset(t->used, 0, views * sizeof(*t->used));
@@ -194,7 +194,7 @@ static enum status agree_used(struct trainer *t, bool shadow, struct error *err)
     return sync_agree_used(t->sync, t->used, err);
 }
 
-/* Parameters without a gradient are left alone, as by PyTorch's optimizers. */
+/* Skip parameters without a gradient, as PyTorch's optimizers do. */
 static void update_used(struct trainer *t, uint64_t number)
 {
     const struct tensor_table *table = model_table(t->model);
@@ -210,12 +210,12 @@ static void update_used(struct trainer *t, uint64_t number)
 
 static enum status apply_update(struct trainer *t, uint64_t step, struct error *err)
 {
-    if (sync_yields(t->sync) == SYNC_YIELDS_PARAMETERS) /* the servers made it */
+    if (sync_yields(t->sync) == SYNC_YIELDS_PARAMETERS) /* the servers ran it */
         return STATUS_OK;
     if (model_on_device(t->model))
         return model_update(t->model, t->optimizer.config.learning_rate, optimizer_step(t, step),
                             err);
-    if (t->may_skip)
+    if (t->tracks_used)
         update_used(t, optimizer_step(t, step));
     else
         optimizer_update(&t->optimizer, optimizer_step(t, step), 0, model_table(t->model)->count,
@@ -223,53 +223,54 @@ static enum status apply_update(struct trainer *t, uint64_t step, struct error *
     return model_params_changed(t->model, err);
 }
 
-enum status train_enlist(struct trainer *t, size_t samples, unsigned *ret_active, struct error *err)
+enum status train_announce_samples(struct trainer *t, size_t samples, unsigned *ret_active,
+                                   struct error *err)
 {
-    enum status status = sync_enlist(t->sync, samples, ret_active, err);
+    enum status status = sync_announce_samples(t->sync, samples, ret_active, err);
 
-    return status == STATUS_OK && *ret_active == 0 && sync_shares_model(t->sync)
+    return status == STATUS_OK && *ret_active == 0 && sync_broadcasts_model(t->sync)
                ? model_params_changed(t->model, err)
                : status;
 }
 
-/* Tell how many samples this rank brings to the next update.  False in *ret_go: no rank has any,
- * the epoch is over. */
-static enum status enlist(struct trainer *t, bool *ret_go, struct error *err)
+/* Send the number of samples that this rank contributes to the next update.  *ret_has_input false:
+ * no rank has any, and the epoch has ended. */
+static enum status announce_next_samples(struct trainer *t, bool *ret_has_input, struct error *err)
 {
     size_t samples = 0;
     unsigned active = 1;
     enum status status;
 
-    *ret_go = true;
-    if (!t->enlists)
+    *ret_has_input = true;
+    if (!t->announces_samples)
         return STATUS_OK;
     if (!t->exhausted) {
         struct batch next;
-        size_t wanted;
+        size_t full;
 
         loader_peek(t->loader, &next);
-        wanted = next.count * (size_t)t->options->accumulate_steps;
-        samples = wanted < next.left ? wanted : next.left;
+        full = next.count * (size_t)t->options->accumulate_steps;
+        samples = full < next.left ? full : next.left;
     }
-    status = train_enlist(t, samples, &active, err);
-    *ret_go = active > 0;
+    status = train_announce_samples(t, samples, &active, err);
+    *ret_has_input = active > 0;
     return status;
 }
 
-/* All of a step's communication: what went on beside backward and what did not. */
+/* A step's communication time: overlapped with backward, plus blocking_ns. */
 static int64_t comm_ns(const struct trainer *t, int64_t blocking_ns)
 {
     struct sync_timeline timeline;
 
     sync_timeline(t->sync, &timeline);
-    if (timeline.length == 0) /* not known */
+    if (timeline.length == 0) /* unknown */
         return 0;
     for (size_t i = 0; i < timeline.length; i++)
         blocking_ns += timeline.buckets[i].done_ns - timeline.buckets[i].started_ns;
     return blocking_ns;
 }
 
-/* Gradients of this rank's next batches, averaged with the others'. */
+/* Compute the gradients of the next batches and average them over the ranks. */
 static enum status compute_and_sync(struct trainer *t, struct step_record *step,
                                     bool *ret_epoch_end, struct error *err)
 {
@@ -295,7 +296,7 @@ static enum status compute_and_sync(struct trainer *t, struct step_record *step,
     return status;
 }
 
-enum status train_step(struct trainer *t, uint64_t index, bool *ret_go, bool *ret_epoch_end,
+enum status train_step(struct trainer *t, uint64_t index, bool *ret_has_input, bool *ret_epoch_end,
                        struct step_record *ret_step, struct error *err)
 {
     struct sync_counters before = sync_counters(t->sync);
@@ -306,9 +307,9 @@ enum status train_step(struct trainer *t, uint64_t index, bool *ret_go, bool *re
     enum status status;
 
     overlap_begin(t, &before);
-    recovery_begin(t);
-    status = enlist(t, ret_go, err);
-    if (status != STATUS_OK || !*ret_go)
+    recovery_begin_update(t);
+    status = announce_next_samples(t, ret_has_input, err);
+    if (status != STATUS_OK || !*ret_has_input)
         return status;
     status = sync_begin(t->sync, index, err);
     step.exposed_comm_ns = clock_now_ns() - started;

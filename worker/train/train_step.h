@@ -1,22 +1,24 @@
 /*
- * train_step: one update of the model, with what all ranks bring to it.
+ * train_step: one synchronised update of the model.  Needs an open trainer.  Called by the training
+ * loop, on its thread.
  */
 #ifndef SPARRING_WORKER_TRAIN_TRAIN_STEP_H
 #define SPARRING_WORKER_TRAIN_TRAIN_STEP_H
 
 #include "worker/train/trainer.h"
 
-/* Update `index` (from 0), from --accumulate-steps batches or what is left of the epoch.  Blocks
- * until it is made, here or by the servers.  *ret_go false: no rank has inputs left in this epoch,
- * and nothing was done.  *ret_epoch_end: the last batch was the epoch's last; stays as it is
- * otherwise.  *ret_step: samples, loss and times, once the step was begun. */
-enum status train_step(struct trainer *t, uint64_t index, bool *ret_go, bool *ret_epoch_end,
+/* Make update `index` (from 0) from --accumulate-steps batches or the rest of the epoch.  Blocks
+ * until the update is made, here or by the servers.  *ret_has_input false: no rank has inputs left
+ * in this epoch, and nothing was done.  *ret_epoch_end is set if the last batch was the epoch's
+ * last, and not written otherwise.  *ret_step: samples, loss and times; valid once the step has
+ * begun. */
+enum status train_step(struct trainer *t, uint64_t index, bool *ret_has_input, bool *ret_epoch_end,
                        struct step_record *ret_step, struct error *err);
 
-/* sync_enlist.  When no rank has any samples, all have the model of the last one that trained: on
- * their devices, too.  Without other ranks the device has what it had, and the host's may be older.
- */
-enum status train_enlist(struct trainer *t, size_t samples, unsigned *ret_active,
-                         struct error *err);
+/* sync_announce_samples.  If no rank has samples left, all ranks have received the model of the
+ * last rank that trained, and this also updates the device's copy.  A run of one rank keeps the
+ * device's parameters, because the host's may be older. */
+enum status train_announce_samples(struct trainer *t, size_t samples, unsigned *ret_active,
+                                   struct error *err);
 
 #endif

@@ -1,7 +1,9 @@
 /*
- * Opens the parts of a run in dependency order: what needs no other rank (trainer_local.c); then
- * the meeting with the others: store, rendezvous, agreement on the manifest, synchronisation,
- * initial parameters.
+ * Opens the parts of a run in dependency order: first those that need no other rank
+ * (trainer_local.c), then store, rendezvous, comparison of the manifests, synchronisation and
+ * initial parameters.  trainer_close closes the synchronisation first; if that could not stop all
+ * access to model and device, they stay open until the process exits.  No locking: training thread
+ * only.
  */
 #include "worker/train/trainer.h"
 
@@ -20,9 +22,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LINGER_MS         5000 /* rank 0 keeps the store for the others to end */
+#define LINGER_MS         5000 /* rank 0 keeps serving the store until the others have ended */
 #define LINGER_FAILED_MS  2000
-#define LINGER_STOPPED_MS 300 /* the others are told to stop, too */
+#define LINGER_STOPPED_MS 300 /* the other ranks get the signal, too */
 
 static enum status choose_partitions(struct trainer *t, struct error *err)
 {
@@ -38,7 +40,7 @@ static enum status choose_partitions(struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
-/* What must be equal on all ranks. */
+/* The settings that must be equal on all ranks. */
 static enum status write_manifest(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
@@ -95,7 +97,7 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
-/* A backend that cannot work here is said before anybody waits. */
+/* Report a backend that cannot work here before any rank waits for another. */
 static enum status check_backend(const struct trainer *t, struct error *err)
 {
     const struct collective_config config = {.backend = t->options->backend,
@@ -105,9 +107,9 @@ static enum status check_backend(const struct trainer *t, struct error *err)
     return strcmp(t->options->sync, "allreduce") == 0 ? collective_check(&config, err) : STATUS_OK;
 }
 
-/* Where processes come and go only the servers stay: they compare the manifests, and there is no
- * store, which would go with rank 0. */
-static enum status meet_ranks(struct trainer *t, struct error *err)
+/* Elastic jobs have no store, since it would be lost with rank 0; the servers, which outlive
+ * workers, compare the manifests. */
+static enum status rendezvous_and_compare(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
     struct store_config config = {
@@ -117,7 +119,7 @@ static enum status meet_ranks(struct trainer *t, struct error *err)
         .security = worker_options_security(o),
         .timeout_ms = o->timeout_ms,
     };
-    enum status status = check_backend(t, err); /* also of one rank, which has no use for it */
+    enum status status = check_backend(t, err); /* also with one rank, which does not use it */
 
     if (status != STATUS_OK || t->launch->world_size == 1 || worker_options_elastic(o))
         return status;
@@ -129,8 +131,8 @@ static enum status meet_ranks(struct trainer *t, struct error *err)
     return status;
 }
 
-/* In the run directory, where `sparring inspect` looks for it.  A recorder that cannot have its
- * file there is no reason not to train. */
+/* The file is in the run directory, where `sparring inspect` reads it.  Without it the recorder
+ * works in memory, so that a failure to create it does not prevent training. */
 static enum status open_flight(struct trainer *t, struct error *err)
 {
     struct flight_config config = {.rank = t->launch->rank, .world_size = t->launch->world_size};
@@ -157,7 +159,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
     bool alone = t->launch->world_size == 1;
     struct ddp_config ddp = worker_options_ddp(o);
     struct sync_config config = {
-        /* One rank has nobody to all-reduce with; a parameter server it may still have. */
+        /* one rank needs no all-reduce, but may use parameter servers */
         .kind = (alone && strcmp(o->sync, "allreduce") == 0) || t->replicas ? "local" : o->sync,
         .table = model_table(t->model),
         .params = model_params(t->model),
@@ -198,7 +200,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .moment_count = t->optimizer.states,
         .steps_before = t->checkpointer.start + t->checkpointer.optimizer_lead,
         .compression = t->compression,
-        .overlap_forward = overlap_is_wanted(t),
+        .overlap_forward = overlap_is_enabled(t),
         .security = worker_options_security(o),
     };
     enum status status;
@@ -207,15 +209,15 @@ static enum status open_sync(struct trainer *t, struct error *err)
     status = sync_open(&config, &t->sync, err);
     if (status == STATUS_OK) {
         overlap_open(t);
-        ahead_open(t);
-        /* the backend that was opened, in place of the one asked for */
+        upload_ahead_open(t);
+        /* the opened backend, in place of the requested one */
         t->facts.sync_detail = sync_backend(t->sync);
         status = run_record_manifest(&t->record, &t->facts, err);
     }
     if (status == STATUS_OK)
         status = ddp_record_start(&t->ddp, &t->record.metrics, &t->facts, t->sync, err);
     if (status == STATUS_OK)
-        status = checkpointer_join(t, err);
+        status = checkpointer_check_folder(t, err);
     if (status == STATUS_OK)
         status = sync_start(t->sync, err);
     if (status == STATUS_OK)
@@ -223,7 +225,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
     return status == STATUS_OK ? resident_open(t, err) : status;
 }
 
-/* Only where each push is an optimizer step can one be held until others have been made. */
+/* A push can be delayed behind others only if each push is an optimizer step of its own. */
 static enum status check_delays(const struct trainer *t, struct error *err)
 {
     if (t->delays.staleness_count == 0 ||
@@ -256,7 +258,7 @@ enum status trainer_open(struct trainer *t, struct error *err)
     if (status == STATUS_OK)
         status = write_manifest(t, err);
     if (status == STATUS_OK)
-        status = meet_ranks(t, err);
+        status = rendezvous_and_compare(t, err);
     if (status != STATUS_OK)
         return status;
     t->facts = (struct run_facts){
@@ -278,13 +280,13 @@ enum status trainer_open(struct trainer *t, struct error *err)
     if (status == STATUS_OK)
         status = recovery_open(t, err);
     if (status == STATUS_OK)
-        status = wanted_open(t, err);
+        status = active_features_open(t, err);
     if (status == STATUS_OK)
         status = checkpointer_open(t, err);
     return status;
 }
 
-/* The ranks that are lost, also the one whose loss ended the job; returns their number. */
+/* The lost ranks, including the one whose loss ended the job; returns their number. */
 static unsigned list_lost(const struct trainer *t, const struct error *failure,
                           unsigned ret[MESH_RANKS_MAX + 1])
 {
@@ -297,7 +299,8 @@ static unsigned list_lost(const struct trainer *t, const struct error *failure,
     return count;
 }
 
-/* A lost rank says no goodbye; with rank 0 a served store is lost, too. */
+/* Lost ranks never report their departure, so mark them as departed.  If rank 0 is lost, so is a
+ * store that it served: then do not wait. */
 static void close_store(struct trainer *t, const unsigned *lost, unsigned count, int64_t linger_ms)
 {
     if (!t->store)
@@ -312,7 +315,7 @@ static void close_store(struct trainer *t, const unsigned *lost, unsigned count,
 
 void trainer_close(struct trainer *t, const struct error *failure)
 {
-    unsigned lost[MESH_RANKS_MAX + 1]; /* asked for while the group is there */
+    unsigned lost[MESH_RANKS_MAX + 1]; /* queried before the group is closed */
     const unsigned lost_count = list_lost(t, failure, lost);
     bool released = sync_close(t->sync, failure);
 
@@ -323,18 +326,18 @@ void trainer_close(struct trainer *t, const struct error *failure)
                                  : LINGER_MS);
     run_record_close(&t->record);
     if (t->loader)
-        (void)ahead_drop(t, NULL);
+        (void)upload_ahead_cancel(t, NULL);
     loader_close(t->loader);
     sampler_release(&t->sampler);
     free(t->used);
     delay_schedule_release(&t->delays);
     free(t->server_weights);
     recovery_release(&t->recovery);
-    wanted_close(t);
+    active_features_close(t);
     checkpointer_release(&t->checkpointer);
     ddp_record_release(&t->ddp);
     replicas_close(t->replicas);
-    if (released) { /* else their slabs are read until the process ends, which is soon */
+    if (released) { /* otherwise their slabs may be accessed until the process exits, soon */
         optimizer_release(&t->optimizer);
         model_close(t->model);
     }

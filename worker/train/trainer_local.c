@@ -1,6 +1,7 @@
 /*
  * Opens the parts of a run that need no other rank, in dependency order: device, model, data,
- * loader, optimizer, first parameters.
+ * loader, optimizer, initial parameters.  Checks that model and data fit, and computes the length
+ * of the run.  No locking: training thread only.
  */
 #include "worker/train/trainer_local.h"
 
@@ -19,8 +20,8 @@ static unsigned default_threads(const struct launch_env *launch)
     return threads > 0 ? threads : 1;
 }
 
-/* Tokens of a sample that the model reads; 0: it reads no sequences. */
-static size_t wanted_positions(const struct trainer *t)
+/* Tokens per sample that the model reads; 0: no sequence model. */
+static size_t sequence_positions(const struct trainer *t)
 {
     return model_vocabulary(t->model) > 0 ? model_positions(t->model) : 0;
 }
@@ -31,7 +32,7 @@ enum status trainer_open_test_set(struct trainer *t, struct error *err)
     struct dataset_config config = {.spec = o->data,
                                     .split = SPLIT_TEST,
                                     .seed = (uint64_t)o->seed,
-                                    .positions = wanted_positions(t)};
+                                    .positions = sequence_positions(t)};
     enum status status;
 
     if (t->test_set || strcmp(o->evaluate, "never") == 0)
@@ -48,14 +49,14 @@ static enum status open_data(struct trainer *t, struct error *err)
         .split = SPLIT_TRAIN,
         .samples = (size_t)o->samples,
         .seed = (uint64_t)o->seed,
-        .positions = wanted_positions(t),
+        .positions = sequence_positions(t),
     };
     enum status status = dataset_open(&config, &t->train_set, err);
 
     return status == STATUS_OK && t->rank == 0 ? trainer_open_test_set(t, err) : status;
 }
 
-static enum status check_fit(const struct trainer *t, struct error *err)
+static enum status check_model_fits_data(const struct trainer *t, struct error *err)
 {
     if (dataset_features(t->train_set) != model_inputs(t->model))
         return error_set(err, STATUS_CONFIG, "model '%s' takes %zu features, data '%s' has %zu",
@@ -63,13 +64,14 @@ static enum status check_fit(const struct trainer *t, struct error *err)
                          dataset_features(t->train_set));
     if (dataset_positions(t->train_set) != model_positions(t->model))
         return error_set(err, STATUS_CONFIG,
-                         "model '%s' answers %zu labels per sample, data '%s' has %zu",
+                         "model '%s' predicts %zu labels per sample, data '%s' has %zu",
                          t->options->model, model_positions(t->model), t->options->data,
                          dataset_positions(t->train_set));
     if (dataset_classes(t->train_set) > model_classes(t->model))
         return error_set(err, STATUS_CONFIG,
-                         "model '%s' tells %zu classes apart, data '%s' has %zu", t->options->model,
-                         model_classes(t->model), t->options->data, dataset_classes(t->train_set));
+                         "model '%s' distinguishes %zu classes, data '%s' has %zu",
+                         t->options->model, model_classes(t->model), t->options->data,
+                         dataset_classes(t->train_set));
     return STATUS_OK;
 }
 
@@ -87,8 +89,8 @@ static enum status open_loader(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
     enum status status = sampler_init(&t->sampler, dataset_count(t->train_set), t->launch->rank,
-                                      t->launch->world_size, o->shuffle, worker_options_rest(o),
-                                      (uint64_t)o->seed, err);
+                                      t->launch->world_size, o->shuffle,
+                                      worker_options_remainder(o), (uint64_t)o->seed, err);
 
     if (status != STATUS_OK)
         return status;
@@ -97,12 +99,12 @@ static enum status open_loader(struct trainer *t, struct error *err)
                          o->data, dataset_count(t->train_set), t->launch->world_size);
     t->updates_per_epoch = worker_options_updates(o, trainer_longest_part(t));
     t->total_steps = o->steps > 0 ? (uint64_t)o->steps : (uint64_t)o->epochs * t->updates_per_epoch;
-    t->enlists = worker_options_uneven(o) || strcmp(o->weighting, "samples") == 0;
-    return loader_open(t->train_set, &t->sampler, (size_t)o->batch_size, ahead_memory(t),
-                       &t->loader, err); /* whose the sampler is from here on */
+    t->announces_samples = worker_options_uneven(o) || strcmp(o->weighting, "samples") == 0;
+    return loader_open(t->train_set, &t->sampler, (size_t)o->batch_size, upload_ahead_memory(t),
+                       &t->loader, err); /* owns the sampler from here on */
 }
 
-/* A checkpoint will do, too: of that the model alone. */
+/* Also loads a checkpoint, of which it ignores the optimizer's state. */
 static enum status load_state(struct trainer *t, const struct safetensors *file, struct error *err)
 {
     const struct safetensors_part part = {"", model_state_table(t->model), model_params(t->model)};
@@ -131,16 +133,16 @@ static enum status init_params(struct trainer *t, struct error *err)
     return status;
 }
 
-static enum status prepare_skipping(struct trainer *t, struct error *err)
+static enum status alloc_used(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
 
-    t->may_skip = o->layer_drop > 0 || o->find_unused_parameters || o->static_graph;
+    t->tracks_used = o->layer_drop > 0 || o->find_unused_parameters || o->static_graph;
     return mem_calloc(model_table(t->model)->length, sizeof(*t->used), "used parameters", &t->used,
                       err);
 }
 
-/* --sync dataparallel: the other devices, beside the model's own. */
+/* --sync dataparallel: the devices other than the model's own. */
 static enum status open_replicas(struct trainer *t, const struct compute_config *compute,
                                  struct error *err)
 {
@@ -189,11 +191,11 @@ enum status trainer_open_local(struct trainer *t, struct error *err)
     if (status == STATUS_OK)
         status = open_replicas(t, &compute, err);
     if (status == STATUS_OK)
-        status = prepare_skipping(t, err);
+        status = alloc_used(t, err);
     if (status == STATUS_OK)
         status = open_data(t, err);
     if (status == STATUS_OK)
-        status = check_fit(t, err);
+        status = check_model_fits_data(t, err);
     if (status == STATUS_OK)
         status = open_loader(t, err);
     if (status == STATUS_OK)

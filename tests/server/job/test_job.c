@@ -1,6 +1,6 @@
 /*
- * A job's book-keeping without a network: rounds counted by hand beside it, the queue of records
- * when nobody writes, and who is told to be missing when.
+ * A job's counters without a network: rounds compared with counts by hand, the ring of records when
+ * it is full, stall detection, and membership.
  */
 #include "server/job/job.h"
 
@@ -52,15 +52,15 @@ static void push_all(struct job *j, unsigned rank, int64_t now_ns)
 
 static void complete_all(struct job *j, int64_t now_ns)
 {
-    struct shard_reply answer = {.complete = true,
-                                 .contributions = j->members.world_size,
-                                 .count = 25,
-                                 .bytes = 100,
-                                 .sum_ns = 5,
-                                 .wait_ns = 7};
+    struct shard_reply reply = {.complete = true,
+                                .contributions = j->members.world_size,
+                                .count = 25,
+                                .bytes = 100,
+                                .sum_ns = 5,
+                                .wait_ns = 7};
 
     for (size_t p = 0; p < j->shard.length; p++)
-        job_count_complete(j, &answer, now_ns);
+        job_count_complete(j, &reply, now_ns);
 }
 
 static void play_round(struct job *j, int64_t now_ns)
@@ -97,7 +97,7 @@ START_TEST(test_rounds_are_counted)
 }
 END_TEST
 
-START_TEST(test_records_that_nobody_writes)
+START_TEST(test_unwritten_records_are_dropped)
 {
     struct job *j = open_job(1);
     struct round_record r;
@@ -108,7 +108,7 @@ START_TEST(test_records_that_nobody_writes)
     ck_assert_uint_eq(j->totals.unrecorded, 10);
     for (unsigned i = 0; i < 100; i++)
         ck_assert(job_next_record(j, &r) && r.round == i + 1);
-    play_round(j, 200 * SECOND); /* goes behind the oldest that are left */
+    play_round(j, 200 * SECOND); /* appended after the remaining ones */
     for (unsigned i = 100; i < JOB_RECORDS; i++)
         ck_assert(job_next_record(j, &r) && r.round == i + 1);
     ck_assert(job_next_record(j, &r) && r.round == JOB_RECORDS + 11);
@@ -117,12 +117,12 @@ START_TEST(test_records_that_nobody_writes)
 }
 END_TEST
 
-START_TEST(test_who_is_missing)
+START_TEST(test_missing_ranks_are_named)
 {
     struct job *j = open_job(4);
 
     j->values_set = j->shard.length;
-    ck_assert(!job_has_stalled(j, 1000 * SECOND, 1000, &err)); /* nobody waits */
+    ck_assert(!job_has_stalled(j, 1000 * SECOND, 1000, &err)); /* no reply is pending */
     for (unsigned rank = 0; rank < 4; rank++)
         j->ranks[rank].heard_ns = 1000 * SECOND;
     push_all(j, 2, 1000 * SECOND);
@@ -136,7 +136,7 @@ START_TEST(test_who_is_missing)
     assert_fails(err.status, STATUS_TIMEOUT, "for rank 3:");
     j->ranks[3].heard_ns = 1003 * SECOND;
     ck_assert(!job_has_stalled(j, 1005 * SECOND, 5000, &err));
-    j->ranks[2].session.opened = 0; /* a rank without a stream is missed even when nobody waits */
+    j->ranks[2].session.opened = 0; /* a rank without a stream is missing even if no reply pends */
     j->ranks[2].heard_ns = 100 * SECOND;
     ck_assert(job_has_stalled(j, 1005 * SECOND, 5000, &err));
     assert_fails(err.status, STATUS_TIMEOUT, "for rank 2:");
@@ -155,9 +155,9 @@ static bool is_any(const void *user, unsigned rank)
     return true;
 }
 
-/* Rank 1 of 3 goes away while the others wait or compute: as long as it may come back nobody is
- * called silent, and afterwards that time is held against nobody. */
-START_TEST(test_nobody_is_missing_while_a_rank_is_away)
+/* Rank 1 of 3 is AWAY while the others wait or compute: until its deadline no stall is reported,
+ * and afterwards that time does not count as silence. */
+START_TEST(test_no_stall_while_a_rank_is_away)
 {
     struct job *j = open_job(3);
     struct rank_session *session = &j->ranks[1].session;
@@ -168,13 +168,13 @@ START_TEST(test_nobody_is_missing_while_a_rank_is_away)
     session->has_chunks = true;
     push_all(j, 0, 200 * SECOND);
     rank_session_cut(session, "gone", 60000, 201 * SECOND);
-    job_resume_watch(j, 201 * SECOND);
+    job_update_pause(j, 201 * SECOND);
     ck_assert_int_eq(job_waiting_ms(j, 5000, 211 * SECOND, &longest), 50001);
     ck_assert_uint_eq(longest, 1);
     ck_assert(!job_has_stalled(j, 260 * SECOND, 10000, &err));
     rank_session_hold(session, 7, 1, 260 * SECOND);
     session->opened = 1;
-    job_resume_watch(j, 260 * SECOND);
+    job_update_pause(j, 260 * SECOND);
     ck_assert_int_eq(job_waiting_ms(j, 5000, 260 * SECOND, &longest), 0);
     ck_assert(!job_has_stalled(j, 268 * SECOND, 10000, &err));
     push_all(j, 1, 268 * SECOND);
@@ -184,10 +184,10 @@ START_TEST(test_nobody_is_missing_while_a_rank_is_away)
 }
 END_TEST
 
-/* Rank 2 of 3 is lost in the middle of a round: what it gave stays in the books. */
+/* Rank 2 of 3 is lost in the middle of a round: its contributions stay counted. */
 START_TEST(test_rounds_without_a_lost_rank)
 {
-    struct shard_reply answer = {.complete = true, .count = 25, .contributions = 3};
+    struct shard_reply reply = {.complete = true, .count = 25, .contributions = 3};
     struct job *j = open_job(3);
     struct job_newcomer by = {.session = 8, .lanes = 2, .peer = "new"};
     struct incident incident;
@@ -195,17 +195,17 @@ START_TEST(test_rounds_without_a_lost_rank)
     for (unsigned rank = 0; rank < 2; rank++)
         push_all(j, rank, 200 * SECOND);
     job_count_push(j, 2, 1, 100, 200 * SECOND);
-    job_count_complete(j, &answer, 200 * SECOND);
+    job_count_complete(j, &reply, 200 * SECOND);
     ck_assert_uint_eq(job_waiting(j), 4);
     rank_session_cut(&j->ranks[2].session, "gone", 1000, 201 * SECOND);
-    job_resume_watch(j, 201 * SECOND);
-    job_lose(j, 2);
+    job_update_pause(j, 201 * SECOND);
+    job_remove_rank(j, 2);
     ck_assert_uint_eq(j->epoch, 2);
-    answer.contributions = 2;
-    job_count_complete(j, &answer, 202 * SECOND);
-    job_count_complete(j, &answer, 202 * SECOND);
+    reply.contributions = 2;
+    job_count_complete(j, &reply, 202 * SECOND);
+    job_count_complete(j, &reply, 202 * SECOND);
     job_vacate(j, 2, 203 * SECOND);
-    job_note_incident(j, 2, INCIDENT_VACATED, 203 * SECOND);
+    job_add_incident(j, 2, INCIDENT_VACATED, 203 * SECOND);
     ck_assert_uint_eq(job_waiting(j), 0);
     ck_assert_uint_eq(job_round(j), 2);
     ck_assert_int_eq(job_waiting_ms(j, 5000, 203 * SECOND, &(unsigned){0}), 0);
@@ -223,13 +223,13 @@ START_TEST(test_rounds_without_a_lost_rank)
 }
 END_TEST
 
-START_TEST(test_incidents_that_nobody_writes)
+START_TEST(test_unwritten_incidents_are_dropped)
 {
     struct job *j = open_job(1);
     struct incident incident;
 
     for (unsigned i = 0; i < JOB_INCIDENTS + 10; i++)
-        job_note_incident(j, 0, INCIDENT_BACK, 200 * SECOND);
+        job_add_incident(j, 0, INCIDENT_BACK, 200 * SECOND);
     ck_assert_uint_eq(j->totals.unrecorded, 10);
     ck_assert_uint_eq(j->totals.back, JOB_INCIDENTS + 10);
     for (unsigned i = 0; i < JOB_INCIDENTS; i++)
@@ -244,15 +244,14 @@ START_TEST(test_long_lists_are_cut)
     struct job *j = open_job(RANKS);
     struct strbuf text = STRBUF_INIT;
 
-    ck_assert_uint_eq(membership_list(&j->members, is_any, NULL, &text), RANKS);
+    ck_assert_uint_eq(membership_format_ranks(&j->members, is_any, NULL, &text), RANKS);
     ck_assert_str_eq(text.text, "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 and 4 more");
     strbuf_release(&text);
     job_close(j);
 }
 END_TEST
 
-/* Ranks may say much about themselves, but not without end; a join that was given up gives its
- * bytes back. */
+/* The size of all manifests is limited; a cancelled join releases its bytes. */
 START_TEST(test_manifests_have_a_limit)
 {
     const size_t bytes = 1 << 20, fit = MEMBERSHIP_MANIFESTS_MAX / bytes;
@@ -278,7 +277,7 @@ START_TEST(test_manifests_have_a_limit)
 }
 END_TEST
 
-/* The shares of the servers are terms: one for each server, the same on all ranks. */
+/* The weights of the servers are terms: one for each server, equal on all ranks. */
 START_TEST(test_weights_are_terms)
 {
     static char manifest[] = "";
@@ -337,11 +336,11 @@ int main(void)
 
     tcase_add_test(tests, test_rounds_are_counted);
     tcase_add_test(tests, test_weights_are_terms);
-    tcase_add_test(tests, test_records_that_nobody_writes);
-    tcase_add_test(tests, test_who_is_missing);
-    tcase_add_test(tests, test_nobody_is_missing_while_a_rank_is_away);
+    tcase_add_test(tests, test_unwritten_records_are_dropped);
+    tcase_add_test(tests, test_missing_ranks_are_named);
+    tcase_add_test(tests, test_no_stall_while_a_rank_is_away);
     tcase_add_test(tests, test_rounds_without_a_lost_rank);
-    tcase_add_test(tests, test_incidents_that_nobody_writes);
+    tcase_add_test(tests, test_unwritten_incidents_are_dropped);
     tcase_add_test(tests, test_long_lists_are_cut);
     tcase_add_test(tests, test_manifests_have_a_limit);
     tcase_add_test(tests, test_allocations_fail);

@@ -1,5 +1,6 @@
 /*
- * Slots without a network: states, deadlines, and which breaks renew the time to come back.
+ * Rank sessions without a network: states, deadlines, silence, and which connections renew the
+ * deadline to reconnect.
  */
 #include "server/job/rank_session.h"
 
@@ -8,7 +9,7 @@
 #define MS           INT64_C(1000000)
 #define RECONNECT_MS 2000
 
-START_TEST(test_a_break_and_a_return)
+START_TEST(test_a_break_and_a_reconnect)
 {
     struct rank_session s = {0};
 
@@ -30,7 +31,7 @@ START_TEST(test_a_break_and_a_return)
 }
 END_TEST
 
-START_TEST(test_who_has_no_session_does_not_come_back)
+START_TEST(test_no_reconnect_without_a_session)
 {
     struct rank_session s = {0};
 
@@ -40,8 +41,9 @@ START_TEST(test_who_has_no_session_does_not_come_back)
 }
 END_TEST
 
-/* Who only ever comes back is given up, and so is who lacks a lane twice in a row; a connection of
- * some use, or some length, renews the time, and whoever takes the place has its own. */
+/* A session that only reconnects is lost at its deadline, and so is one that lacks a lane twice in
+ * a row.  A connection that sent chunks, or lasted long enough, renews the deadline; a new session
+ * has its own. */
 START_TEST(test_breaks_that_do_not_renew)
 {
     struct rank_session s = {0};
@@ -83,8 +85,8 @@ START_TEST(test_breaks_that_do_not_renew)
 }
 END_TEST
 
-/* A join whose answer was lost takes nothing away from the connection that comes after it, and may
- * lack a lane for all of its time. */
+/* A join whose reply was lost does not shorten the deadline of the next connection, which may lack
+ * a lane once. */
 START_TEST(test_joined_again)
 {
     struct rank_session s = {0};
@@ -101,14 +103,14 @@ START_TEST(test_joined_again)
 }
 END_TEST
 
-/* Whoever a server knows from elsewhere has all of the time that it is given, and its first
- * connection here may lack a lane as any other's. */
-START_TEST(test_sent_away)
+/* A restored session has the whole time until its deadline, and its first connection here may lack
+ * a lane like any other. */
+START_TEST(test_marked_away)
 {
     struct rank_session s = {0};
 
     rank_session_hold(&s, 7, 2, 500 * MS);
-    rank_session_send_away(&s, "the server was restarted", 1500 * MS, 1000 * MS);
+    rank_session_mark_away(&s, "the server was restarted", 1500 * MS, 1000 * MS);
     ck_assert_int_eq(s.state, RANK_AWAY);
     ck_assert(!rank_session_is_overdue(&s, 1499 * MS));
     ck_assert(rank_session_is_overdue(&s, 1500 * MS));
@@ -125,7 +127,7 @@ START_TEST(test_sent_away)
 }
 END_TEST
 
-/* Never looked into. */
+/* A pointer that is not NULL and never dereferenced. */
 static struct rpc_call *some_call(void)
 {
     union {
@@ -143,7 +145,7 @@ START_TEST(test_silence)
 
     rank_session_hold(&s, 7, 1, 1000 * MS);
     ck_assert(!rank_session_has_heartbeat(&s));
-    ck_assert(!rank_session_is_silent(&s, 500, 9000 * MS, &lane)); /* it has not begun to beat */
+    ck_assert(!rank_session_is_silent(&s, 500, 9000 * MS, &lane)); /* no heartbeats yet */
     ck_assert(!rank_session_is_unopened(&s, 500, 1500 * MS));
     ck_assert(rank_session_is_unopened(&s, 500, 1501 * MS));
     s.opened = 1;
@@ -159,8 +161,7 @@ START_TEST(test_silence)
 }
 END_TEST
 
-/* Of three lanes the one that is silent counts, however lively the others are; but not where nobody
- * has promised to beat. */
+/* The silence of a session is that of its longest silent lane, among the lanes with heartbeats. */
 START_TEST(test_the_silence_of_a_lane)
 {
     struct rank_session s = {0};
@@ -174,7 +175,7 @@ START_TEST(test_the_silence_of_a_lane)
     ck_assert(rank_session_is_open(&s));
     ck_assert(!rank_session_is_unopened(&s, 500, 9000 * MS));
     s.heartbeats[2] = some_call();
-    s.alive_ns[2] = 1400 * MS; /* lanes 0 and 1 are not attended */
+    s.alive_ns[2] = 1400 * MS; /* lanes 0 and 1 have no Attend call */
     ck_assert(!rank_session_is_silent(&s, 500, 1900 * MS, &lane));
     s.heartbeats[0] = s.heartbeats[1] = some_call();
     s.alive_ns[0] = 2000 * MS;
@@ -193,21 +194,21 @@ START_TEST(test_the_silence_of_a_lane)
 }
 END_TEST
 
-/* The server itself was away: a rank that was heard before that has as much time again. */
-START_TEST(test_what_is_not_a_ranks_silence)
+/* The server was suspended: that time is not counted for lanes that were last heard before it. */
+START_TEST(test_pauses_of_the_server_are_excluded)
 {
     struct rank_session s = {0}, away = {0};
 
     rank_session_hold(&s, 7, 1, 1000 * MS);
-    rank_session_forgive(&s, 1200 * MS, 4200 * MS);
+    rank_session_exclude_pause(&s, 1200 * MS, 4200 * MS);
     ck_assert_int_eq(s.alive_ns[0], 4000 * MS);
     s.alive_ns[1] = 3000 * MS;
-    rank_session_forgive(&s, 3900 * MS, 9000 * MS); /* heard meanwhile, but for one lane */
+    rank_session_exclude_pause(&s, 3900 * MS, 9000 * MS); /* only lane 1 was last heard before */
     ck_assert_int_eq(s.alive_ns[0], 4000 * MS);
     ck_assert_int_eq(s.alive_ns[1], 8100 * MS);
     rank_session_hold(&away, 7, 1, 1000 * MS);
     rank_session_cut(&away, "gone", RECONNECT_MS, 1100 * MS);
-    rank_session_forgive(&away, 1200 * MS, 4200 * MS);
+    rank_session_exclude_pause(&away, 1200 * MS, 4200 * MS);
     ck_assert_int_eq(away.alive_ns[0], 1000 * MS);
 }
 END_TEST
@@ -217,14 +218,14 @@ int main(void)
     Suite *suite = suite_create("rank_session");
     TCase *tests = tcase_create("rank_session");
 
-    tcase_add_test(tests, test_a_break_and_a_return);
-    tcase_add_test(tests, test_who_has_no_session_does_not_come_back);
+    tcase_add_test(tests, test_a_break_and_a_reconnect);
+    tcase_add_test(tests, test_no_reconnect_without_a_session);
     tcase_add_test(tests, test_breaks_that_do_not_renew);
     tcase_add_test(tests, test_joined_again);
-    tcase_add_test(tests, test_sent_away);
+    tcase_add_test(tests, test_marked_away);
     tcase_add_test(tests, test_silence);
     tcase_add_test(tests, test_the_silence_of_a_lane);
-    tcase_add_test(tests, test_what_is_not_a_ranks_silence);
+    tcase_add_test(tests, test_pauses_of_the_server_are_excluded);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

@@ -1,5 +1,6 @@
 /*
- * Written from the format's description alone, so that it does not share a mistake with the writer.
+ * A checker of Prometheus' text format, written from the format's description alone, so that it
+ * shares no error with the writer.
  */
 #include "tests/server/observe/metrics_check.h"
 
@@ -22,7 +23,7 @@ struct checker {
     double last_bucket, infinite, count; /* of a histogram */
 };
 
-static void remember(struct checker *c, const char *prefix, const char *key, size_t length)
+static void add_unique_key(struct checker *c, const char *prefix, const char *key, size_t length)
 {
     char text[LINE_MAX_BYTES + 8];
 
@@ -66,7 +67,7 @@ static void check_help(struct checker *c, const char *line)
     ck_assert_msg(length > 0 && line[length] == ' ' && line[length + 1], "HELP: '%s'", line);
     ck_assert_uint_lt(length, sizeof(c->family));
     (void)snprintf(c->family, sizeof(c->family), "%.*s", (int)length, line);
-    remember(c, "# ", line, length);
+    add_unique_key(c, "# ", line, length);
     c->samples = 0;
     c->last_bucket = 0;
     c->infinite = c->count = -1;
@@ -143,7 +144,7 @@ static void check_sample(struct checker *c, const char *line)
         check_histogram(c, line + family, line + name, value);
     else
         ck_assert_msg(name == family, "'%s' among '%s'", line, c->family);
-    remember(c, "", line, key);
+    add_unique_key(c, "", line, key);
     c->samples++;
 }
 
@@ -178,7 +179,7 @@ size_t metrics_check(const char *text)
     return samples;
 }
 
-static const char *find(const char *text, const char *sample)
+static const char *find_sample(const char *text, const char *sample)
 {
     size_t length = strlen(sample);
 
@@ -190,12 +191,12 @@ static const char *find(const char *text, const char *sample)
 
 bool metrics_has(const char *text, const char *sample)
 {
-    return find(text, sample) != NULL;
+    return find_sample(text, sample) != NULL;
 }
 
 double metrics_value(const char *text, const char *sample)
 {
-    const char *value = find(text, sample);
+    const char *value = find_sample(text, sample);
 
     ck_assert_msg(value != NULL, "no sample '%s' in:\n%s", sample, text);
     return strtod(value, NULL);

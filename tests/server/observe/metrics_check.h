@@ -1,5 +1,5 @@
 /*
- * metrics_check: is this text what Prometheus' text format 0.0.4 allows, and what does it say?
+ * metrics_check: checks that a text is valid in Prometheus' text format 0.0.4, and reads values.
  */
 #ifndef SPARRING_TESTS_SERVER_OBSERVE_METRICS_CHECK_H
 #define SPARRING_TESTS_SERVER_OBSERVE_METRICS_CHECK_H
@@ -8,12 +8,13 @@
 #include <stddef.h>
 
 /* Fails the test unless: every line ends; every family has HELP, TYPE and samples, once and
- * together; names, labels, escapes and values are well formed; counters end in _total; no sample is
- * there twice; a histogram's buckets ascend to +Inf, which is its count.  Returns the samples. */
+ * together; names, labels, escapes and values are well formed; counters end in _total; no sample
+ * occurs twice; a histogram's buckets ascend to +Inf, which is its count.  Returns the number of
+ * samples. */
 size_t metrics_check(const char *text);
 
-/* The value of the sample that is written like this ("name" or "name{label="x"}"); fails the test
- * when it is not there.  metrics_has tells whether it is. */
+/* The value of the sample with this name ("name" or "name{label="x"}"); fails the test when it is
+ * missing.  metrics_has: does it exist? */
 double metrics_value(const char *text, const char *sample);
 bool metrics_has(const char *text, const char *sample);
 

@@ -1,6 +1,6 @@
 /*
- * The metrics page over a real socket: what HTTP demands of it, what bounds it, and the figures of
- * a real service with a job.
+ * The metrics page over a real socket: HTTP, its limits, and the figures of a real service with a
+ * job.
  */
 #include "server/observe/metrics_page.h"
 
@@ -29,8 +29,8 @@
 
 static struct error err;
 static struct metrics_page *page;
-static struct strbuf answer = STRBUF_INIT;
-static unsigned pages;     /* written so far; the page's thread and, after it, ours */
+static struct strbuf response = STRBUF_INIT;
+static unsigned pages;     /* written so far; by the page's thread, read after it */
 static enum status result; /* of writing */
 
 static enum status write_page(void *user, struct strbuf *out, struct error *e)
@@ -70,30 +70,30 @@ static void send_text(int fd, const char *text)
     assert_ok(net_send_all(fd, text, strlen(text), clock_deadline_ns(WAIT_MS), &err));
 }
 
-/* Everything up to the end of the connection, in `answer`. */
+/* Read up to the end of the connection into `response`. */
 static void read_to_end(int fd)
 {
     int64_t deadline_ns = clock_deadline_ns(WAIT_MS);
 
-    strbuf_reset(&answer);
+    strbuf_reset(&response);
     for (;;) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
         char bytes[4096];
         ssize_t got;
 
         ck_assert_msg(poll(&p, 1, clock_left_ms(deadline_ns)) != 0, "no end after '%s'",
-                      answer.text);
+                      response.text);
         got = recv(fd, bytes, sizeof(bytes), 0);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             continue;
         if (got <= 0)
             break;
-        strbuf_add_bytes(&answer, bytes, (size_t)got);
+        strbuf_add_bytes(&response, bytes, (size_t)got);
     }
     (void)close(fd);
 }
 
-static void ask(uint16_t port, const char *request)
+static void send_request(uint16_t port, const char *request)
 {
     int fd = connect_to(port);
 
@@ -101,21 +101,21 @@ static void ask(uint16_t port, const char *request)
     read_to_end(fd);
 }
 
-static void assert_begins(const char *wanted)
+static void assert_response_begins(const char *wanted)
 {
-    ck_assert_msg(strncmp(answer.text, wanted, strlen(wanted)) == 0, "'%s'", answer.text);
+    ck_assert_msg(strncmp(response.text, wanted, strlen(wanted)) == 0, "'%s'", response.text);
 }
 
-static void assert_has(const char *wanted)
+static void assert_response_has(const char *wanted)
 {
-    ck_assert_msg(strstr(answer.text, wanted) != NULL, "'%s' lacks '%s'", answer.text, wanted);
+    ck_assert_msg(strstr(response.text, wanted) != NULL, "'%s' lacks '%s'", response.text, wanted);
 }
 
 static const char *body(void)
 {
-    const char *end = strstr(answer.text, "\r\n\r\n");
+    const char *end = strstr(response.text, "\r\n\r\n");
 
-    ck_assert_msg(end != NULL, "no header in '%s'", answer.text);
+    ck_assert_msg(end != NULL, "no header in '%s'", response.text);
     return end + 4;
 }
 
@@ -127,25 +127,26 @@ START_TEST(test_get_and_head)
 
     open_page(0, 0);
     port = metrics_page_port(page);
-    ask(port, GET);
-    assert_begins("HTTP/1.1 200 OK\r\n");
-    assert_has("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n");
-    assert_has("\r\nContent-Length: 7\r\n");
+    send_request(port, GET);
+    assert_response_begins("HTTP/1.1 200 OK\r\n");
+    assert_response_has("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n");
+    assert_response_has("\r\nContent-Length: 7\r\n");
     ck_assert_str_eq(body(), "page 1\n");
-    ask(port, "HEAD /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    assert_begins("HTTP/1.1 200 OK\r\n");
-    assert_has("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n");
-    assert_has("\r\nContent-Length: 7\r\n");
+    send_request(port, "HEAD /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert_response_begins("HTTP/1.1 200 OK\r\n");
+    assert_response_has("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n");
+    assert_response_has("\r\nContent-Length: 7\r\n");
     ck_assert_str_eq(body(), "");
-    ask(port, "GET /metrics?name[]=x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    send_request(port, "GET /metrics?name[]=x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     ck_assert_str_eq(body(), "page 3\n");
-    ask(port, "GET /metrics HTTP/1.0\r\n\r\n");
+    send_request(port, "GET /metrics HTTP/1.0\r\n\r\n");
     ck_assert_str_eq(body(), "page 4\n");
-    ask(port,
+    send_request(
+        port,
         "GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody");
     ck_assert_str_eq(body(), "page 5\n");
     metrics_page_close(page);
-    strbuf_release(&answer);
+    strbuf_release(&response);
 }
 END_TEST
 
@@ -157,15 +158,15 @@ START_TEST(test_two_requests_on_one_connection)
     fd = connect_to(metrics_page_port(page));
     send_text(fd, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" GET);
     read_to_end(fd);
-    assert_begins("HTTP/1.1 200 OK\r\n");
-    assert_has("\r\n\r\npage 1\n");
-    assert_has("\r\n\r\npage 2\n");
+    assert_response_begins("HTTP/1.1 200 OK\r\n");
+    assert_response_has("\r\n\r\npage 1\n");
+    assert_response_has("\r\n\r\npage 2\n");
     metrics_page_close(page);
-    strbuf_release(&answer);
+    strbuf_release(&response);
 }
 END_TEST
 
-START_TEST(test_what_is_refused)
+START_TEST(test_refused_requests)
 {
     static const struct {
         const char *request, *first_line, *header, *text;
@@ -185,27 +186,27 @@ START_TEST(test_what_is_refused)
     };
 
     open_page(0, 0);
-    ask(metrics_page_port(page), cases[_i].request);
-    assert_begins(cases[_i].first_line);
-    assert_has(cases[_i].header);
-    assert_has("\r\nContent-Type: text/plain; charset=utf-8\r\n");
+    send_request(metrics_page_port(page), cases[_i].request);
+    assert_response_begins(cases[_i].first_line);
+    assert_response_has(cases[_i].header);
+    assert_response_has("\r\nContent-Type: text/plain; charset=utf-8\r\n");
     ck_assert_ptr_nonnull(strstr(body(), cases[_i].text));
-    ask(metrics_page_port(page), GET); /* and it goes on */
+    send_request(metrics_page_port(page), GET); /* and still serves */
     ck_assert_str_eq(body(), "page 1\n");
     metrics_page_close(page);
-    strbuf_release(&answer);
+    strbuf_release(&response);
 }
 END_TEST
 
-START_TEST(test_no_figures)
+START_TEST(test_write_failure)
 {
     open_page(0, 0);
     result = STATUS_NO_MEMORY;
-    ask(metrics_page_port(page), GET);
-    assert_begins("HTTP/1.1 500 Internal Server Error\r\n");
+    send_request(metrics_page_port(page), GET);
+    assert_response_begins("HTTP/1.1 500 Internal Server Error\r\n");
     ck_assert_str_eq(body(), "no figures today\n");
     metrics_page_close(page);
-    strbuf_release(&answer);
+    strbuf_release(&response);
 }
 END_TEST
 
@@ -221,9 +222,9 @@ START_TEST(test_connections_are_bounded)
         idle[i] = connect_to(metrics_page_port(page));
         send_text(idle[i], "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         third = (struct pollfd){.fd = idle[i], .events = POLLIN};
-        ck_assert_int_eq(poll(&third, 1, WAIT_MS), 1); /* it is one of the two, and stays */
+        ck_assert_int_eq(poll(&third, 1, WAIT_MS), 1); /* accepted, and kept open */
     }
-    fd = connect_to(metrics_page_port(page)); /* the kernel takes it, the page does not */
+    fd = connect_to(metrics_page_port(page)); /* accepted by the kernel only */
     send_text(fd, GET);
     third = (struct pollfd){.fd = fd, .events = POLLIN};
     ck_assert_int_eq(poll(&third, 1, 200), 0);
@@ -232,7 +233,7 @@ START_TEST(test_connections_are_bounded)
     ck_assert_str_eq(body(), "page 3\n");
     (void)close(idle[1]);
     metrics_page_close(page);
-    strbuf_release(&answer);
+    strbuf_release(&response);
 }
 END_TEST
 
@@ -243,18 +244,18 @@ START_TEST(test_silent_connections_are_closed)
     open_page(2, 1);
     for (int i = 0; i < 2; i++) {
         fds[i] = connect_to(metrics_page_port(page));
-        send_text(fds[i], i ? "GET /metrics HTTP/1.1\r\nHo" : ""); /* nothing more comes */
+        send_text(fds[i], i ? "GET /metrics HTTP/1.1\r\nHo" : ""); /* then idle */
     }
-    ask(metrics_page_port(page), GET); /* waits until one of them is closed */
+    send_request(metrics_page_port(page), GET); /* waits until one of them is closed */
     ck_assert_str_eq(body(), "page 1\n");
     for (int i = 0; i < 2; i++)
         read_to_end(fds[i]);
     metrics_page_close(page);
-    strbuf_release(&answer);
+    strbuf_release(&response);
 }
 END_TEST
 
-/* Whatever bytes come: the connection ends, the page goes on. */
+/* Any bytes: the connection ends, and the page still serves. */
 START_TEST(test_garbage)
 {
     char bytes[70000];
@@ -270,15 +271,15 @@ START_TEST(test_garbage)
                 bytes[i] = (char)(bytes[i] == '\n' ? 'a' : bytes[i]);
             memcpy(bytes, "GET /metrics HTTP/1.1\r\nX: ", 26);
         }
-        /* It may be cut off while we send. */
+        /* The page may close the connection during the send. */
         (void)net_send_all(fd, bytes, sizeof(bytes), clock_deadline_ns(WAIT_MS), &err);
         read_to_end(fd);
-        ck_assert_ptr_null(strstr(answer.text, "page "));
+        ck_assert_ptr_null(strstr(response.text, "page "));
     }
-    ask(metrics_page_port(page), GET);
+    send_request(metrics_page_port(page), GET);
     ck_assert_str_eq(body(), "page 1\n");
     metrics_page_close(page);
-    strbuf_release(&answer);
+    strbuf_release(&response);
 }
 END_TEST
 
@@ -324,7 +325,7 @@ static void open_service_with_page(void)
         raw_open(&workers[i], service_port(service), i);
 }
 
-START_TEST(test_a_job_on_the_page)
+START_TEST(test_page_of_a_job)
 {
     double shard_bytes = RAW_COUNT * sizeof(float);
 
@@ -332,7 +333,7 @@ START_TEST(test_a_job_on_the_page)
     start_job();
     play_round(1);
     play_round(2);
-    ask(service_metrics_port(service), GET);
+    send_request(service_metrics_port(service), GET);
     (void)metrics_check(body());
     ck_assert(metrics_value(body(), "sparring_server_rounds_total") == 2);
     ck_assert(metrics_value(body(), "sparring_server_rx_payload_bytes_total") == 4 * shard_bytes);
@@ -345,13 +346,13 @@ START_TEST(test_a_job_on_the_page)
                                     "ParameterServer/Exchange\"}") == 2);
     end_job();
     do
-        ask(service_metrics_port(service), GET);
+        send_request(service_metrics_port(service), GET);
     while (strstr(body(), "job_info"));
     (void)metrics_check(body());
     ck_assert(metrics_value(body(), "sparring_server_jobs_total{result=\"ok\"}") == 1);
     ck_assert(metrics_value(body(), "sparring_server_rounds_total") == 2);
     close_service();
-    strbuf_release(&answer);
+    strbuf_release(&response);
 }
 END_TEST
 
@@ -369,19 +370,19 @@ START_TEST(test_the_page_while_the_server_drains)
     open_service_with_page();
     port = service_metrics_port(service);
     start_job();
-    raw_send_right(&workers[0], CHUNK_PUSH, 0, 1, 1);
+    raw_send_valid(&workers[0], CHUNK_PUSH, 0, 1, 1);
     do
-        ask(port, GET);
+        send_request(port, GET);
     while (metrics_value(body(), "sparring_server_pushes_total") == 0);
     ck_assert(metrics_value(body(), "sparring_server_draining") == 0);
     ck_assert_int_eq(pthread_create(&closer, NULL, close_the_service, service), 0);
     do
-        ask(port, GET);
+        send_request(port, GET);
     while (metrics_value(body(), "sparring_server_draining") == 0);
     ck_assert(metrics_value(body(), "sparring_server_job_waiting_pushes") == 1);
-    close_workers(); /* the round cannot end any more, the service does */
+    close_workers(); /* the round cannot end, so the service ends the job */
     ck_assert_int_eq(pthread_join(closer, NULL), 0);
-    strbuf_release(&answer);
+    strbuf_release(&response);
 }
 END_TEST
 
@@ -403,11 +404,11 @@ START_TEST(test_the_program)
     process_wait_output(&p, "/metrics\n", WAIT_MS);
     url = strstr(process_output(&p), "metrics on http://localhost:");
     ck_assert_ptr_nonnull(url);
-    ask((uint16_t)strtoul(url + strlen("metrics on http://localhost:"), NULL, 10), GET);
+    send_request((uint16_t)strtoul(url + strlen("metrics on http://localhost:"), NULL, 10), GET);
     (void)metrics_check(body());
     process_signal(&p, SIGTERM);
     ck_assert_int_eq(process_wait(&p, WAIT_MS), 0);
-    strbuf_release(&answer);
+    strbuf_release(&response);
 }
 END_TEST
 
@@ -419,13 +420,13 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, test_get_and_head);
     tcase_add_test(tests, test_two_requests_on_one_connection);
-    tcase_add_loop_test(tests, test_what_is_refused, 0, 6);
-    tcase_add_test(tests, test_no_figures);
+    tcase_add_loop_test(tests, test_refused_requests, 0, 6);
+    tcase_add_test(tests, test_write_failure);
     tcase_add_test(tests, test_connections_are_bounded);
     tcase_add_test(tests, test_silent_connections_are_closed);
     tcase_add_test(tests, test_garbage);
     tcase_add_test(tests, test_addresses);
-    tcase_add_test(tests, test_a_job_on_the_page);
+    tcase_add_test(tests, test_page_of_a_job);
     tcase_add_test(tests, test_the_page_while_the_server_drains);
     tcase_add_test(tests, test_the_program);
     suite_add_tcase(suite, tests);

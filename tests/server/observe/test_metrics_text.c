@@ -1,6 +1,6 @@
 /*
- * The two forms of a server's statistics from one struct whose every figure is another number: the
- * metrics page and the reply of the Stats call say the same, and nothing is left out.
+ * The two forms of a server's statistics, the metrics page and the reply of the Stats call, made
+ * from one struct in which every figure is different: both have the same values, and all of them.
  */
 #include "server/observe/metrics_text.h"
 
@@ -23,7 +23,7 @@ static struct server_stats stats;
 static struct strbuf page = STRBUF_INIT;
 static uint64_t next = 1000;
 
-static uint64_t number(void)
+static uint64_t next_number(void)
 {
     return next += 7;
 }
@@ -38,36 +38,36 @@ static void fill_methods(void)
 
         m->path = paths[i];
         for (size_t k = 0; k < STATUS_COUNT; k += 1 + i)
-            m->started += m->ended[k] = number();
-        m->started += number(); /* are open */
+            m->started += m->ended[k] = next_number();
+        m->started += next_number(); /* open calls */
     }
 }
 
-/* Everything is set, nothing twice the same. */
-static void fill(bool runs)
+/* Set every field, each to another value. */
+static void fill_stats(bool runs)
 {
     memset(&stats, 0, sizeof(stats));
     stats.version = "1.2";
     stats.grpc_version = "3.4";
-    stats.start_time_seconds = (double)number() + 0.5;
-    stats.cpu_seconds = (double)number() + 0.25;
-    stats.resident_bytes = number();
+    stats.start_time_seconds = (double)next_number() + 0.5;
+    stats.cpu_seconds = (double)next_number() + 0.25;
+    stats.resident_bytes = next_number();
     stats.draining = true;
-    stats.jobs_ok = number();
-    stats.jobs_failed = number();
-    stats.answers_in_flight = number();
-#define X(field, help) stats.counters.field = number();
+    stats.jobs_ok = next_number();
+    stats.jobs_failed = next_number();
+    stats.answers_in_flight = next_number();
+#define X(field, help) stats.counters.field = next_number();
     STATS_COUNTERS(X)
 #undef X
-    stats.counters.sum_ns = (int64_t)number() * 500000000;
-    stats.counters.wait_ns = (int64_t)number() * 500000000;
-    stats.counters.detect_ns = (int64_t)number() * 500000000;
-    stats.counters.recover_ns = (int64_t)number() * 500000000;
-    stats.counters.journal_ns = (int64_t)number() * 500000000;
-    stats.counters.snapshot_ns = (int64_t)number() * 500000000;
+    stats.counters.sum_ns = (int64_t)next_number() * 500000000;
+    stats.counters.wait_ns = (int64_t)next_number() * 500000000;
+    stats.counters.detect_ns = (int64_t)next_number() * 500000000;
+    stats.counters.recover_ns = (int64_t)next_number() * 500000000;
+    stats.counters.journal_ns = (int64_t)next_number() * 500000000;
+    stats.counters.snapshot_ns = (int64_t)next_number() * 500000000;
     for (size_t i = 0; i <= STATS_STALENESS_BOUNDS; i++)
-        stats.counters.staleness.counts[i] = number();
-    stats.counters.staleness.sum = number();
+        stats.counters.staleness.counts[i] = next_number();
+    stats.counters.staleness.sum = next_number();
     fill_methods();
     stats.has_job = true;
     stats.job = (struct stats_job){.name = HOSTILE,
@@ -76,33 +76,33 @@ static void fill(bool runs)
                                    .mode = "ssp",
                                    .role = "primary",
                                    .peer = "10.0.0.1:5758",
-                                   .staleness_bound = (uint32_t)number(),
-                                   .backup_workers = (uint32_t)number(),
-                                   .server_index = (uint32_t)number(),
-                                   .server_count = (uint32_t)number(),
-                                   .world_size = (uint32_t)number(),
-                                   .joined = (uint32_t)number(),
-                                   .left = (uint32_t)number()};
+                                   .staleness_bound = (uint32_t)next_number(),
+                                   .backup_workers = (uint32_t)next_number(),
+                                   .server_index = (uint32_t)next_number(),
+                                   .server_count = (uint32_t)next_number(),
+                                   .world_size = (uint32_t)next_number(),
+                                   .joined = (uint32_t)next_number(),
+                                   .left = (uint32_t)next_number()};
     if (!runs)
         return;
-    stats.job.round = number();
-    stats.job.partitions = number();
-    stats.job.elements = number();
-    stats.job.shard_bytes = number();
-    stats.job.load_max_over_mean = (double)number() + 0.125;
-    stats.job.waiting_pushes = number();
-    stats.job.waiting_records = number();
-    stats.job.replica_lag_records = number();
-    stats.job.replica_lag_bytes = number();
+    stats.job.round = next_number();
+    stats.job.partitions = next_number();
+    stats.job.elements = next_number();
+    stats.job.shard_bytes = next_number();
+    stats.job.load_max_over_mean = (double)next_number() + 0.125;
+    stats.job.waiting_pushes = next_number();
+    stats.job.waiting_records = next_number();
+    stats.job.replica_lag_records = next_number();
+    stats.job.replica_lag_bytes = next_number();
     stats.worker_count = 3;
     for (uint32_t i = 0; i < 3; i++)
         stats.workers[i] = (struct stats_worker){.rank = i * 500,
                                                  .connected = i != 1,
-                                                 .pushes = number(),
-                                                 .late_pushes = number(),
-                                                 .staleness_sum = number(),
-                                                 .lag_rounds = (double)number() + 0.0625,
-                                                 .silent_seconds = (double)number() + 0.5};
+                                                 .pushes = next_number(),
+                                                 .late_pushes = next_number(),
+                                                 .staleness_sum = next_number(),
+                                                 .lag_rounds = (double)next_number() + 0.0625,
+                                                 .silent_seconds = (double)next_number() + 0.5};
 }
 
 static Sparring__V1__StatsReply *pack_and_unpack(void)
@@ -126,7 +126,7 @@ static bool shows_number(double wanted)
         const char *end = line + strcspn(line, "\n"), *value = end;
 
         while (value > line && value[-1] != ' ' && value[-1] != '"')
-            value--; /* the value, or a number that is a label */
+            value--; /* the value, or a numeric label */
         if (strtod(value, NULL) == wanted)
             return true;
     }
@@ -141,7 +141,7 @@ static bool shows_label(double wanted)
     return strstr(page.text, text) != NULL;
 }
 
-static void walk(const ProtobufCMessage *message, size_t *found);
+static void check_message(const ProtobufCMessage *message, size_t *found);
 
 static void check_value(const ProtobufCFieldDescriptor *f, const void *at, size_t *found)
 {
@@ -149,7 +149,7 @@ static void check_value(const ProtobufCFieldDescriptor *f, const void *at, size_
 
     switch (f->type) {
     case PROTOBUF_C_TYPE_MESSAGE:
-        walk(*(ProtobufCMessage *const *)at, found);
+        check_message(*(ProtobufCMessage *const *)at, found);
         return;
     case PROTOBUF_C_TYPE_UINT64:
         value = (double)*(const uint64_t *)at;
@@ -161,15 +161,15 @@ static void check_value(const ProtobufCFieldDescriptor *f, const void *at, size_
         value = *(const double *)at;
         break;
     default:
-        return; /* texts and truth values are looked at by name */
+        return; /* strings and booleans are checked by name */
     }
     ++*found;
     ck_assert_msg(shows_number(value) || shows_label(value), "the page lacks %s (%.17g):\n%s",
                   f->name, value, page.text);
 }
 
-/* Every number of the reply is on the page.  The buckets of the staleness are sums there. */
-static void walk(const ProtobufCMessage *message, size_t *found)
+/* Every number of the reply is on the page, except the staleness, whose buckets are cumulative. */
+static void check_message(const ProtobufCMessage *message, size_t *found)
 {
     const ProtobufCMessageDescriptor *d = message->descriptor;
 
@@ -186,24 +186,24 @@ static void walk(const ProtobufCMessage *message, size_t *found)
             ck_assert_int_eq(f->type, PROTOBUF_C_TYPE_MESSAGE);
             ck_assert_msg(count > 0, "%s is empty", f->name);
             for (size_t k = 0; k < count; k++)
-                walk(list[k], found);
+                check_message(list[k], found);
         } else {
             check_value(f, at, found);
         }
     }
 }
 
-START_TEST(test_the_page_says_all_that_the_reply_says)
+START_TEST(test_page_has_every_value_of_the_reply)
 {
     Sparring__V1__StatsReply *reply;
     size_t found = 0;
 
-    fill(true);
+    fill_stats(true);
     metrics_text(&stats, &page);
     ck_assert(strbuf_ok(&page));
     (void)metrics_check(page.text);
     reply = pack_and_unpack();
-    walk(&reply->base, &found);
+    check_message(&reply->base, &found);
     ck_assert_uint_gt(found, 60);
     ck_assert_str_eq(reply->version, "1.2");
     ck_assert_str_eq(reply->grpc_version, "3.4");
@@ -222,7 +222,7 @@ START_TEST(test_the_page_says_all_that_the_reply_says)
 }
 END_TEST
 
-/* ------------------------------------------------------------------ the page's own */
+/* ------------------------------------------------------------------ names and labels */
 
 static double value(const char *sample)
 {
@@ -234,7 +234,7 @@ START_TEST(test_names_and_labels)
     const struct stats_counters *c = &stats.counters;
     char sample[256];
 
-    fill(true);
+    fill_stats(true);
     metrics_text(&stats, &page);
     ck_assert(value("sparring_server_build_info{version=\"1.2\",grpc_version=\"3.4\"}") == 1);
     ck_assert(value("sparring_server_draining") == 1);
@@ -265,13 +265,13 @@ START_TEST(test_names_and_labels)
 }
 END_TEST
 
-/* METRICS.md has every name that is on the page, and the page every name that is there. */
+/* METRICS.md and the page have the same names. */
 START_TEST(test_every_name_is_documented)
 {
     char *text, name[128];
     size_t size, names = 0;
 
-    fill(true);
+    fill_stats(true);
     metrics_text(&stats, &page);
     assert_ok(file_read(support_source("experiments/METRICS.md"), 1 << 20, &text, &size, &err));
     for (const char *at = page.text; (at = strstr(at, "# TYPE ")) != NULL; at += 7) {
@@ -291,9 +291,9 @@ START_TEST(test_every_name_is_documented)
 }
 END_TEST
 
-START_TEST(test_what_is_left_out_without_a_job)
+START_TEST(test_page_without_a_job)
 {
-    fill(false);
+    fill_stats(false);
     metrics_text(&stats, &page);
     (void)metrics_check(page.text);
     ck_assert(value("sparring_server_job_joined_ranks") == stats.job.joined);
@@ -328,7 +328,7 @@ START_TEST(test_staleness_buckets)
     char sample[128];
     double sum = 0, below = 0;
 
-    fill(true);
+    fill_stats(true);
     stats.counters.staleness = (struct stats_staleness){0};
     stats_count_staleness(&stats.counters.staleness, cases[_i].staleness, 3);
     metrics_text(&stats, &page);
@@ -352,12 +352,12 @@ START_TEST(test_staleness_buckets)
 }
 END_TEST
 
-/* The largest world there may be: the reply still fits, the page holds together. */
+/* The largest world size: the reply fits the limit of a message, and the page is valid. */
 START_TEST(test_the_largest_job)
 {
     Sparring__V1__StatsReply *reply;
 
-    fill(true);
+    fill_stats(true);
     stats.worker_count = STATS_WORKERS_MAX;
     for (uint32_t i = 0; i < STATS_WORKERS_MAX; i++)
         stats.workers[i] = (struct stats_worker){
@@ -379,10 +379,10 @@ int main(void)
     TCase *tests = tcase_create("metrics_text");
 
     tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_the_page_says_all_that_the_reply_says);
+    tcase_add_test(tests, test_page_has_every_value_of_the_reply);
     tcase_add_test(tests, test_names_and_labels);
     tcase_add_test(tests, test_every_name_is_documented);
-    tcase_add_test(tests, test_what_is_left_out_without_a_job);
+    tcase_add_test(tests, test_page_without_a_job);
     tcase_add_loop_test(tests, test_staleness_buckets, 0, 11);
     tcase_add_test(tests, test_the_largest_job);
     suite_add_tcase(suite, tests);

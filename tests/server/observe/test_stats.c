@@ -1,7 +1,6 @@
 /*
- * The Stats call over real gRPC: every figure of a job played by hand, during it and after it, that
- * no counter ever falls, and the same reply read by a stock client with the installed descriptor
- * set.
+ * The Stats call over real gRPC: every figure of a job with fake workers, during and after it; no
+ * counter ever decreases; a stock client reads the reply with the installed descriptor set.
  */
 #include "common/base/clock.h"
 #include "common/base/host.h"
@@ -27,7 +26,7 @@ typedef Sparring__V1__StatsReply reply_t;
 static struct error err;
 
 /* Freed with sparring__v1__stats_reply__free_unpacked. */
-static reply_t *ask(struct rpc_client *client)
+static reply_t *request_stats(struct rpc_client *client)
 {
     uint8_t *bytes = NULL;
     size_t size = 0;
@@ -41,34 +40,34 @@ static reply_t *ask(struct rpc_client *client)
     return reply;
 }
 
-static void drop(reply_t *reply)
+static void free_reply(reply_t *reply)
 {
     sparring__v1__stats_reply__free_unpacked(reply, NULL);
 }
 
-/* The server counts a push some time after it was sent. */
-static reply_t *ask_until_pushes(uint64_t wanted)
+/* Repeat until the server has counted the pushes, which it does after their sends complete. */
+static reply_t *wait_for_pushes(uint64_t wanted)
 {
-    reply_t *reply = ask(workers[2].client);
+    reply_t *reply = request_stats(workers[2].client);
 
     while (reply->counters->pushes < wanted) {
-        drop(reply);
+        free_reply(reply);
         (void)sched_yield();
-        reply = ask(workers[2].client);
+        reply = request_stats(workers[2].client);
     }
     ck_assert_uint_eq(reply->counters->pushes, wanted);
     return reply;
 }
 
-/* A job is over some time after its last leave was answered. */
-static reply_t *ask_until_over(void)
+/* Repeat until the job has ended, some time after the reply to its last Leave. */
+static reply_t *wait_until_job_ended(void)
 {
-    reply_t *reply = ask(workers[2].client);
+    reply_t *reply = request_stats(workers[2].client);
 
     while (reply->job) {
-        drop(reply);
+        free_reply(reply);
         (void)sched_yield();
-        reply = ask(workers[2].client);
+        reply = request_stats(workers[2].client);
     }
     return reply;
 }
@@ -82,7 +81,7 @@ static const Sparring__V1__MethodStats *method_of(const reply_t *reply, const ch
     return NULL;
 }
 
-static uint64_t ended(const reply_t *reply, const char *path, const char *status)
+static uint64_t count_ended_calls(const reply_t *reply, const char *path, const char *status)
 {
     const Sparring__V1__MethodStats *m = method_of(reply, path);
 
@@ -97,7 +96,7 @@ START_TEST(test_before_any_job)
     reply_t *reply;
 
     open_service(WAIT_MS, NULL);
-    reply = ask(workers[0].client);
+    reply = request_stats(workers[0].client);
     ck_assert_str_eq(reply->version, SPARRING_VERSION);
     ck_assert_str_eq(reply->grpc_version, rpc_library_version());
     ck_assert(reply->start_time_seconds <= clock_wall_seconds());
@@ -111,9 +110,9 @@ START_TEST(test_before_any_job)
     ck_assert_ptr_null(reply->job);
     ck_assert_uint_eq(reply->staleness->n_pushes, reply->staleness->n_bound + 1);
     ck_assert_uint_eq(method_of(reply, SERVICE_STATS)->started, 1);
-    ck_assert_uint_eq(method_of(reply, SERVICE_STATS)->n_ended, 0); /* it is this one */
+    ck_assert_uint_eq(method_of(reply, SERVICE_STATS)->n_ended, 0); /* this call */
     ck_assert_uint_eq(method_of(reply, "other")->started, 0);
-    drop(reply);
+    free_reply(reply);
     close_service();
 }
 END_TEST
@@ -144,31 +143,31 @@ static void check_job(const Sparring__V1__JobStats *j)
     }
 }
 
-START_TEST(test_a_job_that_gathers)
+START_TEST(test_gathering_job)
 {
     struct join_request terms = raw_terms(1);
     reply_t *reply;
 
     open_service(WAIT_MS, NULL);
     raw_begin_join(&workers[1], &terms);
-    reply = ask(workers[2].client);
+    reply = request_stats(workers[2].client);
     while (!reply->job) {
-        drop(reply);
+        free_reply(reply);
         (void)sched_yield();
-        reply = ask(workers[2].client);
+        reply = request_stats(workers[2].client);
     }
     ck_assert_str_eq(reply->job->state, "gathering");
     ck_assert_uint_eq(reply->job->joined, 1);
     ck_assert_uint_eq(reply->job->world_size, 2);
     ck_assert_uint_eq(reply->job->n_workers, 0);
     ck_assert_uint_eq(reply->job->elements, 0);
-    drop(reply);
+    free_reply(reply);
     close_service();
 }
 END_TEST
 
-/* The figures when `rounds` whole rounds were played and rank 0 has pushed two partitions of the
- * next and rank 1 one. */
+/* The figures after `rounds` whole rounds, when rank 0 has pushed two partitions of the next one
+ * and rank 1 has pushed one. */
 static void check_middle(const reply_t *reply, uint64_t rounds)
 {
     const Sparring__V1__StatsCounters *c = reply->counters;
@@ -192,9 +191,9 @@ static void check_middle(const reply_t *reply, uint64_t rounds)
 /* Ranks 0 and 1 push partition 0 of the round, rank 0 partition 1 as well. */
 static void push_some(uint64_t round)
 {
-    raw_send_right(&workers[0], CHUNK_PUSH, 0, round, 1);
-    raw_send_right(&workers[0], CHUNK_PUSH, 1, round, 1);
-    raw_send_right(&workers[1], CHUNK_PUSH, 0, round, 1);
+    raw_send_valid(&workers[0], CHUNK_PUSH, 0, round, 1);
+    raw_send_valid(&workers[0], CHUNK_PUSH, 1, round, 1);
+    raw_send_valid(&workers[1], CHUNK_PUSH, 0, round, 1);
 }
 
 START_TEST(test_a_job_that_ends_well)
@@ -208,28 +207,28 @@ START_TEST(test_a_job_that_ends_well)
     play_round(2);
     push_some(3);
     (void)raw_take(&workers[0], &first); /* partition 0 is complete */
-    reply = ask_until_pushes(2 * 2 * RAW_PARTITIONS + 3);
+    reply = wait_for_pushes(2 * 2 * RAW_PARTITIONS + 3);
     check_middle(reply, 2);
     ck_assert_uint_eq(reply->counters->tx_payload_bytes, 2 * 2 * SHARD_BYTES + 2 * 4096);
     ck_assert_uint_eq(reply->staleness->pushes[0], 2 * 2 * RAW_PARTITIONS + 2);
     ck_assert_uint_eq(reply->staleness->sum, 0);
     ck_assert_uint_eq(reply->job->waiting_pushes, 1);
-    drop(reply);
-    raw_send_right(&workers[1], CHUNK_PUSH, 1, 3, 1);
+    free_reply(reply);
+    raw_send_valid(&workers[1], CHUNK_PUSH, 1, 3, 1);
     for (unsigned i = 0; i < 2; i++)
-        raw_send_right(&workers[i], CHUNK_PUSH, 2, 3, 1);
-    for (unsigned i = 0; i < 5; i++) /* of the six answers one is taken */
+        raw_send_valid(&workers[i], CHUNK_PUSH, 2, 3, 1);
+    for (unsigned i = 0; i < 5; i++) /* one of the six replies was taken above */
         (void)raw_take(&workers[i < 2 ? 0 : 1], &first);
     end_job();
-    reply = ask_until_over();
+    reply = wait_until_job_ended();
     ck_assert_uint_eq(reply->jobs_ok, 1);
     ck_assert_uint_eq(reply->jobs_failed, 0);
     ck_assert_uint_eq(reply->counters->rounds, 3);
     ck_assert_uint_eq(reply->counters->rx_payload_bytes, 3 * 2 * SHARD_BYTES);
     ck_assert_uint_eq(reply->counters->tx_payload_bytes, 3 * 2 * SHARD_BYTES);
     ck_assert_uint_eq(reply->staleness->pushes[0], 3 * 2 * RAW_PARTITIONS);
-    ck_assert_uint_eq(ended(reply, SERVICE_JOIN, "OK"), 2);
-    drop(reply);
+    ck_assert_uint_eq(count_ended_calls(reply, SERVICE_JOIN, "OK"), 2);
+    free_reply(reply);
     close_service();
 }
 END_TEST
@@ -242,17 +241,17 @@ START_TEST(test_a_job_that_fails_keeps_its_counts)
     start_job();
     play_round(1);
     push_some(2);
-    reply = ask_until_pushes(2 * RAW_PARTITIONS + 3);
+    reply = wait_for_pushes(2 * RAW_PARTITIONS + 3);
     check_middle(reply, 1);
-    drop(reply);
+    free_reply(reply);
     rpc_call_cancel(workers[1].stream.call);
-    reply = ask_until_over();
+    reply = wait_until_job_ended();
     ck_assert_uint_eq(reply->jobs_ok, 0);
     ck_assert_uint_eq(reply->jobs_failed, 1);
     ck_assert_uint_eq(reply->counters->rounds, 1);
     ck_assert_uint_eq(reply->counters->pushes, 2 * RAW_PARTITIONS + 3);
     ck_assert_uint_eq(reply->counters->rx_payload_bytes, 2 * SHARD_BYTES + 3 * 4096);
-    drop(reply);
+    free_reply(reply);
     close_workers();
     service_close(service);
 }
@@ -264,7 +263,7 @@ static void *close_the_service(void *user)
     return NULL;
 }
 
-/* Who stops a server wants to see what it waits for. */
+/* A draining server still serves Stats, which shows what it waits for. */
 START_TEST(test_while_the_server_drains)
 {
     pthread_t closer;
@@ -274,40 +273,40 @@ START_TEST(test_while_the_server_drains)
     open_service(WAIT_MS, NULL);
     start_job();
     push_some(1);
-    reply = ask_until_pushes(3);
+    reply = wait_for_pushes(3);
     ck_assert(!reply->draining);
-    drop(reply);
+    free_reply(reply);
     ck_assert_int_eq(pthread_create(&closer, NULL, close_the_service, service), 0);
-    reply = ask(workers[2].client);
+    reply = request_stats(workers[2].client);
     while (!reply->draining) {
-        drop(reply);
+        free_reply(reply);
         (void)sched_yield();
-        reply = ask(workers[2].client);
+        reply = request_stats(workers[2].client);
     }
     check_job(reply->job);
     ck_assert_uint_eq(reply->job->round, 1);
-    drop(reply);
-    raw_send_right(&workers[1], CHUNK_PUSH, 1, 1, 1);
+    free_reply(reply);
+    raw_send_valid(&workers[1], CHUNK_PUSH, 1, 1, 1);
     for (unsigned i = 0; i < 2; i++)
-        raw_send_right(&workers[i], CHUNK_PUSH, 2, 1, 1);
+        raw_send_valid(&workers[i], CHUNK_PUSH, 2, 1, 1);
     for (unsigned i = 0; i < RAW_PARTITIONS; i++)
         (void)raw_take(&workers[0], &first);
-    check_result("told", raw_wait_closed(&workers[0].stream), STATUS_UNAVAILABLE,
+    check_result("stopping", raw_wait_closed(&workers[0].stream), STATUS_UNAVAILABLE,
                  "the parameter server is stopping (1 rounds were complete)");
     ck_assert_int_eq(pthread_join(closer, NULL), 0);
     close_workers();
 }
 END_TEST
 
-/* ------------------------------------------------------------------ counters never fall */
+/* ------------------------------------------------------------------ counters never decrease */
 
 static atomic_bool watching = true;
 
-/* Compare every counter with the look before. */
+/* Compare every counter with the reading before. */
 static void *watch_counters(void *user)
 {
     struct server_stats *before = NULL, *now;
-    static unsigned long looks;
+    static unsigned long readings;
 
     (void)user;
     while (atomic_load(&watching)) {
@@ -323,16 +322,16 @@ static void *watch_counters(void *user)
         }
         free(before);
         before = now;
-        looks++;
+        readings++;
     }
     free(before);
-    return &looks;
+    return &readings;
 }
 
-START_TEST(test_counters_never_fall)
+START_TEST(test_counters_never_decrease)
 {
     pthread_t watcher;
-    void *looks;
+    void *readings;
     reply_t *reply;
 
     open_service(WAIT_MS, NULL);
@@ -340,13 +339,13 @@ START_TEST(test_counters_never_fall)
     for (unsigned i = 0; i < 10; i++)
         check_still_serves(); /* a job of two rounds */
     atomic_store(&watching, false);
-    ck_assert_int_eq(pthread_join(watcher, &looks), 0);
-    ck_assert_uint_gt(*(unsigned long *)looks, 10);
-    reply = ask_until_over();
+    ck_assert_int_eq(pthread_join(watcher, &readings), 0);
+    ck_assert_uint_gt(*(unsigned long *)readings, 10);
+    reply = wait_until_job_ended();
     ck_assert_uint_eq(reply->jobs_ok, 10);
     ck_assert_uint_eq(reply->counters->rounds, 20);
     ck_assert_uint_eq(reply->counters->pushes, 20 * 2 * RAW_PARTITIONS);
-    drop(reply);
+    free_reply(reply);
     close_service();
 }
 END_TEST
@@ -384,11 +383,11 @@ int main(void)
 
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, test_before_any_job);
-    tcase_add_test(tests, test_a_job_that_gathers);
+    tcase_add_test(tests, test_gathering_job);
     tcase_add_test(tests, test_a_job_that_ends_well);
     tcase_add_test(tests, test_a_job_that_fails_keeps_its_counts);
     tcase_add_test(tests, test_while_the_server_drains);
-    tcase_add_test(tests, test_counters_never_fall);
+    tcase_add_test(tests, test_counters_never_decrease);
     tcase_add_test(tests, test_a_stock_client_with_the_descriptor_set);
     suite_add_tcase(suite, tests);
     return support_run(suite);

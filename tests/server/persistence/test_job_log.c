@@ -1,6 +1,6 @@
 /*
- * A shard that is dropped at any moment and filled again from its files goes on bit for bit as one
- * that was never disturbed, in every mode and with every optimizer: no step lost, none made twice.
+ * A shard that is released at any moment and restored from its files continues bit for bit like one
+ * that was never interrupted, in every mode and with every optimizer: no step lost or repeated.
  */
 #include "common/base/memory.h"
 #include "server/persistence/job_log_internal.h"
@@ -48,11 +48,11 @@ static const struct mode modes[] = {
 };
 #define MODES ((int)(sizeof(modes) / sizeof(modes[0])))
 
-struct bench {
+struct fixture {
     const struct mode *mode;
     struct shard_map map;
     struct shard shard;
-    struct job_log *log; /* NULL: undisturbed */
+    struct job_log *log; /* NULL: never restarted */
     char folder[STATE_PATH_MAX];
     uint64_t every, journal_bytes;
 };
@@ -76,7 +76,7 @@ static enum status add_floats(void *user, float *dst, size_t count, struct error
     return STATUS_OK;
 }
 
-/* What a rank sends in a round: 0 for the initial values. */
+/* A rank's contribution in a round; 0: the initial values. */
 static struct shard_source payload(unsigned rank, uint64_t round, uint32_t partition)
 {
     static float values[FULL];
@@ -87,7 +87,7 @@ static struct shard_source payload(unsigned rank, uint64_t round, uint32_t parti
     return (struct shard_source){.copy = copy_floats, .add = add_floats, .user = values};
 }
 
-static void open_shard(struct bench *b)
+static void open_shard(struct fixture *b)
 {
     struct shard_config config = {.map = &b->map,
                                   .index = 1,
@@ -102,31 +102,31 @@ static void open_shard(struct bench *b)
     ck_assert_uint_eq(b->shard.length, HELD);
 }
 
-static struct job_log_config config_of(struct bench *b)
+static struct job_log_config make_log_config(struct fixture *b)
 {
     return (struct job_log_config){.folder = b->folder,
                                    .digest = 99,
-                                   .every = b->every,
+                                   .snapshot_every = b->every,
                                    .journal_bytes = b->journal_bytes,
                                    .job = b->mode->name,
                                    .shard = &b->shard};
 }
 
-static void tell_sink(struct bench *b)
+static void attach_sink(struct fixture *b)
 {
-    struct shard_sink sink = {.put = job_log_record, .user = b->log};
+    struct shard_sink sink = {.on_mutation = job_log_append, .user = b->log};
 
     shard_set_sink(&b->shard, SHARD_SINK_DISK, &sink);
 }
 
-static void open_limited(struct bench *b, const struct mode *mode, uint64_t every,
-                         uint64_t journal_bytes, bool log)
+static void open_fixture_with_limit(struct fixture *b, const struct mode *mode, uint64_t every,
+                                    uint64_t journal_bytes, bool log)
 {
     static unsigned opened;
     struct job_log_config config;
     char name[64];
 
-    *b = (struct bench){.mode = mode, .every = every, .journal_bytes = journal_bytes};
+    *b = (struct fixture){.mode = mode, .every = every, .journal_bytes = journal_bytes};
     assert_ok(shard_map_make(COUNT, PARTITION_BYTES_MIN, 2, &b->map, &err));
     open_shard(b);
     if (!log)
@@ -134,18 +134,18 @@ static void open_limited(struct bench *b, const struct mode *mode, uint64_t ever
     (void)snprintf(name, sizeof(name), "%s-%u", mode->name, opened++);
     (void)snprintf(b->folder, sizeof(b->folder), "%s", support_path(name));
     ck_assert_int_eq(mkdir(b->folder, 0777), 0);
-    config = config_of(b);
+    config = make_log_config(b);
     assert_ok(job_log_create(&config, &b->log, &err));
-    assert_ok(job_log_set_members(b->log, "all of them", &err));
-    tell_sink(b);
+    assert_ok(job_log_set_membership(b->log, "all of them", &err));
+    attach_sink(b);
 }
 
-static void open_bench(struct bench *b, const struct mode *mode, uint64_t every, bool log)
+static void open_fixture(struct fixture *b, const struct mode *mode, uint64_t every, bool log)
 {
-    open_limited(b, mode, every, 0, log);
+    open_fixture_with_limit(b, mode, every, 0, log);
 }
 
-static void close_bench(struct bench *b)
+static void close_fixture(struct fixture *b)
 {
     job_log_close(b->log);
     shard_release(&b->shard);
@@ -154,14 +154,14 @@ static void close_bench(struct bench *b)
 
 /* ------------------------------------------------------------------ comparing */
 
-struct dump {
+struct partition_copy {
     struct shard_state state;
     uint64_t clocks[WORLD], seen[WORLD];
     uint8_t flags[WORLD];
     float values[FULL], moments[2][FULL], previous[FULL];
 };
 
-static void dump_partition(struct bench *b, uint32_t partition, struct dump *d)
+static void copy_partition(struct fixture *b, uint32_t partition, struct partition_copy *d)
 {
     memset(d, 0, sizeof(*d));
     d->state = (struct shard_state){.clocks = d->clocks,
@@ -172,22 +172,22 @@ static void dump_partition(struct bench *b, uint32_t partition, struct dump *d)
                                     .previous = d->previous};
     assert_ok(shard_export(&b->shard, partition, &d->state, &err));
     if (!d->state.initialised)
-        memset(d->values, 0, sizeof(d->values)); /* they mean nothing */
-    memset(d->seen, 0, sizeof(d->seen));         /* when a rank has read is not kept */
+        memset(d->values, 0, sizeof(d->values)); /* undefined */
+    memset(d->seen, 0, sizeof(d->seen));         /* not in the journal */
     memset(&d->state, 0, offsetof(struct shard_state, steps));
     d->state = (struct shard_state){.steps = d->state.steps};
 }
 
-static void assert_same(struct bench *a, struct bench *b)
+static void assert_same(struct fixture *a, struct fixture *b)
 {
-    static struct dump x, y;
+    static struct partition_copy x, y;
 
     for (uint32_t p = 1; p < a->map.length; p += 2) {
-        dump_partition(a, p, &x);
-        dump_partition(b, p, &y);
+        copy_partition(a, p, &x);
+        copy_partition(b, p, &y);
         ck_assert_msg(x.state.steps == y.state.steps, "%s, partition %u: step %d, not %d",
                       a->mode->name, p, (int)y.state.steps, (int)x.state.steps);
-        if (a->mode->consistency.backup == 0) /* what came late is not kept: it has no effect */
+        if (a->mode->consistency.backup == 0) /* late pushes are not logged: no effect */
             ck_assert_mem_eq(x.clocks, y.clocks, sizeof(x.clocks));
         ck_assert_mem_eq(x.flags, y.flags, sizeof(x.flags));
         ck_assert_mem_eq(x.values, y.values, sizeof(x.values));
@@ -196,61 +196,61 @@ static void assert_same(struct bench *a, struct bench *b)
     }
 }
 
-/* ------------------------------------------------------------------ playing */
+/* ------------------------------------------------------------------ running rounds */
 
-/* Take every answer that may go out. */
-static void answer_all(struct bench *b, uint32_t partition)
+/* Take every reply that may be sent. */
+static void take_all_replies(struct fixture *b, uint32_t partition)
 {
-    struct shard_reply answer;
+    struct shard_reply reply;
 
-    for (unsigned rank = 0; shard_next_reply(&b->shard, partition, &rank, &answer); rank++)
-        ck_assert_ptr_nonnull(answer.data);
+    for (unsigned rank = 0; shard_next_reply(&b->shard, partition, &rank, &reply); rank++)
+        ck_assert_ptr_nonnull(reply.data);
 }
 
-static void initialise(struct bench *b, bool again)
+static void initialise(struct fixture *b, bool again)
 {
     for (uint32_t p = 1; p < b->map.length; p += 2) {
         struct shard_source source = payload(0, 0, p);
-        struct shard_reply answer;
+        struct shard_reply reply;
         bool known;
 
         assert_ok(shard_set(&b->shard, p, &source, again, &known, &err));
         for (unsigned rank = 0; rank < WORLD; rank++) {
-            assert_ok(shard_pull(&b->shard, p, rank, 0, again, &answer, &err));
-            ck_assert_ptr_nonnull(answer.data);
+            assert_ok(shard_pull(&b->shard, p, rank, 0, again, &reply, &err));
+            ck_assert_ptr_nonnull(reply.data);
         }
     }
 }
 
-/* One contribution; `again` where it may have come before. */
-static void push(struct bench *b, unsigned rank, uint64_t round, uint32_t partition, bool again)
+/* One contribution; `again`: it may have been sent before. */
+static void push(struct fixture *b, unsigned rank, uint64_t round, uint32_t partition, bool again)
 {
     struct shard_source source = payload(rank, round, partition);
-    struct shard_reply answer;
+    struct shard_reply reply;
 
-    if (again && shard_is_in(&b->shard, partition, rank, round) &&
+    if (again && shard_has_contributed(&b->shard, partition, rank, round) &&
         b->shard.parts[partition / 2].policy.steps == 0)
         return;
-    assert_ok(shard_push(&b->shard, partition, rank, round, again, &source, &answer, &err));
-    answer_all(b, partition);
+    assert_ok(shard_push(&b->shard, partition, rank, round, again, &source, &reply, &err));
+    take_all_replies(b, partition);
 }
 
 /* The i-th contribution of a run: rounds, partitions, ranks. */
 #define PUSHES (ROUNDS * HELD * WORLD)
-static void push_nth(struct bench *b, unsigned i, bool again)
+static void push_nth(struct fixture *b, unsigned i, bool again)
 {
     push(b, i % WORLD, 1 + i / (HELD * WORLD), 1 + 2 * (i / WORLD % HELD), again);
 }
 
-/* What is not answered yet when contribution i is the next: those of its round, of each rank. */
-static void push_again(struct bench *b, unsigned next)
+/* Repeat the contributions of the unfinished round, in which `next` is the next one. */
+static void push_again(struct fixture *b, unsigned next)
 {
     for (unsigned i = next / (HELD * WORLD) * (HELD * WORLD); i < next; i++)
         push_nth(b, i, true);
 }
 
-/* Everything in memory is gone; another process reads the files. */
-static void crash(struct bench *b, uint64_t *ret_cut)
+/* Release everything in memory and restore it from the files. */
+static void restart(struct fixture *b, uint64_t *ret_torn_bytes)
 {
     struct strbuf members = STRBUF_INIT;
     struct job_log_restored found;
@@ -259,24 +259,24 @@ static void crash(struct bench *b, uint64_t *ret_cut)
     job_log_close(b->log);
     shard_release(&b->shard);
     open_shard(b);
-    config = config_of(b);
+    config = make_log_config(b);
     assert_ok(job_log_restore(&config, &members, &found, &b->log, &err));
     ck_assert_str_eq(members.text, "all of them");
     strbuf_release(&members);
-    tell_sink(b);
-    if (ret_cut)
-        *ret_cut = found.cut;
+    attach_sink(b);
+    if (ret_torn_bytes)
+        *ret_torn_bytes = found.torn_bytes;
 }
 
-/* A process that was killed in the middle of a record. */
-static void tear(const struct bench *b)
+/* As a process leaves it that was killed in the middle of a record. */
+static void append_torn_record(const struct fixture *b)
 {
     static const char torn[] = "SPRJ\2\0\0\0 and no more than this";
     uint64_t newest = 0;
     char path[STATE_PATH_MAX + 64];
     FILE *file;
 
-    job_log_stop(b->log); /* or this would not be the newest */
+    job_log_stop(b->log); /* so that the newest journal stays the newest */
     for (uint64_t i = 0; i < 200; i++) {
         (void)snprintf(path, sizeof(path), "%s/journal-%d", b->folder, (int)i);
         if (access(path, F_OK) == 0)
@@ -296,49 +296,49 @@ static unsigned random_below(unsigned n)
 
 /* ------------------------------------------------------------------ tests */
 
-/* Dropped before any contribution with some probability, with snapshots now and then. */
-START_TEST(test_crashes)
+/* Restart after any contribution with some probability, with occasional snapshots. */
+START_TEST(test_restarts)
 {
     const struct mode *mode = &modes[_i];
-    struct bench disturbed, quiet;
-    unsigned crashes = 0;
+    struct fixture restarted, expected;
+    unsigned restarts = 0;
 
-    open_bench(&quiet, mode, 0, false);
-    initialise(&quiet, false);
+    open_fixture(&expected, mode, 0, false);
+    initialise(&expected, false);
     for (unsigned i = 0; i < PUSHES; i++)
-        push_nth(&quiet, i, false);
-    open_bench(&disturbed, mode, 3, true);
-    crash(&disturbed, NULL); /* nothing has happened yet */
-    initialise(&disturbed, false);
-    crash(&disturbed, NULL);
-    initialise(&disturbed, true);
+        push_nth(&expected, i, false);
+    open_fixture(&restarted, mode, 3, true);
+    restart(&restarted, NULL); /* before the initial values */
+    initialise(&restarted, false);
+    restart(&restarted, NULL);
+    initialise(&restarted, true);
     for (unsigned i = 0; i < PUSHES; i++) {
-        push_nth(&disturbed, i, false);
+        push_nth(&restarted, i, false);
         if (random_below(8) == 0)
-            assert_ok(job_log_snapshot(disturbed.log, &err));
+            assert_ok(job_log_snapshot(restarted.log, &err));
         if (random_below(6) != 0)
             continue;
-        crashes++;
-        crash(&disturbed, NULL);
-        push_again(&disturbed, i + 1);
+        restarts++;
+        restart(&restarted, NULL);
+        push_again(&restarted, i + 1);
     }
-    assert_same(&quiet, &disturbed);
-    crash(&disturbed, NULL);
-    assert_same(&quiet, &disturbed);
-    ck_assert_uint_gt(crashes, 0);
-    close_bench(&disturbed);
-    close_bench(&quiet);
+    assert_same(&expected, &restarted);
+    restart(&restarted, NULL);
+    assert_same(&expected, &restarted);
+    ck_assert_uint_gt(restarts, 0);
+    close_fixture(&restarted);
+    close_fixture(&expected);
 }
 END_TEST
 
-/* What is restored is what was there, whatever was dropped of it. */
-START_TEST(test_what_was_there)
+/* The restored state equals the state before, also after a torn record. */
+START_TEST(test_restored_state_is_equal)
 {
-    struct bench live, dead;
-    uint64_t cut;
+    struct fixture live, dead;
+    uint64_t torn_bytes;
 
-    open_bench(&live, &modes[_i], 0, false);
-    open_bench(&dead, &modes[_i], 2, true);
+    open_fixture(&live, &modes[_i], 0, false);
+    open_fixture(&dead, &modes[_i], 2, true);
     initialise(&live, false);
     initialise(&dead, false);
     for (unsigned i = 0; i < PUSHES; i++) {
@@ -347,32 +347,32 @@ START_TEST(test_what_was_there)
         if ((i + 1) % (HELD * WORLD) != 0)
             continue;
         assert_same(&live, &dead);
-        tear(&dead);
-        crash(&dead, &cut);
-        ck_assert_uint_gt(cut, 0);
+        append_torn_record(&dead);
+        restart(&dead, &torn_bytes);
+        ck_assert_uint_gt(torn_bytes, 0);
         assert_same(&live, &dead);
     }
-    close_bench(&live);
-    close_bench(&dead);
+    close_fixture(&live);
+    close_fixture(&dead);
 }
 END_TEST
 
-/* Journals one after the other, because no snapshot could be written. */
-START_TEST(test_snapshots_that_fail)
+/* Several journals are read in order when snapshots could not be written. */
+START_TEST(test_failed_snapshots)
 {
     struct rlimit limit, old;
-    struct bench quiet, b;
+    struct fixture expected, b;
     struct job_log_figures figures;
 
     (void)signal(SIGXFSZ, SIG_IGN);
     ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
     limit = old;
-    open_bench(&quiet, &modes[2], 0, false);
-    open_bench(&b, &modes[2], 0, true);
-    initialise(&quiet, false);
+    open_fixture(&expected, &modes[2], 0, false);
+    open_fixture(&b, &modes[2], 0, true);
+    initialise(&expected, false);
     initialise(&b, false);
     for (unsigned i = 0; i < PUSHES; i++) {
-        push_nth(&quiet, i, false);
+        push_nth(&expected, i, false);
         push_nth(&b, i, false);
         if (i % 11 == 0) {
             limit.rlim_cur = 10000; /* a journal's head fits, a snapshot does not */
@@ -387,44 +387,43 @@ START_TEST(test_snapshots_that_fail)
     ck_assert_uint_eq(figures.snapshots, 1);
     ck_assert_uint_eq(figures.snapshots_failed, (PUSHES + 10) / 11);
     ck_assert_uint_gt(figures.snapshot_bytes, 3 * (2 * FULL + 77) * sizeof(float));
-    crash(&b, NULL);
-    assert_same(&quiet, &b);
-    close_bench(&quiet);
-    close_bench(&b);
+    restart(&b, NULL);
+    assert_same(&expected, &b);
+    close_fixture(&expected);
+    close_fixture(&b);
 }
 END_TEST
 
-/* A disk that takes no more: the push fails, naming the file, and what was taken before is there.
- */
+/* A full disk: the push fails and names the file, and earlier pushes are restored. */
 START_TEST(test_a_full_disk)
 {
     struct shard_source source = payload(2, 1, 1);
     struct rlimit limit, old;
-    struct shard_reply answer;
-    struct bench quiet, b;
+    struct shard_reply reply;
+    struct fixture expected, b;
 
     (void)signal(SIGXFSZ, SIG_IGN);
     ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
     limit = old;
-    limit.rlim_cur = 10000; /* of the record that is to come there is room for a part */
-    open_bench(&quiet, &modes[1], 0, false);
-    open_bench(&b, &modes[1], 0, true);
-    initialise(&quiet, false);
+    limit.rlim_cur = 10000; /* only a part of the next record fits */
+    open_fixture(&expected, &modes[1], 0, false);
+    open_fixture(&b, &modes[1], 0, true);
+    initialise(&expected, false);
     initialise(&b, false);
     push_nth(&b, 0, false);
     push_nth(&b, 1, false);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    assert_fails(shard_push(&b.shard, 1, 2, 1, false, &source, &answer, &err), STATUS_NO_SPACE,
+    assert_fails(shard_push(&b.shard, 1, 2, 1, false, &source, &reply, &err), STATUS_NO_SPACE,
                  b.folder);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
-    crash(&b, NULL);
-    assert_same(&quiet, &b);
-    close_bench(&quiet);
-    close_bench(&b);
+    restart(&b, NULL);
+    assert_same(&expected, &b);
+    close_fixture(&expected);
+    close_fixture(&b);
 }
 END_TEST
 
-static enum status try_restore(struct bench *b)
+static enum status try_restore(struct fixture *b)
 {
     struct job_log_config config;
     struct strbuf members = STRBUF_INIT;
@@ -433,7 +432,7 @@ static enum status try_restore(struct bench *b)
 
     shard_release(&b->shard);
     open_shard(b);
-    config = config_of(b);
+    config = make_log_config(b);
     status = job_log_restore(&config, &members, &found, &b->log, &err);
     if (status != STATUS_OK)
         b->log = NULL;
@@ -441,7 +440,7 @@ static enum status try_restore(struct bench *b)
     return status;
 }
 
-static void flip(const struct bench *b, const char *name, off_t at)
+static void flip_bit(const struct fixture *b, const char *name, off_t at)
 {
     char path[STATE_PATH_MAX + 64], byte;
     int fd;
@@ -455,13 +454,13 @@ static void flip(const struct bench *b, const char *name, off_t at)
     ck_assert_int_eq(close(fd), 0);
 }
 
-/* Damage is refused by the name of the file, and nothing is lost by looking. */
+/* Damage is an error that names the file, and a failed restore changes nothing. */
 START_TEST(test_damaged_files)
 {
-    struct bench b;
+    struct fixture b;
     char path[STATE_PATH_MAX + 64];
 
-    open_bench(&b, &modes[1], 0, true);
+    open_fixture(&b, &modes[1], 0, true);
     initialise(&b, false);
     for (unsigned i = 0; i < 2 * HELD * WORLD; i++)
         push_nth(&b, i, false);
@@ -469,39 +468,39 @@ START_TEST(test_damaged_files)
     for (unsigned i = 2 * HELD * WORLD; i < 4 * HELD * WORLD; i++)
         push_nth(&b, i, false);
     job_log_close(b.log);
-    flip(&b, "journal-1", 3000);
+    flip_bit(&b, "journal-1", 3000);
     assert_fails(try_restore(&b), STATUS_DATA, "journal-1' is damaged at byte 48");
-    flip(&b, "journal-1", 3000);
-    flip(&b, "snapshot-1.safetensors", 10000);
+    flip_bit(&b, "journal-1", 3000);
+    flip_bit(&b, "snapshot-1.safetensors", 10000);
     assert_fails(try_restore(&b), STATUS_DATA, "snapshot-1.safetensors'");
-    flip(&b, "snapshot-1.safetensors", 10000);
+    flip_bit(&b, "snapshot-1.safetensors", 10000);
     assert_ok(try_restore(&b));
     job_log_close(b.log);
     (void)snprintf(path, sizeof(path), "%s/journal-1", b.folder);
     ck_assert_int_eq(unlink(path), 0);
     assert_fails(try_restore(&b), STATUS_DATA, "journal-1 is missing");
-    close_bench(&b);
+    close_fixture(&b);
 }
 END_TEST
 
-/* No rounds are counted: a journal of so many bytes is reason enough, once for each. */
+/* Without snapshots by rounds, each journal above the limit causes one snapshot. */
 START_TEST(test_a_long_journal)
 {
-    const uint64_t longest = 2 * (2 * FULL + 77) * sizeof(float); /* some two rounds */
+    const uint64_t longest = 2 * (2 * FULL + 77) * sizeof(float); /* about two rounds */
     struct job_log_figures figures = {0};
-    struct bench quiet, b;
+    struct fixture expected, b;
     uint64_t generation, size;
 
-    open_bench(&quiet, &modes[_i], 0, false);
-    open_limited(&b, &modes[_i], 0, longest, true);
-    ck_assert_uint_eq(b.log->longest, longest);
-    initialise(&quiet, false);
+    open_fixture(&expected, &modes[_i], 0, false);
+    open_fixture_with_limit(&b, &modes[_i], 0, longest, true);
+    ck_assert_uint_eq(b.log->journal_bytes_max, longest);
+    initialise(&expected, false);
     initialise(&b, false);
     for (unsigned i = 0; i < PUSHES; i++) {
         uint64_t before = figures.snapshots;
         bool is_long;
 
-        push_nth(&quiet, i, false);
+        push_nth(&expected, i, false);
         journal_length(&b.log->journal, &generation, &size);
         push_nth(&b, i, false);
         (void)pthread_mutex_lock(&b.log->lock);
@@ -516,30 +515,30 @@ START_TEST(test_a_long_journal)
     }
     ck_assert_uint_ge(figures.snapshots, ROUNDS / 4);
     ck_assert_uint_eq(figures.snapshots_failed, 0);
-    crash(&b, NULL);
-    assert_same(&quiet, &b);
-    close_bench(&quiet);
-    close_bench(&b);
-    open_bench(&b, &modes[_i], 0, true);
-    ck_assert_uint_eq(b.log->longest, JOB_LOG_JOURNAL_LEAST);
-    close_bench(&b);
+    restart(&b, NULL);
+    assert_same(&expected, &b);
+    close_fixture(&expected);
+    close_fixture(&b);
+    open_fixture(&b, &modes[_i], 0, true);
+    ck_assert_uint_eq(b.log->journal_bytes_max, JOB_LOG_JOURNAL_BYTES_MIN);
+    close_fixture(&b);
 }
 END_TEST
 
-/* The thread's snapshots come while the shard is used by others, and old files go. */
-START_TEST(test_snapshots_by_themselves)
+/* The thread writes snapshots while the shard is in use, and removes old files. */
+START_TEST(test_snapshot_thread)
 {
     struct job_log_figures figures = {0};
-    struct bench quiet, b;
+    struct fixture expected, b;
     unsigned files = 0;
     DIR *entries;
 
-    open_bench(&quiet, &modes[2], 0, false);
-    open_bench(&b, &modes[2], 2, true);
-    initialise(&quiet, false);
+    open_fixture(&expected, &modes[2], 0, false);
+    open_fixture(&b, &modes[2], 2, true);
+    initialise(&expected, false);
     initialise(&b, false);
     for (unsigned i = 0; i < PUSHES; i++) {
-        push_nth(&quiet, i, false);
+        push_nth(&expected, i, false);
         push_nth(&b, i, false);
     }
     while (figures.snapshots == 0) /* the last one is due by now */
@@ -555,10 +554,10 @@ START_TEST(test_snapshots_by_themselves)
         files += e->d_name[0] != '.';
     (void)closedir(entries);
     ck_assert_uint_eq(files, 2); /* a snapshot and its journal */
-    crash(&b, NULL);
-    assert_same(&quiet, &b);
-    close_bench(&quiet);
-    close_bench(&b);
+    restart(&b, NULL);
+    assert_same(&expected, &b);
+    close_fixture(&expected);
+    close_fixture(&b);
 }
 END_TEST
 
@@ -567,13 +566,13 @@ int main(void)
     Suite *suite = suite_create("job_log");
     TCase *tcase = tcase_create("job_log");
 
-    tcase_add_loop_test(tcase, test_crashes, 0, MODES);
-    tcase_add_loop_test(tcase, test_what_was_there, 0, MODES);
-    tcase_add_test(tcase, test_snapshots_that_fail);
+    tcase_add_loop_test(tcase, test_restarts, 0, MODES);
+    tcase_add_loop_test(tcase, test_restored_state_is_equal, 0, MODES);
+    tcase_add_test(tcase, test_failed_snapshots);
     tcase_add_test(tcase, test_a_full_disk);
     tcase_add_test(tcase, test_damaged_files);
     tcase_add_loop_test(tcase, test_a_long_journal, 0, MODES);
-    tcase_add_test(tcase, test_snapshots_by_themselves);
+    tcase_add_test(tcase, test_snapshot_thread);
     suite_add_tcase(suite, tcase);
     return support_run(suite);
 }

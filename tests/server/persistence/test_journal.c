@@ -1,6 +1,6 @@
 /*
- * The journal: what is appended is read again, whole; a file cut anywhere gives the records before
- * the cut; a flipped byte anywhere is found; a full disk leaves what was there.
+ * The journal: records are read as they were appended; a file truncated anywhere gives the records
+ * before that; a flipped bit anywhere is detected; a full disk leaves the earlier records.
  */
 #include "common/base/file.h"
 #include "server/persistence/journal.h"
@@ -71,8 +71,8 @@ static const char *write_samples(const char *name, unsigned count)
     return path;
 }
 
-/* Takes records that must be samples first, first + 1, ... */
-static enum status take_sample(void *user, const struct journal_record *r, struct error *e)
+/* A journal_record_fn: the records must be samples *user, *user + 1, ... */
+static enum status check_sample(void *user, const struct journal_record *r, struct error *e)
 {
     unsigned *next = user;
     struct sample s;
@@ -92,14 +92,14 @@ static enum status take_sample(void *user, const struct journal_record *r, struc
 }
 
 static enum status read_samples(const char *path, const struct journal_head *wanted, unsigned first,
-                                struct journal_outcome *ret)
+                                struct journal_read_result *ret)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     unsigned next = first;
     enum status status;
 
     ck_assert_int_ge(fd, 0);
-    status = journal_read(fd, path, wanted, take_sample, &next, ret, &err);
+    status = journal_read(fd, path, wanted, check_sample, &next, ret, &err);
     (void)close(fd);
     if (status == STATUS_OK && ret)
         ck_assert_uint_eq(next - first, ret->records);
@@ -116,12 +116,12 @@ static uint64_t sample_bytes(unsigned i)
 
 START_TEST(test_what_is_written_is_read)
 {
-    struct journal_outcome out;
+    struct journal_read_result out;
     const char *path = write_samples("j", 100);
 
     assert_ok(read_samples(path, &head, 0, &out));
     ck_assert_uint_eq(out.records, 100);
-    ck_assert_uint_eq(out.cut, 0);
+    ck_assert_uint_eq(out.torn_bytes, 0);
 }
 END_TEST
 
@@ -136,9 +136,9 @@ START_TEST(test_a_file_that_is_there_is_not_overwritten)
 }
 END_TEST
 
-/* Cut at every byte: the whole records before it are read, the rest is counted, and writing goes on
- * there. */
-START_TEST(test_a_tail_is_cut)
+/* Truncated at every byte: the whole records before it are read, the other bytes are counted, and
+ * appending continues after the last whole record. */
+START_TEST(test_torn_tail)
 {
     const char *path = support_path("cut");
     char *data;
@@ -147,7 +147,7 @@ START_TEST(test_a_tail_is_cut)
 
     assert_ok(file_read(write_samples("whole", RECORDS), 1 << 20, &data, &size, &err));
     for (size_t length = 0; length <= size; length++) {
-        struct journal_outcome out;
+        struct journal_read_result out;
         struct journal j;
 
         assert_ok(file_publish(path, data, length, &err));
@@ -160,7 +160,7 @@ START_TEST(test_a_tail_is_cut)
         }
         ck_assert_uint_eq(out.records, records);
         ck_assert_uint_eq(out.size, whole);
-        ck_assert_uint_eq(out.cut, length - whole);
+        ck_assert_uint_eq(out.torn_bytes, length - whole);
         assert_ok(journal_reopen(&j, path, &head, out.size, &err));
         append_samples(&j, records, RECORDS);
         journal_close(&j);
@@ -173,9 +173,8 @@ START_TEST(test_a_tail_is_cut)
 }
 END_TEST
 
-/* Flip a bit of every byte: what is delivered is as it was written.  Damage before the last record
- * is refused by name and place; damage of the last one cuts it off; of the padding there is none.
- */
+/* Flip a bit of every byte: no changed record is delivered.  Damage before the last record is an
+ * error with file and offset, the damaged last record is torn, and padding has no effect. */
 START_TEST(test_a_flipped_bit_is_found)
 {
     const char *path = support_path("flipped");
@@ -185,15 +184,15 @@ START_TEST(test_a_flipped_bit_is_found)
     assert_ok(file_read(write_samples("whole", RECORDS), 1 << 20, &data, &size, &err));
     last = size - sample_bytes(RECORDS - 1);
     for (size_t at = 0; at < size; at++) {
-        struct journal_outcome out;
+        struct journal_read_result out;
         enum status status;
 
         data[at] = (char)(data[at] ^ (1 << at % 8));
         assert_ok(file_publish(path, data, size, &err));
         data[at] = (char)(data[at] ^ (1 << at % 8));
         status = read_samples(path, &head, 0, &out);
-        if (status == STATUS_OK && out.cut == 0)
-            ck_assert_int_eq(data[at], 0); /* padding: nobody reads it */
+        if (status == STATUS_OK && out.torn_bytes == 0)
+            ck_assert_int_eq(data[at], 0); /* padding is not read */
         else if (status == STATUS_OK)
             ck_assert_msg(at >= last && out.records == RECORDS - 1, "byte %zu", at);
         else
@@ -206,7 +205,7 @@ START_TEST(test_a_flipped_bit_is_found)
 }
 END_TEST
 
-/* A record whose head is gone altogether, with 200 KiB of other bytes before the next. */
+/* A record's head is overwritten, and the next head follows after 200 KiB of other bytes. */
 START_TEST(test_damage_far_before_the_next_record)
 {
     size_t hole = 200u << 10, size, first = sample_bytes(0);
@@ -222,13 +221,13 @@ START_TEST(test_damage_far_before_the_next_record)
     assert_fails(read_samples(support_write("wide", wide, size + hole), &head, 0, NULL),
                  STATUS_DATA, "damaged at byte ");
     assert_ok(read_samples(support_write("wide", wide, JOURNAL_HEAD + first + hole), &head, 0,
-                           &(struct journal_outcome){0}));
+                           &(struct journal_read_result){0}));
     free(wide);
     free(data);
 }
 END_TEST
 
-START_TEST(test_of_another_job)
+START_TEST(test_another_job)
 {
     const char *path = write_samples("j", 1);
     struct journal_head other = head;
@@ -255,19 +254,19 @@ START_TEST(test_of_another_job)
 }
 END_TEST
 
-START_TEST(test_switch_to_the_next_generation)
+START_TEST(test_rotate)
 {
     const char *old = support_path("old"), *new = support_path("new");
     struct journal_head next = head;
-    struct journal_outcome out;
+    struct journal_read_result out;
     struct journal j;
 
     next.generation++;
     assert_ok(journal_create(&j, old, &head, &err));
     append_samples(&j, 0, 3);
-    assert_ok(journal_switch(&j, new, &err));
+    assert_ok(journal_rotate(&j, new, &err));
     append_samples(&j, 3, 5);
-    assert_fails(journal_switch(&j, old, &err), STATUS_EXISTS, old);
+    assert_fails(journal_rotate(&j, old, &err), STATUS_EXISTS, old);
     append_samples(&j, 5, 6);
     ck_assert_uint_eq(j.records, 6);
     journal_close(&j);
@@ -286,7 +285,7 @@ static enum status refuse_second(void *user, const struct journal_record *r, str
     return (*count)++ == 1 ? error_set(e, STATUS_MISMATCH, "no") : STATUS_OK;
 }
 
-START_TEST(test_a_record_that_its_taker_refuses)
+START_TEST(test_callback_failure)
 {
     const char *path = write_samples("j", 3);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -302,7 +301,7 @@ START_TEST(test_a_record_that_its_taker_refuses)
 }
 END_TEST
 
-/* The limit on the size of a file stands for the disk: at every byte of a record. */
+/* The file size limit acts as the full disk, at every byte of a record. */
 START_TEST(test_a_full_disk)
 {
     uint64_t three = JOURNAL_HEAD + sample_bytes(0) + sample_bytes(1) + sample_bytes(2);
@@ -314,7 +313,7 @@ START_TEST(test_a_full_disk)
     make_sample(&s, 3);
     for (uint64_t room = 0; room < sample_bytes(3); room++) {
         const char *path = support_path("full");
-        struct journal_outcome out;
+        struct journal_read_result out;
         struct journal j;
 
         assert_ok(journal_create(&j, path, &head, &err));
@@ -329,7 +328,7 @@ START_TEST(test_a_full_disk)
         journal_close(&j);
         assert_ok(read_samples(path, &head, 0, &out));
         ck_assert_uint_eq(out.records, 3);
-        ck_assert_uint_eq(out.cut, 0);
+        ck_assert_uint_eq(out.torn_bytes, 0);
         ck_assert_int_eq(unlink(path), 0);
     }
 }
@@ -361,7 +360,7 @@ static void *append_many(void *user)
     return NULL;
 }
 
-static enum status take_in_order(void *user, const struct journal_record *r, struct error *e)
+static enum status check_order(void *user, const struct journal_record *r, struct error *e)
 {
     uint64_t *steps = user;
     float first;
@@ -372,7 +371,7 @@ static enum status take_in_order(void *user, const struct journal_record *r, str
     return STATUS_OK;
 }
 
-/* Threads append while another switches files; nothing is lost, twice or out of order. */
+/* Threads append while another rotates the file; no record is lost, repeated or out of order. */
 START_TEST(test_threads)
 {
     struct appender appenders[THREADS];
@@ -387,7 +386,7 @@ START_TEST(test_threads)
     }
     for (unsigned generation = 8; generation < 12; generation++) {
         (void)snprintf(name, sizeof(name), "t%u", generation);
-        assert_ok(journal_switch(&j, support_path(name), &err));
+        assert_ok(journal_rotate(&j, support_path(name), &err));
     }
     for (unsigned i = 0; i < THREADS; i++) {
         (void)pthread_join(appenders[i].thread, NULL);
@@ -396,13 +395,13 @@ START_TEST(test_threads)
     journal_close(&j);
     for (unsigned generation = 7; generation < 12; generation++) {
         struct journal_head wanted = {WORLD, head.digest, generation};
-        struct journal_outcome out;
+        struct journal_read_result out;
         int fd;
 
         (void)snprintf(name, sizeof(name), "t%u", generation);
         fd = open(support_path(name), O_RDONLY | O_CLOEXEC);
-        assert_ok(journal_read(fd, name, &wanted, take_in_order, steps, &out, &err));
-        ck_assert_uint_eq(out.cut, 0);
+        assert_ok(journal_read(fd, name, &wanted, check_order, steps, &out, &err));
+        ck_assert_uint_eq(out.torn_bytes, 0);
         total += out.records;
         (void)close(fd);
     }
@@ -417,12 +416,12 @@ int main(void)
 
     tcase_add_test(tcase, test_what_is_written_is_read);
     tcase_add_test(tcase, test_a_file_that_is_there_is_not_overwritten);
-    tcase_add_test(tcase, test_a_tail_is_cut);
+    tcase_add_test(tcase, test_torn_tail);
     tcase_add_test(tcase, test_a_flipped_bit_is_found);
     tcase_add_test(tcase, test_damage_far_before_the_next_record);
-    tcase_add_test(tcase, test_of_another_job);
-    tcase_add_test(tcase, test_switch_to_the_next_generation);
-    tcase_add_test(tcase, test_a_record_that_its_taker_refuses);
+    tcase_add_test(tcase, test_another_job);
+    tcase_add_test(tcase, test_rotate);
+    tcase_add_test(tcase, test_callback_failure);
     tcase_add_test(tcase, test_a_full_disk);
     tcase_add_test(tcase, test_threads);
     suite_add_tcase(suite, tcase);

@@ -1,5 +1,5 @@
 /*
- * The membership file reads what it has written, and nothing else.
+ * The parser of the membership file accepts what the writer produces, and nothing else.
  */
 #include "server/persistence/membership_file.h"
 #include "tests/support/support.h"
@@ -12,7 +12,7 @@
 static struct error err;
 static const struct membership_file_rank ranks[WORLD] = {{true, 1}, {false, UINT64_MAX}, {true, 0}};
 
-START_TEST(test_there_and_back)
+START_TEST(test_round_trip)
 {
     struct membership_file_rank got[WORLD];
     struct strbuf text = STRBUF_INIT;
@@ -25,12 +25,12 @@ START_TEST(test_there_and_back)
     ck_assert(read.epoch == UINT64_MAX && read.role == file.role);
     ck_assert(read.ranks == got && read.world_size == WORLD);
     for (unsigned i = 0; i < WORLD; i++)
-        ck_assert(got[i].in == ranks[i].in && got[i].session == ranks[i].session);
+        ck_assert(got[i].is_joined == ranks[i].is_joined && got[i].session == ranks[i].session);
     strbuf_release(&text);
 }
 END_TEST
 
-START_TEST(test_anything_else)
+START_TEST(test_malformed_texts)
 {
     static const char *const texts[] = {
         "",
@@ -63,7 +63,7 @@ START_TEST(test_anything_else)
 }
 END_TEST
 
-/* Any byte changed: refused, or read as what it says now. */
+/* A text with any byte changed is refused, or parsed as the changed membership. */
 START_TEST(test_changed_bytes)
 {
     struct strbuf text = STRBUF_INIT, again = STRBUF_INIT;
@@ -94,8 +94,8 @@ int main(void)
     Suite *suite = suite_create("membership_file");
     TCase *tcase = tcase_create("membership_file");
 
-    tcase_add_loop_test(tcase, test_there_and_back, 0, JOB_PROMOTED + 1);
-    tcase_add_test(tcase, test_anything_else);
+    tcase_add_loop_test(tcase, test_round_trip, 0, JOB_PROMOTED + 1);
+    tcase_add_test(tcase, test_malformed_texts);
     tcase_add_test(tcase, test_changed_bytes);
     suite_add_tcase(suite, tcase);
     return support_run(suite);

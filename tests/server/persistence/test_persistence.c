@@ -1,5 +1,5 @@
 /*
- * A service with a state folder: what becomes of the folder of a job however it ends, and what a
+ * A service with a state folder: what each kind of end does to the folder of a job, and what a
  * service that starts does with it.
  */
 #include "common/base/file.h"
@@ -67,7 +67,7 @@ static void teardown(void)
     close_service();
 }
 
-/* The server stops and is started again; the workers have seen their streams end. */
+/* Restart the server after the workers' streams have ended. */
 static void restart(void)
 {
     service_close(service);
@@ -77,8 +77,8 @@ static void restart(void)
         if (!workers[i].stream.call)
             continue;
         status = raw_wait_closed(&workers[i].stream).status;
-        /* cancelled by gRPC where the server had not seen the stream yet; a worker comes back after
-         * either */
+        /* Cancelled by gRPC if the server had not received the stream yet; a worker reconnects
+         * after either. */
         ck_assert(status == STATUS_UNAVAILABLE || status == STATUS_CANCELLED);
     }
     close_workers();
@@ -90,29 +90,29 @@ static bool exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
-static void wait_gone(const char *path)
+static void wait_removed(const char *path)
 {
     while (exists(path))
         (void)sched_yield();
 }
 
-static void wait_there(const char *path)
+static void wait_exists(const char *path)
 {
     while (!exists(path))
         (void)sched_yield();
 }
 
-/* A job of other workers, which are not in the last one. */
-static void check_serves_another(void)
+/* The service accepts a job of other sessions. */
+static void check_serves_another_job(void)
 {
     for (unsigned i = 0; i < session_terms.world_size; i++)
         workers[i].session = 0;
     check_still_serves();
-    wait_gone(job_folder);
+    wait_removed(job_folder);
 }
 
-/* How often the text stands in the records. */
-static unsigned count_records(const char *text)
+/* Occurrences of the text in the run log. */
+static unsigned count_in_run_log(const char *text)
 {
     const char *path = support_path("run/server0.jsonl");
     unsigned count = 0;
@@ -126,7 +126,7 @@ static unsigned count_records(const char *text)
     return count;
 }
 
-START_TEST(test_stop_and_go_on)
+START_TEST(test_stop_and_resume)
 {
     session_start(0.5f);
     for (uint64_t round = 1; round <= 3; round++)
@@ -141,64 +141,64 @@ START_TEST(test_stop_and_go_on)
     session_resume(1);
     ck_assert_uint_eq(session_counters(NULL).restored_jobs, 1);
     session_push_all(0, 5);
-    session_wait_taken(RAW_PARTITIONS); /* only in memory: it goes, and is sent again */
+    session_wait_taken(RAW_PARTITIONS); /* only in memory: lost, and sent again */
     restart();
     session_resume(0);
     session_resume(1);
-    session_again_all(0, 5);
+    session_repeat_all(0, 5);
     session_push_all(1, 5);
     session_expect_all(0, 5, session_sum(5));
     session_expect_all(1, 5, session_sum(5));
     ck_assert_uint_gt(session_counters(NULL).journal_bytes, RAW_COUNT * sizeof(float));
     ck_assert_uint_eq(session_counters(NULL).journal_records, RAW_PARTITIONS);
     session_end();
-    wait_gone(job_folder);
-    check_serves_another();
+    wait_removed(job_folder);
+    check_serves_another_job();
     service_close(service);
-    ck_assert_uint_eq(count_records("\"state\""), 5);
-    ck_assert_uint_eq(count_records("\"restored\":1"), 3);
+    ck_assert_uint_eq(count_in_run_log("\"state\""), 5);
+    ck_assert_uint_eq(count_in_run_log("\"restored\":1"), 3);
     assert_ok(try_open());
 }
 END_TEST
 
-/* An answer that was given before the server stopped is given again. */
-START_TEST(test_answers_that_were_lost)
+/* A reply that was sent before the server stopped is sent again. */
+START_TEST(test_lost_replies)
 {
     session_start(0.5f);
     session_round(1);
     restart();
     session_resume(0);
     session_resume(1);
-    session_again_all(1, 1);
+    session_repeat_all(1, 1);
     session_expect_all(1, 1, session_sum(1));
-    session_again_all(0, 1);
+    session_repeat_all(0, 1);
     session_expect_all(0, 1, session_sum(1));
     session_round(2);
     session_end();
 }
 END_TEST
 
-START_TEST(test_nobody_comes_back)
+START_TEST(test_no_rank_reconnects)
 {
     session_terms.reconnect_ms = 300;
     session_start(0.5f);
     session_round(1);
     restart();
-    wait_there(failed_folder);
+    wait_exists(failed_folder);
     ck_assert(!exists(job_folder));
-    check_serves_another();
+    check_serves_another_job();
     service_close(service);
-    assert_ok(try_open()); /* what was put aside is nobody's business */
+    assert_ok(try_open()); /* a folder put aside is ignored */
     for (unsigned i = 0; i < 3; i++)
         raw_close(&workers[i]);
     for (unsigned i = 0; i < 3; i++)
         raw_open(&workers[i], port, i);
-    check_serves_another();
+    check_serves_another_job();
 }
 END_TEST
 
-/* A new process takes the rank's place, and reads. */
-static void take_place(unsigned rank, float value)
+/* A replacement joins as the rank and pulls. */
+static void join_as_replacement(unsigned rank, float value)
 {
     struct join_request request;
 
@@ -211,9 +211,8 @@ static void take_place(unsigned rank, float value)
     session_expect_all(rank, 1, value);
 }
 
-/* Every rank is lost, and with them the job; a person gives its files back, and other processes
- * take the places. */
-START_TEST(test_a_failed_job_goes_on)
+/* All ranks are lost and the job fails; its folder is renamed back, and replacements join. */
+START_TEST(test_failed_job_is_resumed)
 {
     session_terms.on_loss = WORKER_LOSS_SHRINK;
     session_terms.update = 0;
@@ -224,23 +223,23 @@ START_TEST(test_a_failed_job_goes_on)
     for (unsigned i = 0; i < 2; i++)
         session_expect_all(i, 1, 100 - session_sum(1));
     for (unsigned i = 0; i < 2; i++)
-        raw_cut(&workers[i]);
-    wait_there(failed_folder);
+        raw_disconnect(&workers[i]);
+    wait_exists(failed_folder);
     close_service();
     ck_assert_int_eq(rename(failed_folder, job_folder), 0);
     open_state();
     for (unsigned i = 0; i < 2; i++)
-        take_place(i, 100 - session_sum(1));
+        join_as_replacement(i, 100 - session_sum(1));
     for (unsigned i = 0; i < 2; i++)
-        session_again_all(i, 2);
+        session_repeat_all(i, 2);
     for (unsigned i = 0; i < 2; i++)
         session_expect_all(i, 2, 100 - session_sum(1) - session_sum(2));
     session_end();
-    wait_gone(job_folder);
+    wait_removed(job_folder);
 }
 END_TEST
 
-/* Rounds go on without the one that was lost, also behind a restart. */
+/* Rounds continue without the lost rank, also after a restart. */
 START_TEST(test_a_lost_rank_stays_lost)
 {
     struct stats_job job;
@@ -249,7 +248,7 @@ START_TEST(test_a_lost_rank_stays_lost)
     session_terms.update = 0;
     session_terms.reconnect_ms = 4000;
     session_start(100);
-    raw_cut(&workers[1]);
+    raw_disconnect(&workers[1]);
     session_wait_lost(1);
     session_push_all(0, 1);
     session_expect_all(0, 1, 100 - 2 * session_push(0, 1)); /* the mean of one */
@@ -263,11 +262,11 @@ START_TEST(test_a_lost_rank_stays_lost)
     session_push_all(0, 2);
     session_expect_all(0, 2, 100 - 2 * session_push(0, 1) - 2 * session_push(0, 2));
     check_result("leave", raw_leave(&workers[0], "raw", ""), STATUS_OK, "");
-    wait_gone(job_folder);
+    wait_removed(job_folder);
 }
 END_TEST
 
-START_TEST(test_a_leave_is_kept)
+START_TEST(test_leave_is_persistent)
 {
     session_start(0.5f);
     session_round(1);
@@ -278,11 +277,11 @@ START_TEST(test_a_leave_is_kept)
     check_result("leave", raw_leave(&workers[0], "raw", ""), STATUS_NOT_FOUND, "rank 0");
     ck_assert(exists(job_folder));
     check_result("leave", raw_leave(&workers[1], "raw", ""), STATUS_OK, "");
-    wait_gone(job_folder);
+    wait_removed(job_folder);
 }
 END_TEST
 
-START_TEST(test_who_else_comes)
+START_TEST(test_foreign_joins)
 {
     struct join_request request;
 
@@ -304,7 +303,7 @@ START_TEST(test_who_else_comes)
     request.resume = true;
     request.round = 2;
     check_result("ahead", session_join(&workers[0], &request), STATUS_DATA, "round 2");
-    wait_there(failed_folder);
+    wait_exists(failed_folder);
 }
 END_TEST
 
@@ -320,7 +319,7 @@ START_TEST(test_one_service_at_a_time)
 }
 END_TEST
 
-/* A service that cannot start leaves the state as it is. */
+/* A service that fails to start does not change the state folder. */
 START_TEST(test_a_port_that_is_taken)
 {
     struct service_config config = make_config();
@@ -343,7 +342,7 @@ START_TEST(test_a_port_that_is_taken)
 }
 END_TEST
 
-static void flip(const char *path, off_t at)
+static void flip_bit(const char *path, off_t at)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
     char byte;
@@ -355,7 +354,7 @@ static void flip(const char *path, off_t at)
     ck_assert_int_eq(close(fd), 0);
 }
 
-/* Each file in turn: the service does not start, says which, and starts when it is whole again. */
+/* Each file in turn: the service fails to start and names it, and starts when it is repaired. */
 START_TEST(test_damaged_files)
 {
     static const struct {
@@ -371,9 +370,9 @@ START_TEST(test_damaged_files)
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         const char *path = support_path(files[i].name);
 
-        flip(path, files[i].at);
+        flip_bit(path, files[i].at);
         assert_fails(try_open(), STATUS_DATA, files[i].name);
-        flip(path, files[i].at);
+        flip_bit(path, files[i].at);
     }
     close_workers();
     open_state();
@@ -401,12 +400,12 @@ START_TEST(test_a_full_disk)
         check_result("stream", raw_wait_closed(&workers[i].stream), STATUS_NO_SPACE,
                      "state/raw.0/journal-");
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
-    wait_there(failed_folder);
-    check_serves_another();
+    wait_exists(failed_folder);
+    check_serves_another_job();
 }
 END_TEST
 
-START_TEST(test_what_cannot_be_kept)
+START_TEST(test_unsupported_configuration)
 {
     struct join_request request;
 
@@ -421,7 +420,7 @@ START_TEST(test_what_cannot_be_kept)
     for (unsigned i = 0; i < 2; i++)
         check_result("join", raw_end_join(&workers[i]), STATUS_UNSUPPORTED, "delay compensation");
     ck_assert(!exists(job_folder));
-    check_serves_another();
+    check_serves_another_job();
 }
 END_TEST
 
@@ -432,18 +431,18 @@ int main(void)
 
     tcase_set_timeout(tcase, 60);
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, test_stop_and_go_on);
-    tcase_add_test(tcase, test_answers_that_were_lost);
-    tcase_add_test(tcase, test_nobody_comes_back);
-    tcase_add_test(tcase, test_a_failed_job_goes_on);
+    tcase_add_test(tcase, test_stop_and_resume);
+    tcase_add_test(tcase, test_lost_replies);
+    tcase_add_test(tcase, test_no_rank_reconnects);
+    tcase_add_test(tcase, test_failed_job_is_resumed);
     tcase_add_test(tcase, test_a_lost_rank_stays_lost);
-    tcase_add_test(tcase, test_a_leave_is_kept);
-    tcase_add_test(tcase, test_who_else_comes);
+    tcase_add_test(tcase, test_leave_is_persistent);
+    tcase_add_test(tcase, test_foreign_joins);
     tcase_add_test(tcase, test_one_service_at_a_time);
     tcase_add_test(tcase, test_a_port_that_is_taken);
     tcase_add_test(tcase, test_damaged_files);
     tcase_add_test(tcase, test_a_full_disk);
-    tcase_add_test(tcase, test_what_cannot_be_kept);
+    tcase_add_test(tcase, test_unsupported_configuration);
     suite_add_tcase(suite, tcase);
     return support_run(suite);
 }

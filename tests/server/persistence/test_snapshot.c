@@ -1,6 +1,6 @@
 /*
- * Snapshots: partitions written in any order come back bit for bit, a flipped byte anywhere is
- * found or changes nothing, a full disk leaves the snapshot before it in place.
+ * Snapshots: partitions written in any order are read bit for bit, a flipped bit anywhere is
+ * detected or changes nothing, a full disk leaves the previous snapshot in place.
  */
 #include "common/base/file.h"
 #include "server/persistence/snapshot.h"
@@ -49,16 +49,16 @@ static void make_state(unsigned salt)
     slabs[1][48] = -0.0f;
 }
 
-static struct snapshot_part part_at(size_t slot)
+static struct snapshot_partition make_partition(size_t index)
 {
-    struct snapshot_part part = {.partition = 1 + 3 * slot,
-                                 .step = 100 + slot,
-                                 .clocks = clocks[slot],
-                                 .seen = seen[slot],
-                                 .flags = flags[slot],
-                                 .initialised = slot != 2,
-                                 .offset = offsets[slot],
-                                 .count = offsets[slot + 1] - offsets[slot]};
+    struct snapshot_partition part = {.partition = 1 + 3 * index,
+                                      .step = 100 + index,
+                                      .clocks = clocks[index],
+                                      .seen = seen[index],
+                                      .flags = flags[index],
+                                      .initialised = index != 2,
+                                      .offset = offsets[index],
+                                      .count = offsets[index + 1] - offsets[index]};
 
     for (unsigned k = 0; k < SLABS; k++)
         part.data[k] = slabs[k] + part.offset;
@@ -73,9 +73,9 @@ static enum status write_state(const char *path)
     enum status status = snapshot_begin(&w, path, &shape, metadata, 2, &err);
 
     for (unsigned i = 0; i < PARTS && status == STATUS_OK; i++) {
-        struct snapshot_part part = part_at(order[i]);
+        struct snapshot_partition part = make_partition(order[i]);
 
-        status = snapshot_put(&w, order[i], &part, &err);
+        status = snapshot_write_partition(&w, order[i], &part, &err);
     }
     if (status == STATUS_OK)
         status = snapshot_commit(&w, &err);
@@ -83,7 +83,7 @@ static enum status write_state(const char *path)
     return status;
 }
 
-/* Every partition of the file, compared with the state. */
+/* Read every partition of the file and compare it with the state. */
 static enum status read_state(const char *path)
 {
     struct snapshot s;
@@ -91,12 +91,12 @@ static enum status read_state(const char *path)
 
     if (status != STATUS_OK)
         return status;
-    for (size_t slot = 0; slot < PARTS && status == STATUS_OK; slot++) {
-        struct snapshot_part wanted = part_at(slot), got = {.partition = wanted.partition,
-                                                            .offset = wanted.offset,
-                                                            .count = wanted.count};
+    for (size_t index = 0; index < PARTS && status == STATUS_OK; index++) {
+        struct snapshot_partition wanted = make_partition(index);
+        struct snapshot_partition got = {
+            .partition = wanted.partition, .offset = wanted.offset, .count = wanted.count};
 
-        status = snapshot_get(&s, slot, &got, &err);
+        status = snapshot_read_partition(&s, index, &got, &err);
         if (status != STATUS_OK)
             break;
         ck_assert_uint_eq(got.step, wanted.step);
@@ -133,7 +133,7 @@ START_TEST(test_bit_for_bit)
 }
 END_TEST
 
-START_TEST(test_a_server_that_holds_nothing)
+START_TEST(test_empty_shard)
 {
     const struct snapshot_shape none = {.world_size = WORLD, .slabs = 1, .names = {"values"}};
     struct snapshot_writer w;
@@ -146,7 +146,7 @@ START_TEST(test_a_server_that_holds_nothing)
 }
 END_TEST
 
-START_TEST(test_of_another_shape)
+START_TEST(test_another_shape)
 {
     struct snapshot_shape other = shape;
     struct snapshot s;
@@ -174,7 +174,7 @@ static void put_byte(const char *path, size_t at, char byte)
     ck_assert_int_eq(close(fd), 0);
 }
 
-/* What a flipped bit changes is found; where nothing is found nothing has changed. */
+/* A flipped bit is detected, or no partition has changed. */
 START_TEST(test_a_flipped_bit_is_found)
 {
     const char *path = support_path("s");
@@ -194,7 +194,7 @@ START_TEST(test_a_flipped_bit_is_found)
         put_byte(path, at, data[at]);
         found += status != STATUS_OK;
         if (status == STATUS_OK)
-            ck_assert_uint_lt(at, header); /* a letter of the metadata */
+            ck_assert_uint_lt(at, header); /* in the metadata */
         else
             ck_assert_msg(strstr(err.text, path) != NULL, "byte %zu: %s", at, err.text);
     }
@@ -203,7 +203,7 @@ START_TEST(test_a_flipped_bit_is_found)
 }
 END_TEST
 
-START_TEST(test_a_file_that_is_cut)
+START_TEST(test_truncated_file)
 {
     const char *path;
     size_t size;
@@ -219,7 +219,7 @@ START_TEST(test_a_file_that_is_cut)
 }
 END_TEST
 
-/* A disk that is full at any byte: the old file is there and nothing else is. */
+/* The disk is full at any byte: the old file stays, and no other file is left. */
 START_TEST(test_a_full_disk)
 {
     struct rlimit limit, old;
@@ -258,10 +258,10 @@ int main(void)
     TCase *tcase = tcase_create("snapshot");
 
     tcase_add_test(tcase, test_bit_for_bit);
-    tcase_add_test(tcase, test_a_server_that_holds_nothing);
-    tcase_add_test(tcase, test_of_another_shape);
+    tcase_add_test(tcase, test_empty_shard);
+    tcase_add_test(tcase, test_another_shape);
     tcase_add_test(tcase, test_a_flipped_bit_is_found);
-    tcase_add_test(tcase, test_a_file_that_is_cut);
+    tcase_add_test(tcase, test_truncated_file);
     tcase_add_test(tcase, test_a_full_disk);
     suite_add_tcase(suite, tcase);
     return support_run(suite);

@@ -1,6 +1,6 @@
 /*
- * The folder of a server's unfinished jobs: one server at a time, every term of a job comes back,
- * what is no job is left alone, and what an interrupted process left is no obstacle.
+ * The folder of a server's unfinished jobs: one server at a time, every term of a job is restored,
+ * foreign files are left alone, and leftovers of an interrupted process do no harm.
  */
 #include "common/base/file.h"
 #include "server/persistence/state_dir.h"
@@ -17,8 +17,8 @@
 static struct error err;
 static struct state_dir dir;
 static char folder[STATE_PATH_MAX], found[STATE_PATH_MAX];
-static uint64_t digest, same;
-static struct join_request back;
+static uint64_t digest, found_digest;
+static struct join_request found_terms;
 
 static struct join_request make_terms(const char *job)
 {
@@ -47,7 +47,7 @@ static struct join_request make_terms(const char *job)
     return t;
 }
 
-static const char *in_folder(const char *name)
+static const char *path_in_folder(const char *name)
 {
     static char path[STATE_PATH_MAX];
 
@@ -65,29 +65,29 @@ static void teardown(void)
     state_dir_close(&dir);
 }
 
-START_TEST(test_all_terms_come_back)
+START_TEST(test_terms_round_trip)
 {
     struct join_request t = make_terms("an odd/job: \"x\"");
     uint8_t *wanted, *got;
     size_t wanted_size, got_size;
 
-    assert_ok(state_dir_find(&dir, found, &back, &same, &err));
+    assert_ok(state_dir_find(&dir, found, &found_terms, &found_digest, &err));
     ck_assert_str_eq(found, "");
     assert_ok(state_dir_add(&dir, &t, folder, &digest, &err));
     ck_assert_ptr_nonnull(strstr(folder, "/a/b/an%20odd%2Fjob%3A%20%22x%22.2"));
-    assert_ok(state_dir_find(&dir, found, &back, &same, &err));
+    assert_ok(state_dir_find(&dir, found, &found_terms, &found_digest, &err));
     ck_assert_str_eq(found, folder);
-    ck_assert_uint_eq(same, digest);
+    ck_assert_uint_eq(found_digest, digest);
     assert_ok(wire_pack_join_request(&t, &wanted, &wanted_size, &err));
-    assert_ok(wire_pack_join_request(&back, &got, &got_size, &err));
+    assert_ok(wire_pack_join_request(&found_terms, &got, &got_size, &err));
     ck_assert_uint_eq(got_size, wanted_size);
     ck_assert_mem_eq(got, wanted, wanted_size);
     free(wanted);
     free(got);
-    wire_release_join_request(&back);
+    wire_release_join_request(&found_terms);
     assert_fails(state_dir_add(&dir, &t, folder, &digest, &err), STATUS_EXISTS, "was not finished");
     assert_ok(state_dir_remove(folder, &err));
-    assert_ok(state_dir_find(&dir, found, &back, &same, &err));
+    assert_ok(state_dir_find(&dir, found, &found_terms, &found_digest, &err));
     ck_assert_str_eq(found, "");
 }
 END_TEST
@@ -104,14 +104,14 @@ START_TEST(test_names)
         assert_ok(state_dir_add(&dir, &t, folder, &digest, &err));
         ck_assert(strncmp(folder, dir.path, strlen(dir.path)) == 0);
         ck_assert_ptr_null(strchr(folder + strlen(dir.path) + 1, '/'));
-        assert_ok(state_dir_find(&dir, found, &back, &same, &err));
+        assert_ok(state_dir_find(&dir, found, &found_terms, &found_digest, &err));
         ck_assert_str_eq(found, folder);
-        ck_assert_str_eq(back.job, jobs[i]);
-        wire_release_join_request(&back);
+        ck_assert_str_eq(found_terms.job, jobs[i]);
+        wire_release_join_request(&found_terms);
         assert_ok(state_dir_remove(folder, &err));
     }
     memset(text, '/', sizeof(text));
-    for (unsigned last = 0; last < 2; last++) { /* too long for a file, told apart */
+    for (unsigned last = 0; last < 2; last++) { /* too long for a file name */
         struct join_request t;
 
         text[sizeof(text) - 2] = (char)('a' + last);
@@ -151,21 +151,21 @@ START_TEST(test_a_failed_job_is_put_aside)
     struct join_request t = make_terms("j");
     char aside[STATE_PATH_MAX];
 
-    for (unsigned i = 0; i < 2; i++) { /* the second takes the place of the first */
+    for (unsigned i = 0; i < 2; i++) { /* the second replaces the first */
         assert_ok(state_dir_add(&dir, &t, folder, &digest, &err));
         assert_ok(state_dir_put_aside(folder, aside, &err));
         ck_assert_ptr_nonnull(strstr(aside, "/j.2.failed"));
-        assert_ok(state_dir_find(&dir, found, &back, &same, &err));
+        assert_ok(state_dir_find(&dir, found, &found_terms, &found_digest, &err));
         ck_assert_str_eq(found, "");
     }
-    ck_assert_int_eq(rename(aside, folder), 0); /* as a person does who wants to go on */
-    assert_ok(state_dir_find(&dir, found, &back, &same, &err));
+    ck_assert_int_eq(rename(aside, folder), 0); /* as an operator does to resume it */
+    assert_ok(state_dir_find(&dir, found, &found_terms, &found_digest, &err));
     ck_assert_str_eq(found, folder);
-    wire_release_join_request(&back);
+    wire_release_join_request(&found_terms);
 }
 END_TEST
 
-START_TEST(test_what_is_not_ours_stays)
+START_TEST(test_foreign_files_stay)
 {
     struct join_request t = make_terms("j");
     char old[STATE_PATH_MAX + 64];
@@ -175,10 +175,10 @@ START_TEST(test_what_is_not_ours_stays)
     assert_ok(file_publish(support_path("a/b/mine.1/letters"), "x", 1, &err));
     assert_ok(file_publish(support_path("a/b/mine.old/letters"), "x", 1, &err));
     assert_ok(state_dir_add(&dir, &t, folder, &digest, &err));
-    assert_ok(file_publish(in_folder("letters"), "x", 1, &err));
-    assert_ok(file_publish(in_folder("journal-0"), "x", 1, &err));
+    assert_ok(file_publish(path_in_folder("letters"), "x", 1, &err));
+    assert_ok(file_publish(path_in_folder("journal-0"), "x", 1, &err));
     assert_fails(state_dir_remove(folder, &err), STATUS_IO, folder);
-    assert_ok(state_dir_find(&dir, found, &back, &same, &err));
+    assert_ok(state_dir_find(&dir, found, &found_terms, &found_digest, &err));
     ck_assert_str_eq(found, "");
     (void)snprintf(old, sizeof(old), "%s.old/letters", folder);
     ck_assert_int_eq(access(old, F_OK), 0);
@@ -189,22 +189,22 @@ START_TEST(test_what_is_not_ours_stays)
 }
 END_TEST
 
-/* Killed while it made the folder, or removed it. */
-START_TEST(test_half_a_folder)
+/* Killed while it created the folder (i = 0), or removed it. */
+START_TEST(test_interrupted_create_and_remove)
 {
     struct join_request t = make_terms("j");
     char other[STATE_PATH_MAX + 64];
 
     for (unsigned i = 0; i < 2; i++) {
         assert_ok(state_dir_add(&dir, &t, folder, &digest, &err));
-        assert_ok(file_publish(in_folder("journal-3"), "x", 1, &err));
-        assert_ok(file_publish(in_folder("terms.json.tmp-77"), "x", 1, &err));
+        assert_ok(file_publish(path_in_folder("journal-3"), "x", 1, &err));
+        assert_ok(file_publish(path_in_folder("terms.json.tmp-77"), "x", 1, &err));
         (void)snprintf(other, sizeof(other), "%s%s", folder, i == 0 ? ".new" : ".old");
         ck_assert_int_eq(rename(folder, other), 0);
         if (i == 0) /* a new job comes first, or a new server */
             assert_ok(state_dir_add(&dir, &t, folder, &digest, &err));
         else
-            assert_ok(state_dir_find(&dir, found, &back, &same, &err));
+            assert_ok(state_dir_find(&dir, found, &found_terms, &found_digest, &err));
         ck_assert_int_ne(access(other, F_OK), 0);
         if (i == 0)
             assert_ok(state_dir_remove(folder, &err));
@@ -220,12 +220,13 @@ START_TEST(test_two_jobs)
 
     assert_ok(state_dir_add(&dir, &one, folder, &digest, &err));
     assert_ok(state_dir_add(&dir, &two, folder, &digest, &err));
-    assert_fails(state_dir_find(&dir, found, &back, &same, &err), STATUS_EXISTS, "two.2'");
+    assert_fails(state_dir_find(&dir, found, &found_terms, &found_digest, &err), STATUS_EXISTS,
+                 "two.2'");
     ck_assert_ptr_nonnull(strstr(err.text, "one.2'"));
 }
 END_TEST
 
-/* A flipped bit of the terms is found, or is in a field that only people read. */
+/* A flipped bit of the terms is detected, or is in a field that is not parsed. */
 START_TEST(test_damaged_terms)
 {
     struct join_request t = make_terms("j");
@@ -233,19 +234,19 @@ START_TEST(test_damaged_terms)
     size_t size, request;
 
     assert_ok(state_dir_add(&dir, &t, folder, &digest, &err));
-    assert_ok(file_read(in_folder("terms.json"), 1 << 20, &text, &size, &err));
+    assert_ok(file_read(path_in_folder("terms.json"), 1 << 20, &text, &size, &err));
     request = (size_t)(strstr(text, "\"digest\"") - text);
     for (size_t at = 0; at < size - 1; at++) { /* the last is a line end */
         enum status status;
 
         text[at] = (char)(text[at] ^ (1 << at % 7));
-        assert_ok(file_publish(in_folder("terms.json"), text, size, &err));
+        assert_ok(file_publish(path_in_folder("terms.json"), text, size, &err));
         text[at] = (char)(text[at] ^ (1 << at % 7));
-        status = state_dir_find(&dir, found, &back, &same, &err);
+        status = state_dir_find(&dir, found, &found_terms, &found_digest, &err);
         if (status == STATUS_OK) {
             ck_assert_msg(at < request || text[at] == ' ', "byte %zu", at);
-            ck_assert_uint_eq(same, digest);
-            wire_release_join_request(&back);
+            ck_assert_uint_eq(found_digest, digest);
+            wire_release_join_request(&found_terms);
         } else {
             ck_assert_int_eq(status, STATUS_DATA);
             ck_assert_ptr_nonnull(strstr(err.text, "terms.json"));
@@ -261,12 +262,12 @@ int main(void)
     TCase *tcase = tcase_create("state_dir");
 
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, test_all_terms_come_back);
+    tcase_add_test(tcase, test_terms_round_trip);
     tcase_add_test(tcase, test_names);
     tcase_add_test(tcase, test_one_server_at_a_time);
     tcase_add_test(tcase, test_a_failed_job_is_put_aside);
-    tcase_add_test(tcase, test_what_is_not_ours_stays);
-    tcase_add_test(tcase, test_half_a_folder);
+    tcase_add_test(tcase, test_foreign_files_stay);
+    tcase_add_test(tcase, test_interrupted_create_and_remove);
     tcase_add_test(tcase, test_two_jobs);
     tcase_add_test(tcase, test_damaged_terms);
     suite_add_tcase(suite, tcase);

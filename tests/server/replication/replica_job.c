@@ -1,3 +1,6 @@
+/*
+ * A job on two services with fake workers: starting, redirecting and voting of ranks.
+ */
 #include "tests/server/replication/replica_job.h"
 
 #include "common/base/clock.h"
@@ -43,7 +46,6 @@ struct server_stats *replica_job_stats(struct service *s)
     return stats;
 }
 
-/* Until the service has ended so many jobs, well or badly. */
 void replica_job_wait_ended(struct service *s, uint64_t ok, uint64_t failed)
 {
     int64_t deadline_ns = clock_deadline_ns(LONG_MS);
@@ -60,8 +62,7 @@ void replica_job_wait_ended(struct service *s, uint64_t ok, uint64_t failed)
     }
 }
 
-/* The rank's next connection goes to the other server. */
-void replica_job_move(unsigned rank, uint16_t port)
+void replica_job_redirect(unsigned rank, uint16_t port)
 {
     uint64_t session = workers[rank].session;
     unsigned lanes = workers[rank].lanes;
@@ -72,7 +73,7 @@ void replica_job_move(unsigned rank, uint16_t port)
     workers[rank].lanes = lanes;
 }
 
-struct join_request replica_job_return_request(unsigned rank, uint64_t round, bool follows)
+struct join_request replica_job_rejoin_request(unsigned rank, uint64_t round, bool follows)
 {
     struct join_request request = session_request(rank);
 
@@ -82,9 +83,9 @@ struct join_request replica_job_return_request(unsigned rank, uint64_t round, bo
     return request;
 }
 
-void replica_job_come_over(unsigned rank, uint64_t round, bool follows)
+void replica_job_rejoin(unsigned rank, uint64_t round, bool follows)
 {
-    struct join_request request = replica_job_return_request(rank, round, follows);
+    struct join_request request = replica_job_rejoin_request(rank, round, follows);
 
     check_result("come over", session_join(&workers[rank], &request), STATUS_OK, "");
     raw_start_lanes(&workers[rank]);
@@ -92,37 +93,36 @@ void replica_job_come_over(unsigned rank, uint64_t round, bool follows)
 
 void replica_job_send_vote(unsigned rank, uint64_t count, uint64_t epoch)
 {
-    struct heartbeat beat = {.session = workers[rank].session,
-                             .rank = rank,
-                             .count = count,
-                             .vote_epoch = epoch,
-                             .job = "raw"};
+    struct heartbeat heartbeat = {.session = workers[rank].session,
+                                  .rank = rank,
+                                  .count = count,
+                                  .vote_epoch = epoch,
+                                  .job = "raw"};
     uint8_t bytes[WIRE_HEARTBEAT_MAX];
 
-    (void)rpc_call_send(workers[rank].attend.call, bytes, wire_pack_heartbeat(&beat, bytes), NULL);
+    (void)rpc_call_send(workers[rank].attend.call, bytes, wire_pack_heartbeat(&heartbeat, bytes),
+                        NULL);
 }
 
-/* Beat until the server asks for a vote; beats are counted on from *count. */
 void replica_job_wait_proposal(unsigned rank, uint64_t *count, uint64_t epoch)
 {
-    struct heartbeat beat = {0};
+    struct heartbeat heartbeat = {0};
 
-    while (beat.propose_epoch == 0) {
+    while (heartbeat.propose_epoch == 0) {
         ++*count;
-        raw_beat(&workers[rank], "raw", *count);
-        beat = raw_wait_beats(&workers[rank], *count);
+        raw_send_heartbeat(&workers[rank], "raw", *count);
+        heartbeat = raw_wait_heartbeats(&workers[rank], *count);
     }
-    ck_assert_uint_eq(beat.propose_epoch, epoch);
+    ck_assert_uint_eq(heartbeat.propose_epoch, epoch);
 }
 
-/* Nothing has come on the rank's stream; behind a beat there and back, so not just late. */
 void replica_job_check_silent(unsigned rank, uint64_t *count)
 {
     struct raw_call *c = &workers[rank].stream;
 
     ++*count;
-    raw_beat(&workers[rank], "raw", *count);
-    (void)raw_wait_beats(&workers[rank], *count);
+    raw_send_heartbeat(&workers[rank], "raw", *count);
+    (void)raw_wait_heartbeats(&workers[rank], *count);
     (void)pthread_mutex_lock(&c->lock);
     ck_assert_uint_eq(c->length, c->taken);
     (void)pthread_mutex_unlock(&c->lock);

@@ -1,6 +1,6 @@
 /*
- * A primary and its replica that both keep their state on the disk: either, or both, are stopped
- * and started again, and the job goes on at exactly one of them.
+ * A primary and its replica, both with a state folder: either or both are restarted, and the job
+ * continues on exactly one of them.
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -37,7 +37,7 @@ static bool has_files(unsigned which)
     return access(job_folders[which], F_OK) == 0;
 }
 
-/* Two rounds are played. */
+/* Start a job and run two rounds. */
 static void set_up(void)
 {
     log_set_level(LOG_QUIET);
@@ -64,7 +64,7 @@ static void stop(struct service **s)
     *s = NULL;
 }
 
-/* Either is closed before the other is started, so nobody hears what happened meanwhile. */
+/* Both are closed before either is started, so neither learns of the other's end. */
 static void restart_both(void)
 {
     stop(&service);
@@ -82,7 +82,7 @@ static void check_role(struct service *s, const char *role)
     free(stats);
 }
 
-static void wait_without_files(unsigned which)
+static void wait_files_removed(unsigned which)
 {
     while (has_files(which))
         (void)sched_yield();
@@ -95,10 +95,10 @@ static void tear_down(void)
     service_close(replica_job_replica);
 }
 
-/* A rank comes back where it was. */
-static void come_back(unsigned rank, unsigned which)
+/* A rank resumes its session at that server. */
+static void reconnect(unsigned rank, unsigned which)
 {
-    replica_job_move(rank, ports[which]);
+    replica_job_redirect(rank, ports[which]);
     session_resume(rank);
     raw_start_attend(&workers[rank]);
     counts[rank] = 0;
@@ -110,21 +110,21 @@ static void vote(unsigned rank, uint64_t epoch)
     replica_job_send_vote(rank, ++counts[rank], epoch);
 }
 
-/* Both die, both are there again: all ranks come back to the primary, which answers when all have
- * agreed that it goes on alone, and no earlier. */
-START_TEST(test_both_and_back_to_the_primary)
+/* Both restart and all ranks reconnect to the primary: it replies once all have voted that it
+ * continues alone, and not before. */
+START_TEST(test_both_restart_and_primary_continues)
 {
     set_up();
     restart_both();
     check_role(service, "proposing");
     check_role(replica_job_replica, "replica");
     for (unsigned i = 0; i < 2; i++)
-        come_back(i, 0);
+        reconnect(i, 0);
     for (unsigned i = 0; i < 2; i++)
         session_push_all(i, 3);
     session_wait_taken(2 * RAW_PARTITIONS);
     vote(0, 2);
-    (void)raw_wait_beats(&workers[0], counts[0]);
+    (void)raw_wait_heartbeats(&workers[0], counts[0]);
     for (unsigned i = 0; i < 2; i++)
         replica_job_check_silent(i, &counts[i]);
     vote(1, 2);
@@ -134,44 +134,44 @@ START_TEST(test_both_and_back_to_the_primary)
     session_round(4);
     session_end();
     replica_job_wait_ended(service, 1, 0);
-    wait_without_files(0);
+    wait_files_removed(0);
     tear_down();
 }
 END_TEST
 
-/* The same, but one rank has gone to the replica: the primary hears of it, and gives up its files.
- * _i: the other rank has voted before. */
-START_TEST(test_both_and_on_to_the_replica)
+/* The same, but one rank connects to the replica: the primary learns that by a query and removes
+ * its files.  _i: the other rank has voted before. */
+START_TEST(test_both_restart_and_replica_takes_over)
 {
     set_up();
     restart_both();
-    come_back(1, 0);
+    reconnect(1, 0);
     if (_i == 1)
         vote(1, 2);
-    replica_job_move(0, ports[1]);
-    replica_job_come_over(0, 2, false);
+    replica_job_redirect(0, ports[1]);
+    replica_job_rejoin(0, 2, false);
     check_result("rank 1", raw_wait_closed(&workers[1].stream), STATUS_UNAVAILABLE,
                  "superseded by epoch 2");
     replica_job_wait_ended(service, 0, 1);
-    wait_without_files(0);
-    replica_job_move(1, ports[1]);
-    replica_job_come_over(1, 2, true);
+    wait_files_removed(0);
+    replica_job_redirect(1, ports[1]);
+    replica_job_rejoin(1, 2, true);
     check_role(replica_job_replica, "alone");
     session_round(3);
     session_end();
     replica_job_wait_ended(replica_job_replica, 1, 0);
-    wait_without_files(1);
+    wait_files_removed(1);
     tear_down();
 }
 END_TEST
 
-/* ------------------------------------------------------------------ who asks whom */
+/* ------------------------------------------------------------------ takeover queries */
 
 static struct {
     atomic_bool superseded, closed;
-} asked;
+} query;
 
-static void asked_message(struct rpc_call *call, struct rpc_message *message, void *user)
+static void query_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
     struct record_reply reply;
     const uint8_t *head;
@@ -182,22 +182,22 @@ static void asked_message(struct rpc_call *call, struct rpc_message *message, vo
         return;
     head = rpc_message_head(message, &size);
     assert_ok(wire_unpack_record_reply(head, size, &reply, &err));
-    asked.superseded = reply.superseded;
+    query.superseded = reply.superseded;
     rpc_call_receive(call);
 }
 
-static void asked_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+static void query_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
     (void)call;
     (void)user;
     ck_assert_int_eq(result->status, STATUS_OK);
-    asked.closed = true;
+    query.closed = true;
 }
 
-/* A primary of the job with these sessions asks the replica whether it has taken over. */
-static bool ask(struct raw_worker *w, uint64_t *sessions, size_t count)
+/* Query the replica as a primary of the job with these sessions; true: it has taken over. */
+static bool send_takeover_query(struct raw_worker *w, uint64_t *sessions, size_t count)
 {
-    static const struct rpc_handler handler = {.message = asked_message, .closed = asked_closed};
+    static const struct rpc_handler handler = {.message = query_message, .closed = query_closed};
     struct join_request terms = session_request(0);
     struct wire_record m = {.kind = RECORD_TAKEOVER_QUERY,
                             .epoch = 1,
@@ -208,7 +208,7 @@ static bool ask(struct raw_worker *w, uint64_t *sessions, size_t count)
     uint8_t *bytes;
     size_t size;
 
-    asked.superseded = asked.closed = false;
+    query.superseded = query.closed = false;
     assert_ok(wire_pack_terms(&m, &bytes, &size, &err));
     assert_ok(rpc_client_call(w->client, SERVICE_REPLICATE, clock_deadline_ns(LONG_MS), &handler,
                               NULL, &call, &err));
@@ -216,44 +216,44 @@ static bool ask(struct raw_worker *w, uint64_t *sessions, size_t count)
     free(bytes);
     rpc_call_send_done(call);
     rpc_call_receive(call);
-    while (!asked.closed)
+    while (!query.closed)
         (void)sched_yield();
     rpc_call_unref(call);
-    return asked.superseded;
+    return query.superseded;
 }
 
-/* Another run of that name is none of the replica's, whatever it has taken over. */
-START_TEST(test_a_question_about_another_run)
+/* The replica replies `superseded` only to a query about its own run of the job. */
+START_TEST(test_query_about_another_run)
 {
     uint64_t others[] = {200, 0}, same[] = {0, 101}, none[] = {0, 0};
 
     set_up();
-    replica_job_move(2, ports[1]);
-    ck_assert(!ask(&workers[2], same, 2)); /* a copy */
+    replica_job_redirect(2, ports[1]);
+    ck_assert(!send_takeover_query(&workers[2], same, 2)); /* not promoted */
     stop(&service);
     for (unsigned i = 0; i < 2; i++) {
-        replica_job_move(i, ports[1]);
-        replica_job_come_over(i, 2, i == 1);
+        replica_job_redirect(i, ports[1]);
+        replica_job_rejoin(i, 2, i == 1);
     }
-    ck_assert(ask(&workers[2], same, 2));
-    ck_assert(!ask(&workers[2], others, 2));
-    ck_assert(!ask(&workers[2], none, 2));
-    ck_assert(!ask(&workers[2], same + 1, 1));
+    ck_assert(send_takeover_query(&workers[2], same, 2));
+    ck_assert(!send_takeover_query(&workers[2], others, 2));
+    ck_assert(!send_takeover_query(&workers[2], none, 2));
+    ck_assert(!send_takeover_query(&workers[2], same + 1, 1));
     session_end();
     replica_job_wait_ended(replica_job_replica, 1, 0);
     tear_down();
 }
 END_TEST
 
-/* The primary dies, the replica takes over and dies, too: it goes on where it was, and the primary,
- * which comes back with its old files, does not. */
-START_TEST(test_the_replica_that_took_over)
+/* The primary stops, the replica takes over and restarts: it continues the job, and the primary,
+ * restarted with its old files, does not. */
+START_TEST(test_promoted_replica_restarts)
 {
     set_up();
     stop(&service);
     for (unsigned i = 0; i < 2; i++) {
-        replica_job_move(i, ports[1]);
-        replica_job_come_over(i, 2, i == 1);
+        replica_job_redirect(i, ports[1]);
+        replica_job_rejoin(i, 2, i == 1);
     }
     session_round(3);
     stop(&replica_job_replica);
@@ -262,9 +262,9 @@ START_TEST(test_the_replica_that_took_over)
     open_server(1, &replica_job_replica);
     check_role(replica_job_replica, "alone");
     replica_job_wait_ended(service, 0, 1);
-    wait_without_files(0);
+    wait_files_removed(0);
     for (unsigned i = 0; i < 2; i++)
-        come_back(i, 1);
+        reconnect(i, 1);
     session_round(4);
     session_end();
     replica_job_wait_ended(replica_job_replica, 1, 0);
@@ -272,9 +272,9 @@ START_TEST(test_the_replica_that_took_over)
 }
 END_TEST
 
-/* The replica dies, and the primary goes on alone, and dies: it need not ask again, and the replica
- * that comes back with its old files is none for anybody who has agreed. */
-START_TEST(test_the_primary_that_was_alone)
+/* The replica stops, the primary continues alone and restarts: it needs no second vote, and the
+ * replica, restarted with its old files, refuses every rank that has voted. */
+START_TEST(test_standalone_primary_restarts)
 {
     struct join_request request;
 
@@ -290,12 +290,12 @@ START_TEST(test_the_primary_that_was_alone)
     restart_both();
     check_role(service, "alone");
     check_role(replica_job_replica, "replica");
-    replica_job_move(0, ports[1]);
-    request = replica_job_return_request(0, 3, true);
+    replica_job_redirect(0, ports[1]);
+    request = replica_job_rejoin_request(0, 3, true);
     check_result("a follower", session_join(&workers[0], &request), STATUS_UNAVAILABLE,
                  "keeps a copy");
     for (unsigned i = 0; i < 2; i++)
-        come_back(i, 0);
+        reconnect(i, 0);
     session_round(4);
     session_end();
     replica_job_wait_ended(service, 1, 0);
@@ -303,15 +303,15 @@ START_TEST(test_the_primary_that_was_alone)
 }
 END_TEST
 
-/* One of them is stopped and started again, the other stays; _i: the replica. */
-START_TEST(test_one_of_them)
+/* One server restarts, the other keeps running; _i: the replica restarts. */
+START_TEST(test_one_server_restarts)
 {
     set_up();
     if (_i == 0) {
         stop(&service);
         open_server(0, &service);
         for (unsigned i = 0; i < 2; i++)
-            come_back(i, 0);
+            reconnect(i, 0);
     } else {
         for (unsigned i = 0; i < 2; i++) {
             raw_start_attend(&workers[i]);
@@ -336,12 +336,12 @@ int main(void)
     TCase *tests = tcase_create("replica_state");
 
     tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_both_and_back_to_the_primary);
-    tcase_add_loop_test(tests, test_both_and_on_to_the_replica, 0, 2);
-    tcase_add_test(tests, test_a_question_about_another_run);
-    tcase_add_test(tests, test_the_replica_that_took_over);
-    tcase_add_test(tests, test_the_primary_that_was_alone);
-    tcase_add_loop_test(tests, test_one_of_them, 0, 2);
+    tcase_add_test(tests, test_both_restart_and_primary_continues);
+    tcase_add_loop_test(tests, test_both_restart_and_replica_takes_over, 0, 2);
+    tcase_add_test(tests, test_query_about_another_run);
+    tcase_add_test(tests, test_promoted_replica_restarts);
+    tcase_add_test(tests, test_standalone_primary_restarts);
+    tcase_add_loop_test(tests, test_one_server_restarts, 0, 2);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

@@ -1,6 +1,6 @@
 /*
- * Two services, a primary and its replica, with workers played by hand: either may go and the other
- * goes on where they were, and both never do.
+ * Two services, a primary and its replica, with fake workers: either may be lost and the other
+ * continues from the same state, and never do both continue.
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -15,9 +15,9 @@
 
 static struct error err;
 
-/* ------------------------------------------------------------------ what they say of it */
+/* ------------------------------------------------------------------ statistics */
 
-/* Of a service with a job that runs (free). */
+/* Returns the statistics of a service with a running job (free). */
 static struct server_stats *check_role(struct service *s, const char *role, const char *peer)
 {
     struct server_stats *stats = replica_job_stats(s);
@@ -29,7 +29,7 @@ static struct server_stats *check_role(struct service *s, const char *role, cons
     return stats;
 }
 
-/* Three rounds are complete: what was sent, was taken, and is known to be. */
+/* After three rounds all records were sent, applied and acknowledged. */
 static void check_figures(void)
 {
     uint64_t records = RAW_PARTITIONS * 4, bytes = RAW_COUNT * sizeof(float) * 4;
@@ -49,7 +49,7 @@ static void check_figures(void)
     free(of);
 }
 
-/* ------------------------------------------------------------------ both live */
+/* ------------------------------------------------------------------ without a loss */
 
 /* _i: the optimizer runs on the server, on the worker. */
 START_TEST(test_a_whole_job)
@@ -79,8 +79,8 @@ START_TEST(test_a_whole_job)
 }
 END_TEST
 
-/* Each push a step of its own. */
-START_TEST(test_each_push_a_step)
+/* Where each push is a step. */
+START_TEST(test_asp_and_takeover)
 {
     struct raw_worker *w = workers;
     float values = 0.5f;
@@ -94,15 +94,15 @@ START_TEST(test_each_push_a_step)
         values -= session_push(round % 2, (round + 1) / 2) / 2; /* lr / 2 */
         session_expect_all(round % 2, (round + 1) / 2, values);
     }
-    raw_cut(&w[0]);
-    raw_cut(&w[1]);
-    replica_job_move(0, service_port(replica_job_replica));
-    replica_job_move(1, service_port(replica_job_replica));
-    replica_job_come_over(0, 3, false);
+    raw_disconnect(&w[0]);
+    raw_disconnect(&w[1]);
+    replica_job_redirect(0, service_port(replica_job_replica));
+    replica_job_redirect(1, service_port(replica_job_replica));
+    replica_job_rejoin(0, 3, false);
     session_push_all(0, 4);
     values -= session_push(0, 4) / 2;
     session_expect_all(0, 4, values);
-    replica_job_come_over(1, 3, false);
+    replica_job_rejoin(1, 3, false);
     session_push_all(1, 4);
     values -= session_push(1, 4) / 2;
     session_expect_all(1, 4, values);
@@ -112,11 +112,11 @@ START_TEST(test_each_push_a_step)
 }
 END_TEST
 
-/* ------------------------------------------------------------------ the primary goes */
+/* ------------------------------------------------------------------ loss of the primary */
 
 /*
- * Rank 0 loses the primary in the middle of round 3, of which _i partitions are summed.  It takes
- * the replica for its server; the primary learns that it is none any more, and says so to rank 1.
+ * Rank 0 loses the primary in the middle of round 3, of which _i partitions are summed, and joins
+ * the replica; the primary is notified that it is superseded, and ends rank 1's stream with that.
  */
 START_TEST(test_promotion)
 {
@@ -131,22 +131,22 @@ START_TEST(test_promotion)
     session_round(2);
     for (uint32_t p = 0; p < summed; p++)
         for (unsigned i = 0; i < 2; i++)
-            raw_send_right(&workers[i], CHUNK_PUSH, p, 3, session_push(i, 3));
+            raw_send_valid(&workers[i], CHUNK_PUSH, p, 3, session_push(i, 3));
     for (uint32_t p = 0; p < summed; p++) /* so the replica has them */
         (void)raw_take(&workers[1], &first);
-    raw_cut(&workers[0]);
-    replica_job_move(0, service_port(replica_job_replica));
-    request = replica_job_return_request(0, 2, true);
+    raw_disconnect(&workers[0]);
+    replica_job_redirect(0, service_port(replica_job_replica));
+    request = replica_job_rejoin_request(0, 2, true);
     check_result("a follower", session_join(&workers[0], &request), STATUS_UNAVAILABLE,
                  "keeps a copy");
-    replica_job_come_over(0, 2, false);
+    replica_job_rejoin(0, 2, false);
     check_result("rank 1", raw_wait_closed(&workers[1].stream), STATUS_UNAVAILABLE,
                  "superseded by epoch 2");
     replica_job_wait_ended(service, 0, 1);
-    replica_job_move(1, service_port(replica_job_replica));
-    replica_job_come_over(1, 2, true);
+    replica_job_redirect(1, service_port(replica_job_replica));
+    replica_job_rejoin(1, 2, true);
     for (unsigned i = 0; i < 2; i++)
-        session_again_all(i, 3);
+        session_repeat_all(i, 3);
     for (unsigned i = 0; i < 2; i++)
         session_expect_all(i, 3, session_sum(3));
     session_round(4);
@@ -161,7 +161,7 @@ START_TEST(test_promotion)
 }
 END_TEST
 
-/* Before there are any values, and when only some are there. */
+/* Before any initial value, or when _i partitions have theirs. */
 START_TEST(test_promotion_at_the_start)
 {
     uint32_t here = (uint32_t)_i;
@@ -180,14 +180,14 @@ START_TEST(test_promotion_at_the_start)
         raw_start_lanes(&workers[i]);
     }
     for (uint32_t p = 0; p < here; p++) {
-        raw_send_right(&workers[0], CHUNK_INIT, p, 0, 0.5f);
-        raw_send_right(&workers[0], CHUNK_PULL, p, 0, 0);
+        raw_send_valid(&workers[0], CHUNK_INIT, p, 0, 0.5f);
+        raw_send_valid(&workers[0], CHUNK_PULL, p, 0, 0);
         ck_assert_uint_eq(raw_take(&workers[0], &first).partition, p);
     }
     for (unsigned i = 0; i < 2; i++) {
-        raw_cut(&workers[i]);
-        replica_job_move(i, service_port(replica_job_replica));
-        replica_job_come_over(i, 0, false);
+        raw_disconnect(&workers[i]);
+        replica_job_redirect(i, service_port(replica_job_replica));
+        replica_job_rejoin(i, 0, false);
     }
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
         raw_send_again(&workers[0], CHUNK_INIT, p, 0, 0.5f);
@@ -203,17 +203,17 @@ START_TEST(test_promotion_at_the_start)
 }
 END_TEST
 
-/* A primary that is told to stop leaves the job to its replica. */
+/* A primary that is stopped leaves the job to its replica. */
 START_TEST(test_the_primary_stops_in_order)
 {
     replica_job_set_up();
     session_start(0.5f);
     session_round(1);
     for (unsigned i = 0; i < 2; i++)
-        replica_job_move(i, service_port(replica_job_replica));
+        replica_job_redirect(i, service_port(replica_job_replica));
     service_close(service);
     for (unsigned i = 0; i < 2; i++)
-        replica_job_come_over(i, 1, false);
+        replica_job_rejoin(i, 1, false);
     session_round(2);
     session_end();
     replica_job_wait_ended(replica_job_replica, 1, 0);
@@ -222,8 +222,8 @@ START_TEST(test_the_primary_stops_in_order)
 }
 END_TEST
 
-/* A session that the primary never knew does not promote, nor does a newcomer. */
-START_TEST(test_strangers_promote_nothing)
+/* Neither a session that the primary did not know nor a join that resumes nothing promotes. */
+START_TEST(test_unknown_session_does_not_promote)
 {
     struct join_request request;
 
@@ -231,12 +231,12 @@ START_TEST(test_strangers_promote_nothing)
     session_start(0.5f);
     session_round(1);
     workers[2].session = 999;
-    replica_job_move(2, service_port(replica_job_replica));
-    request = replica_job_return_request(1, 1, false);
+    replica_job_redirect(2, service_port(replica_job_replica));
+    request = replica_job_rejoin_request(1, 1, false);
     request.session = 999;
     check_result("another session", session_join(&workers[2], &request), STATUS_UNAVAILABLE,
                  "knows no session of rank 1");
-    request = session_request(1); /* the right session, but not back from anywhere */
+    request = session_request(1); /* the right session, but not a resume */
     check_result("no return", session_join(&workers[2], &request), STATUS_UNAVAILABLE,
                  "keeps a copy");
     session_round(2);
@@ -246,10 +246,10 @@ START_TEST(test_strangers_promote_nothing)
 }
 END_TEST
 
-/* ------------------------------------------------------------------ ranks go and come */
+/* ------------------------------------------------------------------ lost and replaced ranks */
 
-/* All partitions from both, and what the parameters are then: lr 1. */
-static float play_values(uint64_t round, float values)
+/* Both ranks push all partitions; returns the new parameters (lr 1). */
+static float run_round(uint64_t round, float values)
 {
     for (unsigned i = 0; i < 2; i++)
         session_push_all(i, round);
@@ -259,7 +259,7 @@ static float play_values(uint64_t round, float values)
     return values;
 }
 
-static struct stats_job job_at(struct service *s)
+static struct stats_job read_job_stats(struct service *s)
 {
     struct server_stats *stats = replica_job_stats(s);
     struct stats_job job = stats->job;
@@ -268,8 +268,8 @@ static struct stats_job job_at(struct service *s)
     return job;
 }
 
-/* Another process takes rank 1's place at the primary, whose values are of this round. */
-static void take_place(uint64_t session, uint64_t round, float values)
+/* A replacement of rank 1 joins the primary, whose values are of this round. */
+static void join_as_replacement(uint64_t session, uint64_t round, float values)
 {
     struct join_request request;
 
@@ -277,16 +277,16 @@ static void take_place(uint64_t session, uint64_t round, float values)
     raw_open(&workers[1], service_port(service), 1);
     workers[1].session = session;
     request = session_request(1);
-    check_result("newcomer", session_join(&workers[1], &request), STATUS_OK, "");
+    check_result("replacement", session_join(&workers[1], &request), STATUS_OK, "");
     raw_start_lanes(&workers[1]);
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
         raw_send_again(&workers[1], CHUNK_PULL, p, 0, 0);
     session_expect_all(1, round, values);
 }
 
-/* Rank 1 fails, the other goes on; _i: then the primary goes, or another process comes first, which
- * the replica knows when it is let in. */
-START_TEST(test_a_rank_goes_before_the_primary)
+/* Rank 1 fails and the other continues; then the primary is lost; _i: a replacement joins before
+ * that, which the replica knows once the join was replied to. */
+START_TEST(test_rank_lost_before_takeover)
 {
     bool comes = _i == 1;
     float values;
@@ -295,13 +295,13 @@ START_TEST(test_a_rank_goes_before_the_primary)
     session_terms.on_loss = WORKER_LOSS_SHRINK;
     replica_job_set_up();
     session_start(0.5f);
-    values = play_values(1, 0.5f);
+    values = run_round(1, 0.5f);
     check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
     session_push_all(0, 2);
-    values -= 2 * session_push(0, 2); /* scaled to the mean of those that are there */
+    values -= 2 * session_push(0, 2); /* scaled to the mean of the joined ranks */
     session_expect_all(0, 2, values);
     if (comes) {
-        take_place(201, 2, values);
+        join_as_replacement(201, 2, values);
         for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
             raw_send_again(&workers[1], CHUNK_PUSH, p, 3, session_push(1, 3));
         session_push_all(0, 3);
@@ -309,14 +309,14 @@ START_TEST(test_a_rank_goes_before_the_primary)
         session_expect_all(0, 3, values);
         session_expect_all(1, 3, values);
     }
-    replica_job_move(0, service_port(replica_job_replica));
-    replica_job_come_over(0, comes ? 3 : 2, false);
+    replica_job_redirect(0, service_port(replica_job_replica));
+    replica_job_rejoin(0, comes ? 3 : 2, false);
     replica_job_wait_ended(service, 0, 1);
-    ck_assert_uint_eq(job_at(replica_job_replica).joined, comes ? 2 : 1);
+    ck_assert_uint_eq(read_job_stats(replica_job_replica).joined, comes ? 2 : 1);
     if (comes) {
-        replica_job_move(1, service_port(replica_job_replica));
-        replica_job_come_over(1, 3, true);
-        values = play_values(4, values);
+        replica_job_redirect(1, service_port(replica_job_replica));
+        replica_job_rejoin(1, 3, true);
+        values = run_round(4, values);
     } else {
         session_push_all(0, 3);
         values -= 2 * session_push(0, 3);
@@ -329,8 +329,8 @@ START_TEST(test_a_rank_goes_before_the_primary)
 }
 END_TEST
 
-/* A newcomer asks at the replica whether the job is there by now. */
-START_TEST(test_a_newcomer_behind_the_takeover)
+/* A replacement's join at the replica is refused until the replica has taken over. */
+START_TEST(test_replacement_after_takeover)
 {
     struct join_request request;
     float values;
@@ -339,21 +339,21 @@ START_TEST(test_a_newcomer_behind_the_takeover)
     session_terms.on_loss = WORKER_LOSS_SHRINK;
     replica_job_set_up();
     workers[2].session = 201;
-    replica_job_move(2, service_port(replica_job_replica));
+    replica_job_redirect(2, service_port(replica_job_replica));
     request = session_request(1);
     request.session = 201;
     request.follows = true;
     check_result("idle", session_join(&workers[2], &request), STATUS_NOT_FOUND,
                  "not been taken over here");
     session_start(0.5f);
-    values = play_values(1, 0.5f);
+    values = run_round(1, 0.5f);
     check_result("a copy", session_join(&workers[2], &request), STATUS_NOT_FOUND,
                  "not been taken over here");
-    replica_job_move(0, service_port(replica_job_replica));
-    replica_job_come_over(0, 1, false);
-    replica_job_move(1, service_port(replica_job_replica));
+    replica_job_redirect(0, service_port(replica_job_replica));
+    replica_job_rejoin(0, 1, false);
+    replica_job_redirect(1, service_port(replica_job_replica));
     check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
-    check_result("newcomer", session_join(&workers[2], &request), STATUS_OK, "");
+    check_result("replacement", session_join(&workers[2], &request), STATUS_OK, "");
     raw_close(&workers[1]);
     raw_open(&workers[1], service_port(replica_job_replica), 1);
     workers[1].session = 201;
@@ -373,8 +373,8 @@ START_TEST(test_a_newcomer_behind_the_takeover)
 }
 END_TEST
 
-/* The one that was lost cannot take the replica over any more. */
-START_TEST(test_a_lost_rank_promotes_nothing)
+/* A rank that was lost cannot promote the replica. */
+START_TEST(test_lost_rank_does_not_promote)
 {
     struct join_request request;
 
@@ -382,12 +382,12 @@ START_TEST(test_a_lost_rank_promotes_nothing)
     session_terms.on_loss = WORKER_LOSS_SHRINK;
     replica_job_set_up();
     session_start(0.5f);
-    (void)play_values(1, 0.5f);
+    (void)run_round(1, 0.5f);
     check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
     session_push_all(0, 2);
     session_expect_all(0, 2, 0.5f - session_sum(1) - 2 * session_push(0, 2));
-    replica_job_move(1, service_port(replica_job_replica));
-    request = replica_job_return_request(1, 1, false);
+    replica_job_redirect(1, service_port(replica_job_replica));
+    request = replica_job_rejoin_request(1, 1, false);
     check_result("lost", session_join(&workers[1], &request), STATUS_UNAVAILABLE,
                  "knows no session of rank 1");
     session_terms.world_size = 1;
@@ -397,9 +397,9 @@ START_TEST(test_a_lost_rank_promotes_nothing)
 }
 END_TEST
 
-/* ------------------------------------------------------------------ the replica goes */
+/* ------------------------------------------------------------------ loss of the replica */
 
-START_TEST(test_alone_by_all_votes)
+START_TEST(test_standalone_after_all_votes)
 {
     struct server_stats *stats;
     uint64_t count[2] = {0};
@@ -417,15 +417,15 @@ START_TEST(test_alone_by_all_votes)
         session_push_all(i, 2);
     session_wait_taken(4 * RAW_PARTITIONS);
     replica_job_send_vote(0, ++count[0], 2);
-    (void)raw_wait_beats(&workers[0], count[0]);
+    (void)raw_wait_heartbeats(&workers[0], count[0]);
     replica_job_check_silent(0, &count[0]);
     replica_job_check_silent(1, &count[1]);
     replica_job_send_vote(1, ++count[1], 2);
     for (unsigned i = 0; i < 2; i++)
         session_expect_all(i, 2, session_sum(2));
     ++count[0];
-    raw_beat(&workers[0], "raw", count[0]);
-    ck_assert_uint_eq(raw_wait_beats(&workers[0], count[0]).epoch, 2);
+    raw_send_heartbeat(&workers[0], "raw", count[0]);
+    ck_assert_uint_eq(raw_wait_heartbeats(&workers[0], count[0]).epoch, 2);
     session_round(3);
     stats = check_role(service, "alone", "");
     ck_assert_uint_eq(stats->counters.replicas_lost, 1);
@@ -439,7 +439,7 @@ END_TEST
 
 /* ------------------------------------------------------------------ refused */
 
-START_TEST(test_what_cannot_be_kept_twice)
+START_TEST(test_unsupported_configurations)
 {
     replica_job_set_up();
     replica_job_check_refused(STATUS_UNSUPPORTED, "ranks that can come back"); /* no sessions */
@@ -451,7 +451,7 @@ START_TEST(test_what_cannot_be_kept_twice)
     replica_job_check_refused(STATUS_UNSUPPORTED, "delay compensation");
     session_terms.consistency = (struct consistency){0};
     session_terms.update = 1;
-    session_start(0.5f); /* and the servers are as good as new */
+    session_start(0.5f); /* the servers still serve */
     session_round(1);
     session_end();
     replica_job_wait_ended(replica_job_replica, 1, 0);
@@ -459,8 +459,8 @@ START_TEST(test_what_cannot_be_kept_twice)
 }
 END_TEST
 
-/* Nobody there, and somebody who has other things to do. */
-START_TEST(test_no_replica_to_be_had)
+/* The replica serves another job; nothing listens at the replica's address. */
+START_TEST(test_replica_unavailable)
 {
     struct join_request request;
     int64_t begun_ns;
@@ -468,7 +468,7 @@ START_TEST(test_no_replica_to_be_had)
     replica_job_set_up();
     workers[0].session = 100;
     workers[1].session = 101;
-    replica_job_move(2, service_port(replica_job_replica)); /* a job of its own */
+    replica_job_redirect(2, service_port(replica_job_replica)); /* a job of its own */
     request = raw_terms(0);
     (void)snprintf(request.job, sizeof(request.job), "other");
     raw_begin_join(&workers[2], &request);
@@ -500,20 +500,20 @@ END_TEST
 
 /* ------------------------------------------------------------------ certificates */
 
-static struct rpc_security security_of(const char *name)
+static struct rpc_security certificate_security(const char *name)
 {
     return (struct rpc_security){.ca_file = certificate_file("ca", "pem"),
                                  .cert_file = certificate_file(name, "pem"),
                                  .key_file = certificate_file(name, "key")};
 }
 
-static void open_bound(struct service **ret, const char *certificate)
+static void open_bound_service(struct service **ret, const char *certificate)
 {
     struct service_config config = {.listen = {.host = "127.0.0.1"},
                                     .listen_origin = "test",
                                     .threads = 2,
                                     .timeout_ms = LONG_MS,
-                                    .security = security_of(certificate),
+                                    .security = certificate_security(certificate),
                                     .bind_ranks = true};
 
     assert_ok(service_open(&config, ret, &err));
@@ -521,14 +521,14 @@ static void open_bound(struct service **ret, const char *certificate)
 
 static void open_bound_workers(uint16_t port)
 {
-    struct rpc_security security = security_of("host");
+    struct rpc_security security = certificate_security("host");
 
     for (unsigned i = 0; i < 3; i++)
         raw_open_with(&workers[i], port, i, &security);
 }
 
-/* A server must be one by its certificate to have a copy kept; _i: it is not, and is. */
-START_TEST(test_who_may_have_a_copy)
+/* Only a peer whose certificate names a server may have its job replicated; _i: it does. */
+START_TEST(test_replica_authorization)
 {
     if (!certificate_can_make())
         return;
@@ -537,10 +537,10 @@ START_TEST(test_who_may_have_a_copy)
     certificate_make("plain", "ca", "subjectAltName=IP:127.0.0.1");
     certificate_make("server", "ca", "subjectAltName=IP:127.0.0.1,URI:sparring:server");
     certificate_make("host", "ca", "subjectAltName=URI:sparring:rank/0,URI:sparring:rank/1");
-    open_bound(&replica_job_replica, "plain");
+    open_bound_service(&replica_job_replica, "plain");
     (void)snprintf(session_terms.replica, sizeof(session_terms.replica), "127.0.0.1:%u",
                    (unsigned)service_port(replica_job_replica));
-    open_bound(&service, _i == 0 ? "plain" : "server");
+    open_bound_service(&service, _i == 0 ? "plain" : "server");
     open_bound_workers(service_port(service));
     if (_i == 0) {
         workers[0].session = 100;
@@ -563,18 +563,18 @@ int main(void)
 
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, test_a_whole_job, 0, 2);
-    tcase_add_test(tests, test_each_push_a_step);
+    tcase_add_test(tests, test_asp_and_takeover);
     tcase_add_loop_test(tests, test_promotion, 0, (int)RAW_PARTITIONS + 1);
     tcase_add_loop_test(tests, test_promotion_at_the_start, 0, (int)RAW_PARTITIONS + 1);
     tcase_add_test(tests, test_the_primary_stops_in_order);
-    tcase_add_test(tests, test_strangers_promote_nothing);
-    tcase_add_loop_test(tests, test_a_rank_goes_before_the_primary, 0, 2);
-    tcase_add_test(tests, test_a_newcomer_behind_the_takeover);
-    tcase_add_test(tests, test_a_lost_rank_promotes_nothing);
-    tcase_add_test(tests, test_alone_by_all_votes);
-    tcase_add_test(tests, test_what_cannot_be_kept_twice);
-    tcase_add_test(tests, test_no_replica_to_be_had);
-    tcase_add_loop_test(tests, test_who_may_have_a_copy, 0, 2);
+    tcase_add_test(tests, test_unknown_session_does_not_promote);
+    tcase_add_loop_test(tests, test_rank_lost_before_takeover, 0, 2);
+    tcase_add_test(tests, test_replacement_after_takeover);
+    tcase_add_test(tests, test_lost_rank_does_not_promote);
+    tcase_add_test(tests, test_standalone_after_all_votes);
+    tcase_add_test(tests, test_unsupported_configurations);
+    tcase_add_test(tests, test_replica_unavailable);
+    tcase_add_loop_test(tests, test_replica_authorization, 0, 2);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

@@ -1,6 +1,6 @@
 /*
- * One side of the replica stream played by hand: a replica that acknowledges when the test says so,
- * or lies; and a primary whose records are hostile.
+ * One side of the Replicate call is a fake: a replica that acknowledges when the test lets it, also
+ * records that were never sent; and a primary that sends invalid records.
  */
 #include "common/base/file.h"
 #include "tests/server/replication/replica_job.h"
@@ -14,45 +14,45 @@
 
 static struct error err;
 
-/* ------------------------------------------------------------------ a replica by hand */
+/* ------------------------------------------------------------------ a fake replica */
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct rpc_call *call;
-    size_t records;   /* of partitions */
-    uint64_t members; /* newest change of the slots */
+    size_t records;      /* of partitions */
+    uint64_t membership; /* newest change */
     struct wire_record newest[64];
     uint64_t clocks[4], sessions[4];
     uint8_t flags[4];
-} hand = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+} fake_replica = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-static void hand_reply(uint32_t partition, uint64_t sequence, uint64_t epoch)
+static void fake_replica_reply(uint32_t partition, uint64_t sequence, uint64_t epoch)
 {
     struct record_reply m = {
         .partition = partition, .sequence = sequence, .epoch = epoch, .superseded = epoch > 1};
     uint8_t bytes[WIRE_REPLY_MAX];
 
-    (void)rpc_call_send(hand.call, bytes, wire_pack_record_reply(&m, bytes), NULL);
+    (void)rpc_call_send(fake_replica.call, bytes, wire_pack_record_reply(&m, bytes), NULL);
 }
 
-static void hand_start(struct rpc_call *call, void *user)
+static void fake_replica_start(struct rpc_call *call, void *user)
 {
     (void)user;
-    if (!hand.call) { /* the others ask who serves */
+    if (!fake_replica.call) { /* later calls are takeover queries */
         rpc_call_ref(call);
-        hand.call = call;
+        fake_replica.call = call;
     }
     rpc_call_receive(call);
 }
 
-static void hand_message(struct rpc_call *call, struct rpc_message *message, void *user)
+static void fake_replica_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
-    struct wire_record m = {.clocks = hand.clocks,
+    struct wire_record m = {.clocks = fake_replica.clocks,
                             .clock_count = 4,
-                            .flags = hand.flags,
+                            .flags = fake_replica.flags,
                             .flag_count = 4,
-                            .sessions = hand.sessions,
+                            .sessions = fake_replica.sessions,
                             .session_count = 4};
     const uint8_t *head;
     size_t size;
@@ -64,38 +64,38 @@ static void hand_message(struct rpc_call *call, struct rpc_message *message, voi
     }
     head = rpc_message_head(message, &size);
     assert_ok(wire_unpack_record(head, size, &m, &err));
-    if (m.kind != RECORD_MEMBER && hand.members == 0)
+    if (m.kind != RECORD_MEMBER && fake_replica.membership == 0)
         ck_assert_uint_eq(m.epoch, 1);
     if (m.kind == RECORD_TERMS)
-        hand_reply(0, 0, 1);
+        fake_replica_reply(0, 0, 1);
     wire_release_record(&m);
     if (m.kind == RECORD_TAKEOVER_QUERY) {
         rpc_call_finish(call, STATUS_OK, "");
         return;
     }
-    (void)pthread_mutex_lock(&hand.lock);
+    (void)pthread_mutex_lock(&fake_replica.lock);
     if (m.kind == RECORD_MEMBER)
-        hand.members = m.sequence;
+        fake_replica.membership = m.sequence;
     if (m.sequence > 0 && m.kind != RECORD_MEMBER)
-        hand.newest[hand.records++] = m;
-    (void)pthread_cond_broadcast(&hand.changed);
-    (void)pthread_mutex_unlock(&hand.lock);
+        fake_replica.newest[fake_replica.records++] = m;
+    (void)pthread_cond_broadcast(&fake_replica.changed);
+    (void)pthread_mutex_unlock(&fake_replica.lock);
     rpc_call_receive(call);
 }
 
-static void hand_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+static void fake_replica_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
     (void)call;
     (void)result;
     (void)user;
 }
 
-static const struct rpc_handler hand_handler = {
-    .start = hand_start, .message = hand_message, .closed = hand_closed};
+static const struct rpc_handler fake_replica_handler = {
+    .start = fake_replica_start, .message = fake_replica_message, .closed = fake_replica_closed};
 
-static struct rpc_server *open_hand(void)
+static struct rpc_server *open_fake_replica(void)
 {
-    struct rpc_method method = {.path = SERVICE_REPLICATE, .handler = &hand_handler};
+    struct rpc_method method = {.path = SERVICE_REPLICATE, .handler = &fake_replica_handler};
     struct rpc_server_config config = {
         .listen = {.host = "127.0.0.1"}, .listen_origin = "test", .threads = 1};
     struct rpc_server *server;
@@ -110,34 +110,35 @@ static struct rpc_server *open_hand(void)
 
 static void wait_records(size_t count)
 {
-    (void)pthread_mutex_lock(&hand.lock);
-    while (hand.records < count)
-        (void)pthread_cond_wait(&hand.changed, &hand.lock);
-    ck_assert_uint_eq(hand.records, count);
-    (void)pthread_mutex_unlock(&hand.lock);
+    (void)pthread_mutex_lock(&fake_replica.lock);
+    while (fake_replica.records < count)
+        (void)pthread_cond_wait(&fake_replica.changed, &fake_replica.lock);
+    ck_assert_uint_eq(fake_replica.records, count);
+    (void)pthread_mutex_unlock(&fake_replica.lock);
 }
 
-static void wait_members(uint64_t number)
+static void wait_membership(uint64_t number)
 {
-    (void)pthread_mutex_lock(&hand.lock);
-    while (hand.members < number)
-        (void)pthread_cond_wait(&hand.changed, &hand.lock);
-    (void)pthread_mutex_unlock(&hand.lock);
+    (void)pthread_mutex_lock(&fake_replica.lock);
+    while (fake_replica.membership < number)
+        (void)pthread_cond_wait(&fake_replica.changed, &fake_replica.lock);
+    (void)pthread_mutex_unlock(&fake_replica.lock);
 }
 
 static void acknowledge(size_t index)
 {
-    hand_reply(hand.newest[index].partition, hand.newest[index].sequence, 1);
+    fake_replica_reply(fake_replica.newest[index].partition, fake_replica.newest[index].sequence,
+                       1);
 }
 
-/* All of a round, 0 being that of the initial values. */
+/* All records of a round; 0: the initial values. */
 static void acknowledge_round(size_t round)
 {
     for (size_t p = 0; p < RAW_PARTITIONS; p++)
         acknowledge(round * RAW_PARTITIONS + p);
 }
 
-/* Both ranks push the round, and the replica has its records. */
+/* Both ranks push the round; waits until the replica has its records. */
 static void push_round(uint64_t round)
 {
     session_push_all(0, round);
@@ -151,25 +152,24 @@ static void expect_both(uint64_t round, float value)
     session_expect_all(1, round, value);
 }
 
-static void close_hand(struct rpc_server *server)
+static void close_fake_replica(struct rpc_server *server)
 {
     close_service();
-    rpc_call_finish(hand.call, STATUS_OK, "");
-    rpc_call_unref(hand.call);
+    rpc_call_finish(fake_replica.call, STATUS_OK, "");
+    rpc_call_unref(fake_replica.call);
     rpc_server_close(server, 1000);
 }
 
-/* The job ends in order, and so does everything. */
-static void end_well(struct rpc_server *server)
+static void end_job_in_order(struct rpc_server *server)
 {
     session_end();
     replica_job_wait_ended(service, 1, 0);
-    close_hand(server);
+    close_fake_replica(server);
 }
 
-/* Everybody joins and asks for the initial values, which the replica has not acknowledged yet.
- * count: beats of each rank so far. */
-static void join_unanswered(uint64_t count[2])
+/* All ranks join and request the initial values, which the replica has not acknowledged yet.
+ * count: heartbeats of each rank so far. */
+static void join_until_held(uint64_t count[2])
 {
     session_join_all(100);
     for (unsigned i = 0; i < 2; i++) {
@@ -181,21 +181,21 @@ static void join_unanswered(uint64_t count[2])
     replica_job_check_silent(1, &count[1]);
 }
 
-/* The same, from the start.  Returns the replica. */
-static struct rpc_server *start_unanswered(uint64_t count[2])
+/* The same with a new service and a new fake replica, which it returns. */
+static struct rpc_server *start_until_held(uint64_t count[2])
 {
     struct rpc_server *server;
 
     open_service(LONG_MS, NULL);
-    server = open_hand();
-    join_unanswered(count);
+    server = open_fake_replica();
+    join_until_held(count);
     return server;
 }
 
-/* The same a round later: its pushes wait to be acknowledged. */
-static struct rpc_server *start_unanswered_round(uint64_t count[2])
+/* The same one round later: the replies to its pushes are held. */
+static struct rpc_server *start_round_until_held(uint64_t count[2])
 {
-    struct rpc_server *server = start_unanswered(count);
+    struct rpc_server *server = start_until_held(count);
 
     acknowledge_round(0);
     expect_both(0, 0.5f);
@@ -203,11 +203,11 @@ static struct rpc_server *start_unanswered_round(uint64_t count[2])
     return server;
 }
 
-/* Partition by partition, each answered when it is acknowledged and not before. */
-START_TEST(test_answers_wait)
+/* The replies for a partition are sent when it is acknowledged and not before. */
+START_TEST(test_replies_are_held)
 {
     uint64_t count[2] = {0};
-    struct rpc_server *server = start_unanswered_round(count);
+    struct rpc_server *server = start_round_until_held(count);
 
     for (size_t i = RAW_PARTITIONS; i < 2 * RAW_PARTITIONS; i++) {
         replica_job_check_silent(0, &count[0]);
@@ -216,124 +216,126 @@ START_TEST(test_answers_wait)
         for (unsigned k = 0; k < 2; k++) {
             float first;
 
-            ck_assert_uint_eq(raw_take(&workers[k], &first).partition, hand.newest[i].partition);
+            ck_assert_uint_eq(raw_take(&workers[k], &first).partition,
+                              fake_replica.newest[i].partition);
             ck_assert(first == session_sum(1));
         }
     }
-    end_well(server);
+    end_job_in_order(server);
 }
 END_TEST
 
-/* A rank that is cut off while its answers wait, and asks again, gets each of them once. */
-START_TEST(test_return_while_answers_wait)
+/* A rank whose connection breaks while its replies are held, and which repeats its requests, gets
+ * each reply once. */
+START_TEST(test_reconnect_while_replies_are_held)
 {
     uint64_t count[2] = {0};
-    struct rpc_server *server = start_unanswered_round(count);
+    struct rpc_server *server = start_round_until_held(count);
 
-    raw_cut(&workers[0]);
-    session_wait_cuts(1);
+    raw_disconnect(&workers[0]);
+    session_wait_disconnects(1);
     session_resume(0);
     acknowledge_round(1);
-    session_expect_all(1, 1, session_sum(1)); /* by then rank 0's would be on their way, too */
-    session_again_all(0, 1);
+    session_expect_all(1, 1, session_sum(1)); /* rank 0's would have been sent by now, too */
+    session_repeat_all(0, 1);
     session_expect_all(0, 1, session_sum(1));
     push_round(2);
     acknowledge_round(2);
     expect_both(2, session_sum(2));
-    end_well(server);
+    end_job_in_order(server);
 }
 END_TEST
 
-/* It says that it serves: the primary ends what it does, and answers nothing more. */
-START_TEST(test_superseded_with_answers_waiting)
+/* The replica has taken over: the primary ends the job and sends no further reply. */
+START_TEST(test_superseded_with_held_replies)
 {
     uint64_t count[2] = {0};
-    struct rpc_server *server = start_unanswered(count);
+    struct rpc_server *server = start_until_held(count);
 
-    hand_reply(0, 0, 2);
+    fake_replica_reply(0, 0, 2);
     for (unsigned i = 0; i < 2; i++)
         check_result("worker", raw_wait_closed(&workers[i].stream), STATUS_UNAVAILABLE,
                      "superseded by epoch 2");
     for (unsigned i = 0; i < 2; i++)
         ck_assert_uint_eq(workers[i].stream.length, workers[i].stream.taken);
-    close_hand(server);
+    close_fake_replica(server);
 }
 END_TEST
 
-/* What it acknowledges was never sent: it is no replica, and is given up. */
-START_TEST(test_lying_replica)
+/* A replica that acknowledges what was never sent is treated as lost. */
+START_TEST(test_false_acknowledgement)
 {
     static const struct record_reply lies[] = {{.partition = 0, .sequence = 2, .epoch = 1},
                                                {.partition = 3, .sequence = 1, .epoch = 1},
                                                {.partition = 0, .sequence = UINT64_MAX}};
     uint64_t count[2] = {0};
-    struct rpc_server *server = start_unanswered(count);
+    struct rpc_server *server = start_until_held(count);
 
-    hand_reply(lies[_i].partition, lies[_i].sequence, lies[_i].epoch);
+    fake_replica_reply(lies[_i].partition, lies[_i].sequence, lies[_i].epoch);
     for (unsigned i = 0; i < 2; i++)
         replica_job_wait_proposal(i, &count[i], 2);
     for (unsigned i = 0; i < 2; i++)
         replica_job_send_vote(i, ++count[i], 2);
     expect_both(0, 0.5f);
     session_round(1);
-    end_well(server);
+    end_job_in_order(server);
 }
 END_TEST
 
-static bool is_answered(struct raw_call *join)
+static bool is_replied(struct raw_call *join)
 {
-    bool answered;
+    bool replied;
 
     (void)pthread_mutex_lock(&join->lock);
-    answered = join->closed;
+    replied = join->closed;
     (void)pthread_mutex_unlock(&join->lock);
-    return answered;
+    return replied;
 }
 
-/* A newcomer whose place the replica does not know of yet has not been told, and so has opened
- * nothing: another one does not get that place, however long it takes.  The first one does, over
- * whatever connection it waits by then. */
-START_TEST(test_two_newcomers)
+/* The join of a replacement whose membership the replica has not acknowledged is not replied to.
+ * Another replacement does not get that rank, however long this takes; the first one does, over the
+ * newest connection on which it has joined. */
+START_TEST(test_two_replacements)
 {
     uint64_t count[2] = {0};
-    static struct raw_worker second, again;
+    static struct raw_worker other, retry;
     struct join_request request;
     struct rpc_server *server;
 
     session_terms.update = 0;
     session_terms.on_loss = WORKER_LOSS_SHRINK;
-    session_terms.reconnect_ms = 300; /* nobody comes back */
-    server = start_unanswered(count);
+    session_terms.reconnect_ms = 300; /* no rank reconnects */
+    server = start_until_held(count);
     acknowledge_round(0);
     expect_both(0, 0.5f);
     check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
-    wait_members(1);
+    wait_membership(1);
     request = session_request(1);
     request.session = workers[2].session = 201;
     workers[2].rank = 1;
     raw_begin_join(&workers[2], &request);
-    wait_members(2);
-    raw_open(&second, service_port(service), 1);
-    request.session = second.session = 202;
-    check_result("second", session_join(&second, &request), STATUS_EXISTS, "");
-    raw_open(&again, service_port(service), 1);
-    request.session = again.session = 201;
-    raw_begin_join(&again, &request);
+    wait_membership(2);
+    raw_open(&other, service_port(service), 1);
+    request.session = other.session = 202;
+    check_result("second", session_join(&other, &request), STATUS_EXISTS, "");
+    raw_open(&retry, service_port(service), 1);
+    request.session = retry.session = 201;
+    raw_begin_join(&retry, &request);
     check_result("first", raw_end_join(&workers[2]), STATUS_UNAVAILABLE, "has joined again");
-    replica_job_check_silent(0, &count[0]); /* by then that answer would be there, too */
-    ck_assert(!is_answered(&again.join));
-    hand_reply(RECORD_MEMBERSHIP_PARTITION, 2, 1);
-    check_result("again", raw_end_join(&again), STATUS_OK, "");
+    replica_job_check_silent(0, &count[0]); /* that reply would have arrived by now, too */
+    ck_assert(!is_replied(&retry.join));
+    fake_replica_reply(RECORD_MEMBERSHIP_PARTITION, 2, 1);
+    check_result("again", raw_end_join(&retry), STATUS_OK, "");
     check_result("leave", raw_leave(&workers[0], "raw", ""), STATUS_OK, "");
     check_result("leave", raw_leave(&workers[2], "raw", ""), STATUS_OK, "");
     replica_job_wait_ended(service, 1, 0);
-    raw_close(&second);
-    raw_close(&again);
-    close_hand(server);
+    raw_close(&other);
+    raw_close(&retry);
+    close_fake_replica(server);
 }
 END_TEST
 
-/* ------------------------------------------------------------------ what the disk says */
+/* ------------------------------------------------------------------ state on the disk */
 
 static void open_with_state(uint16_t port)
 {
@@ -346,8 +348,8 @@ static void open_with_state(uint16_t port)
     assert_ok(service_open(&config, &service, &err));
 }
 
-/* Until the newest text about who is in says that the replica knows of the change before it. */
-static void wait_restorable(const char *path)
+/* Until the newest membership in the journal says that the replica has acknowledged a change. */
+static void wait_membership_acknowledged(const char *path)
 {
     bool known = false;
     char *text;
@@ -366,9 +368,9 @@ static void wait_restorable(const char *path)
     }
 }
 
-/* A rank goes.  As long as the replica may not know of it the primary's disk does not say who would
- * have to agree; _i: it does. */
-START_TEST(test_a_change_that_is_not_known)
+/* A rank is lost.  Until the replica has acknowledged that, the primary cannot be restored, because
+ * its files do not say whose votes it needs; _i: the replica has acknowledged it. */
+START_TEST(test_unacknowledged_membership)
 {
     const char *journal = support_path("state/raw.0/journal-0");
     uint16_t port = support_port();
@@ -381,15 +383,15 @@ START_TEST(test_a_change_that_is_not_known)
     open_with_state(port);
     for (unsigned i = 0; i < 3; i++)
         raw_open(&workers[i], port, i);
-    server = open_hand();
-    join_unanswered(count);
+    server = open_fake_replica();
+    join_until_held(count);
     acknowledge_round(0);
     expect_both(0, 0.5f);
     check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
-    wait_members(1);
+    wait_membership(1);
     if (_i == 1) {
-        hand_reply(RECORD_MEMBERSHIP_PARTITION, 1, 1);
-        wait_restorable(journal);
+        fake_replica_reply(RECORD_MEMBERSHIP_PARTITION, 1, 1);
+        wait_membership_acknowledged(journal);
     }
     service_close(service);
     open_with_state(port);
@@ -397,22 +399,22 @@ START_TEST(test_a_change_that_is_not_known)
     ck_assert_int_eq(access(support_path("state/raw.0"), F_OK), _i == 1 ? 0 : -1);
     ck_assert_int_eq(access(support_path("state/raw.0.failed"), F_OK), _i == 1 ? -1 : 0);
     close_service();
-    rpc_call_finish(hand.call, STATUS_OK, "");
-    rpc_call_unref(hand.call);
+    rpc_call_finish(fake_replica.call, STATUS_OK, "");
+    rpc_call_unref(fake_replica.call);
     rpc_server_close(server, 1000);
 }
 END_TEST
 
 /* ------------------------------------------------------------------ hostile records */
 
-/* A primary by hand: its call to the service, which it begins with those terms. */
-static void feed_open(struct raw_worker *w)
+/* A fake primary: its Replicate call to the service, which begins with the terms. */
+static void fake_primary_open(struct raw_worker *w)
 {
     raw_start_call(w, &w->stream, SERVICE_REPLICATE);
 }
 
-static void feed_terms(struct raw_worker *w, const struct join_request *request, size_t sessions,
-                       uint64_t epoch)
+static void fake_primary_send_terms(struct raw_worker *w, const struct join_request *request,
+                                    size_t sessions, uint64_t epoch)
 {
     uint64_t ids[8] = {100, 101, 102, 103, 104, 105, 106, 107};
     struct join_request terms = *request;
@@ -429,7 +431,8 @@ static void feed_terms(struct raw_worker *w, const struct join_request *request,
     free(bytes);
 }
 
-static void feed_record(struct raw_worker *w, const struct wire_record *m, size_t bytes)
+static void fake_primary_send_record(struct raw_worker *w, const struct wire_record *m,
+                                     size_t bytes)
 {
     static float payload[2048];
     struct rpc_payload p = {.data = payload, .size = bytes};
@@ -477,16 +480,16 @@ START_TEST(test_hostile_records)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct join_request terms = session_request(0);
 
-        feed_open(&workers[0]);
-        feed_terms(&workers[0], &terms, 2, 1);
-        feed_record(&workers[0], &cases[i].record, cases[i].bytes);
+        fake_primary_open(&workers[0]);
+        fake_primary_send_terms(&workers[0], &terms, 2, 1);
+        fake_primary_send_record(&workers[0], &cases[i].record, cases[i].bytes);
         check_result(cases[i].text, raw_wait_closed(&workers[0].stream), cases[i].status,
                      cases[i].text);
         replica_job_wait_ended(service, 0, i + 1);
-        replica_job_move(0, service_port(service));
+        replica_job_redirect(0, service_port(service));
     }
-    feed_open(&workers[0]);
-    feed_record(&workers[0], &cases[0].record, 4096);
+    fake_primary_open(&workers[0]);
+    fake_primary_send_record(&workers[0], &cases[0].record, 4096);
     check_result("no terms", raw_wait_closed(&workers[0].stream), STATUS_PROTOCOL,
                  "before the terms");
     check_still_serves();
@@ -497,10 +500,10 @@ END_TEST
 static void check_terms_refused(const struct join_request *terms, size_t sessions, uint64_t epoch,
                                 enum status wanted, const char *part)
 {
-    feed_open(&workers[0]);
-    feed_terms(&workers[0], terms, sessions, epoch);
+    fake_primary_open(&workers[0]);
+    fake_primary_send_terms(&workers[0], terms, sessions, epoch);
     check_result(part, raw_wait_closed(&workers[0].stream), wanted, part);
-    replica_job_move(0, service_port(service));
+    replica_job_redirect(0, service_port(service));
 }
 
 START_TEST(test_hostile_terms)
@@ -525,12 +528,12 @@ int main(void)
     TCase *tests = tcase_create("takeover");
 
     tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_answers_wait);
-    tcase_add_test(tests, test_return_while_answers_wait);
-    tcase_add_test(tests, test_superseded_with_answers_waiting);
-    tcase_add_loop_test(tests, test_lying_replica, 0, 3);
-    tcase_add_test(tests, test_two_newcomers);
-    tcase_add_loop_test(tests, test_a_change_that_is_not_known, 0, 2);
+    tcase_add_test(tests, test_replies_are_held);
+    tcase_add_test(tests, test_reconnect_while_replies_are_held);
+    tcase_add_test(tests, test_superseded_with_held_replies);
+    tcase_add_loop_test(tests, test_false_acknowledgement, 0, 3);
+    tcase_add_test(tests, test_two_replacements);
+    tcase_add_loop_test(tests, test_unacknowledged_membership, 0, 2);
     tcase_add_test(tests, test_hostile_records);
     tcase_add_test(tests, test_hostile_terms);
     suite_add_tcase(suite, tests);

@@ -1,3 +1,8 @@
+/*
+ * Steps of the membership tests on top of session_job.  Partitions have equal elements, so one
+ * float per reply is compared.  Failures end the test.  No locks: the workers' calls have their
+ * own.
+ */
 #include "tests/server/service/member_job.h"
 
 #include "tests/support/support.h"
@@ -25,7 +30,7 @@ void member_start_away(unsigned world_size, enum worker_loss on_loss, uint32_t a
 
 void member_push(unsigned rank, uint32_t partition, uint64_t round, float gradient)
 {
-    raw_send_right(&workers[rank], CHUNK_PUSH, partition, round,
+    raw_send_valid(&workers[rank], CHUNK_PUSH, partition, round,
                    gradient / (float)session_terms.world_size);
 }
 
@@ -47,7 +52,7 @@ void member_lose(unsigned rank)
 {
     uint64_t before = session_counters(NULL).lost_ranks;
 
-    raw_cut(&workers[rank]);
+    raw_disconnect(&workers[rank]);
     session_wait_lost(before + 1);
 }
 
@@ -61,29 +66,29 @@ void member_take_place(unsigned rank, uint64_t session)
     raw_start_lanes(&workers[rank]);
 }
 
-void member_pull_all(unsigned rank, uint64_t ask)
+void member_pull_all(unsigned rank, uint64_t round)
 {
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
-        raw_send_again(&workers[rank], CHUNK_PULL, p, ask, 0);
+        raw_send_again(&workers[rank], CHUNK_PULL, p, round, 0);
 }
 
-void member_expect(unsigned rank, struct member_answer wanted, uint32_t odd,
-                   struct member_answer wanted_odd)
+void member_expect(unsigned rank, struct member_reply expected, uint32_t odd,
+                   struct member_reply expected_odd)
 {
     bool seen[RAW_PARTITIONS] = {false};
 
     for (uint32_t i = 0; i < RAW_PARTITIONS; i++) {
         float value;
         struct chunk_header h = raw_take(&workers[rank], &value);
-        const struct member_answer *w = h.partition == odd ? &wanted_odd : &wanted;
+        const struct member_reply *e = h.partition == odd ? &expected_odd : &expected;
 
         ck_assert_uint_lt(h.partition, RAW_PARTITIONS);
         ck_assert(!seen[h.partition]);
         seen[h.partition] = true;
-        ck_assert_msg(h.round == w->round && value == w->value,
+        ck_assert_msg(h.round == e->round && value == e->value,
                       "rank %u, partition %u: got round %d, value %g; wanted round %d, value %g",
-                      rank, h.partition, (int)h.round, (double)value, (int)w->round,
-                      (double)w->value);
+                      rank, h.partition, (int)h.round, (double)value, (int)e->round,
+                      (double)e->value);
     }
 }
 
@@ -95,8 +100,8 @@ static const struct consistency modes[MEMBER_MODES] = {
     {.mode = CONSISTENCY_BSP, .backup = 1},
 };
 
-/* The first elements of one answer for each partition, added up. */
-static float add_answers(unsigned rank)
+/* Sum of the first elements of one reply per partition. */
+static float take_reply_sum(unsigned rank)
 {
     float sum = 0;
 
@@ -109,9 +114,9 @@ static float add_answers(unsigned rank)
     return sum;
 }
 
-void member_take_all(unsigned rank)
+void member_take_replies(unsigned rank)
 {
-    (void)add_answers(rank);
+    (void)take_reply_sum(rank);
 }
 
 void member_start_mode(int mode, enum worker_loss on_loss, uint32_t away_ms)
@@ -119,23 +124,23 @@ void member_start_mode(int mode, enum worker_loss on_loss, uint32_t away_ms)
     session_terms.consistency = modes[mode];
     session_terms.learning_rate = consistency_steps_per_push(&modes[mode]) ? 3 : 1;
     member_start_away(3, on_loss, away_ms);
-    member_play(0, 2, 1);
-    for (uint32_t p = 0; p < 2; p++) /* and never reads what comes */
-        raw_send_right(&workers[2], CHUNK_PUSH, p, 2, 1);
+    member_run_round(0, 2, 1);
+    for (uint32_t p = 0; p < 2; p++) /* and never reads the replies */
+        raw_send_valid(&workers[2], CHUNK_PUSH, p, 2, 1);
     session_wait_taken(3 * RAW_PARTITIONS + 2);
     member_lose(2);
 }
 
-void member_play(unsigned first, unsigned last, uint64_t round)
+void member_run_round(unsigned first, unsigned last, uint64_t round)
 {
     for (unsigned i = first; i <= last; i++)
         for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
-            raw_send_right(&workers[i], CHUNK_PUSH, p, round, 1);
+            raw_send_valid(&workers[i], CHUNK_PUSH, p, round, 1);
     for (unsigned i = first; i <= last; i++)
-        member_take_all(i);
+        member_take_replies(i);
 }
 
-static void end_alike(void)
+static void end_with_equal_values(void)
 {
     float final[3];
 
@@ -143,9 +148,9 @@ static void end_alike(void)
         for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
             raw_send_again(&workers[i], CHUNK_FINAL, p, 9, 0);
     for (unsigned i = 0; i < 3; i++)
-        final[i] = add_answers(i);
+        final[i] = take_reply_sum(i);
     ck_assert(final[0] == final[1] && final[1] == final[2]);
-    if (session_terms.consistency.mode != CONSISTENCY_BSP) /* each push once */
+    if (session_terms.consistency.mode != CONSISTENCY_BSP) /* each push is applied once */
         ck_assert(final[0] == 100.0f * RAW_PARTITIONS - (float)session_counters(NULL).pushes);
     session_end();
 }
@@ -164,8 +169,8 @@ void member_catch_up(uint64_t next)
     for (uint64_t round = least + 1; round <= most + 1; round++) {
         for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
             raw_send_again(&workers[2], CHUNK_PUSH, p, round, 1);
-        member_play(0, 1, next++);
-        member_take_all(2);
+        member_run_round(0, 1, next++);
+        member_take_replies(2);
     }
-    end_alike();
+    end_with_equal_values();
 }

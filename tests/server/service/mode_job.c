@@ -1,3 +1,7 @@
+/*
+ * Scripted workers for the consistency modes.  The learning rate is the world size where each push
+ * is a step, else 1, so a push of 1 changes each value by an integer.  Failures end the test.
+ */
 #include "tests/server/service/mode_job.h"
 
 #include "tests/support/support.h"

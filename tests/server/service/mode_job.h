@@ -1,7 +1,9 @@
 /*
- * mode_job: a job of workers played by hand, in any consistency mode, on one partition of equal
- * elements.  SGD with a learning rate that makes each step a round number, so values say exactly
- * which contributions they hold.
+ * mode_job: a job of scripted workers in any consistency mode, on one partition of equal elements.
+ * SGD with a learning rate that makes each step an integer, so the values show exactly which
+ * contributions they contain.
+ *
+ * Needs: raw_job.  Called by test_modes.c and test_modes_terms.c.
  */
 #ifndef SPARRING_TESTS_SERVER_SERVICE_MODE_JOB_H
 #define SPARRING_TESTS_SERVER_SERVICE_MODE_JOB_H
@@ -19,7 +21,7 @@ static const struct consistency ssp_0 = {.mode = CONSISTENCY_SSP};
 static const struct consistency ssp_1 = {.mode = CONSISTENCY_SSP, .staleness = 1};
 static const struct consistency asp = {.mode = CONSISTENCY_ASP};
 
-/* Of the next job. */
+/* Rules of exact staleness of the next job. */
 extern struct exact_staleness rules[4];
 extern size_t rule_count;
 
@@ -28,24 +30,24 @@ struct join_request terms_of(const struct consistency *c, unsigned rank, unsigne
 void push(unsigned rank, uint64_t round, float value);
 void send_chunk(unsigned rank, enum chunk_kind kind, uint64_t round, float value);
 
-/* The next answer to this rank. */
+/* Take the next reply to this rank and check it. */
 void expect(unsigned rank, uint64_t round, float value);
 
 void join_all(const struct consistency *c, unsigned world_size);
 
-/* A job in that mode whose ranks have read the initial values. */
+/* Start a job in that mode; its ranks have read the initial values. */
 void start_mode(const struct consistency *c, unsigned world_size);
 
 void leave(unsigned rank);
 
-/* Until the server has taken that many contributions in. */
+/* Wait until the server has counted that many contributions. */
 void wait_pushes(uint64_t pushes);
 
-/* The last line of the job's records. */
+/* The last line of the job's records; one reference. */
 json_t *end_record(void);
 json_int_t number(const json_t *record, const char *key);
 
-/* How many pushes had a staleness of bucket i: 0, 1, 2, 3-4, ... */
+/* Number of pushes in staleness bucket i: 0, 1, 2, 3-4, ... */
 json_int_t bucket(const json_t *record, size_t i);
 
 #endif

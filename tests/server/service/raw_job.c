@@ -1,3 +1,8 @@
+/*
+ * The steps of a valid job of two ranks in lockstep, whose mean gradients come back.  Each element
+ * of a push encodes partition, round and rank, so a reply identifies its round.  Failures end the
+ * test.
+ */
 #include "tests/server/service/raw_job.h"
 
 #include "common/base/log.h"
@@ -37,22 +42,23 @@ void close_service(void)
     service_close(service);
 }
 
-void check_result(const char *who, struct rpc_result r, enum status wanted, const char *part)
+void check_result(const char *who, struct rpc_result r, enum status expected, const char *part)
 {
-    ck_assert_msg(r.status == wanted, "%s: got %s, wanted %s (%s)", who, status_name(r.status),
-                  status_name(wanted), r.text);
+    ck_assert_msg(r.status == expected, "%s: got %s, wanted %s (%s)", who, status_name(r.status),
+                  status_name(expected), r.text);
     ck_assert_msg(strstr(r.text, part) != NULL, "%s: '%s' lacks '%s'", who, r.text, part);
 }
 
 void check_seconds(const char *text, const char *part, double least)
 {
-    const char *at = strstr(text, part);
+    const char *seconds_at = strstr(text, part);
     double seconds = 0;
     char *end = NULL;
 
-    ck_assert_msg(at != NULL, "'%s' lacks '%s'", text, part);
-    seconds = strtod(at + strlen(part), &end);
-    ck_assert_msg(end > at + strlen(part) && strncmp(end, " s", 2) == 0, "no seconds: '%s'", text);
+    ck_assert_msg(seconds_at != NULL, "'%s' lacks '%s'", text, part);
+    seconds = strtod(seconds_at + strlen(part), &end);
+    ck_assert_msg(end > seconds_at + strlen(part) && strncmp(end, " s", 2) == 0, "no seconds: '%s'",
+                  text);
     ck_assert_msg(seconds >= least && seconds < RAW_LONGEST, "%g s, due are %g: '%s'", seconds,
                   least, text);
 }
@@ -78,7 +84,7 @@ void play_round(uint64_t round)
 {
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
         for (unsigned i = 2; i-- > 0;)
-            raw_send_right(&workers[i], CHUNK_PUSH, p, round, (float)(p + round * 10 + i));
+            raw_send_valid(&workers[i], CHUNK_PUSH, p, round, (float)(p + round * 10 + i));
     for (unsigned i = 0; i < 2; i++)
         for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
             float first;

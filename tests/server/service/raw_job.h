@@ -1,6 +1,8 @@
 /*
- * raw_job: a service and three workers played by hand, as globals of the test process (Check forks
- * each test), and the steps of a good job.
+ * raw_job: a service and three scripted workers, as globals of the test process (Check forks each
+ * test), and the steps of a valid job.
+ *
+ * Needs: raw_worker, service.  Called by all tests of the service.
  */
 #ifndef SPARRING_TESTS_SERVER_SERVICE_RAW_JOB_H
 #define SPARRING_TESTS_SERVER_SERVICE_RAW_JOB_H
@@ -15,27 +17,27 @@ void open_service(int64_t timeout_ms, const char *run_dir);
 void close_service(void);
 void close_workers(void);
 
-/* `who` ended with this status and a text that holds `part`. */
-void check_result(const char *who, struct rpc_result r, enum status wanted, const char *part);
+/* Check that `who` ended with this status and a text that contains `part`. */
+void check_result(const char *who, struct rpc_result r, enum status expected, const char *part);
 
-/* Behind `part` the text has seconds, as "4.0 s": no fewer than `least`, for on a busy machine they
- * may be more; no test runs for RAW_LONGEST. */
+/* Check that seconds follow `part` in the text, as "4.0 s", and are at least `least`.  On a busy
+ * machine they may be more, up to RAW_LONGEST. */
 #define RAW_LONGEST 1000.0
 void check_seconds(const char *text, const char *part, double least);
 
-/* Ranks 0 and 1 join with raw_terms and are welcome. */
+/* Ranks 0 and 1 join with raw_terms and are accepted. */
 void join_both(void);
 
-/* join_both, and the initial values are read. */
+/* join_both, then read the initial values. */
 void start_job(void);
 
-/* One whole round, its sums checked. */
+/* Run one whole round and check its sums. */
 void play_round(uint64_t round);
 
-/* Both leave in order. */
+/* Both ranks leave normally. */
 void end_job(void);
 
-/* After whatever happened, the server serves: a whole job of two rounds. */
+/* Check that the server still serves: run a whole job of two rounds. */
 void check_still_serves(void);
 
 #endif

@@ -1,3 +1,9 @@
+/*
+ * A scripted worker.  Every call has a raw_call that its handler fills: chunks, heartbeats, the
+ * join reply's connection, and the end.  Test threads wait on its condition.
+ *
+ * Locking: raw_call.lock guards what the handlers write.
+ */
 #include "tests/server/service/raw_worker.h"
 
 #include "common/base/clock.h"
@@ -25,7 +31,7 @@ static void keep_chunk(struct raw_call *c, struct rpc_message *message)
 
     ck_assert_uint_lt(c->length, RAW_CHUNKS_MAX);
     if (wire_unpack_chunk(head, size, &c->chunks[c->length], NULL) != STATUS_OK)
-        return; /* a record's reply */
+        return; /* a reply of a replication stream */
     ck_assert_uint_le(payload, sizeof(values));
     if (payload > 0) {
         ck_assert_int_eq(rpc_message_copy(message, values, payload, NULL), STATUS_OK);
@@ -36,7 +42,7 @@ static void keep_chunk(struct raw_call *c, struct rpc_message *message)
     c->length++;
 }
 
-static void on_message(struct rpc_call *call, struct rpc_message *message, void *user)
+static void on_chunk(struct rpc_call *call, struct rpc_message *message, void *user)
 {
     struct raw_call *c = user;
 
@@ -79,7 +85,7 @@ static void on_closed(struct rpc_call *call, const struct rpc_result *result, vo
     (void)pthread_mutex_unlock(&c->lock);
 }
 
-static void on_beat(struct rpc_call *call, struct rpc_message *message, void *user)
+static void on_heartbeat(struct rpc_call *call, struct rpc_message *message, void *user)
 {
     struct raw_call *c = user;
     size_t size;
@@ -89,31 +95,32 @@ static void on_beat(struct rpc_call *call, struct rpc_message *message, void *us
         return;
     head = rpc_message_head(message, &size);
     (void)pthread_mutex_lock(&c->lock);
-    assert_ok(wire_unpack_heartbeat(head, size, &c->beat, &err));
-    c->beats++;
+    assert_ok(wire_unpack_heartbeat(head, size, &c->heartbeat, &err));
+    c->heartbeats++;
     (void)pthread_cond_broadcast(&c->changed);
     (void)pthread_mutex_unlock(&c->lock);
     rpc_call_receive(call);
 }
 
-static const struct rpc_handler handler = {.message = on_message, .closed = on_closed};
-static const struct rpc_handler beat_handler = {.message = on_beat, .closed = on_closed};
+static const struct rpc_handler chunk_handler = {.message = on_chunk, .closed = on_closed};
+static const struct rpc_handler heartbeat_handler = {.message = on_heartbeat, .closed = on_closed};
 static const struct rpc_handler join_handler = {.message = on_reply, .closed = on_closed};
 
-static void drop(struct raw_call *c)
+static void release_call(struct raw_call *c)
 {
     if (c->call)
         rpc_call_unref(c->call);
     c->call = NULL;
 }
 
-static void start(struct raw_worker *w, struct raw_call *c, const char *path, int64_t deadline_ns)
+static void start_call(struct raw_worker *w, struct raw_call *c, const char *path,
+                       int64_t deadline_ns)
 {
-    const struct rpc_handler *h = strcmp(path, SERVICE_ATTEND) == 0 ? &beat_handler
+    const struct rpc_handler *h = strcmp(path, SERVICE_ATTEND) == 0 ? &heartbeat_handler
                                   : strcmp(path, SERVICE_JOIN) == 0 ? &join_handler
-                                                                    : &handler;
+                                                                    : &chunk_handler;
 
-    drop(c);
+    release_call(c);
 
     memset(c, 0, sizeof(*c));
     (void)pthread_mutex_init(&c->lock, NULL);
@@ -124,9 +131,10 @@ static void start(struct raw_worker *w, struct raw_call *c, const char *path, in
 
 static void wait_change(struct raw_call *c, const char *what)
 {
-    struct timespec until = condition_until(clock_deadline_ns(WAIT_MS));
+    struct timespec deadline = condition_until(clock_deadline_ns(WAIT_MS));
 
-    ck_assert_msg(pthread_cond_timedwait(&c->changed, &c->lock, &until) == 0, "no %s came", what);
+    ck_assert_msg(pthread_cond_timedwait(&c->changed, &c->lock, &deadline) == 0, "no %s came",
+                  what);
 }
 
 struct rpc_result raw_wait_closed(struct raw_call *c)
@@ -162,11 +170,11 @@ void raw_open_with(struct raw_worker *w, uint16_t port, unsigned rank,
 void raw_close(struct raw_worker *w)
 {
     rpc_client_close(w->client);
-    drop(&w->join);
-    drop(&w->stream);
-    drop(&w->attend);
+    release_call(&w->join);
+    release_call(&w->stream);
+    release_call(&w->attend);
     for (unsigned i = 0; i + 1 < RAW_LANES_MAX; i++)
-        drop(&w->more[i]);
+        release_call(&w->other_lanes[i]);
     w->client = NULL;
 }
 
@@ -192,8 +200,8 @@ void raw_begin_join(struct raw_worker *w, const struct join_request *request)
     size_t size;
 
     assert_ok(wire_pack_join_request(request, &bytes, &size, &err));
-    start(w, &w->join, SERVICE_JOIN, clock_deadline_ns(WAIT_MS));
-    /* A draining server may have refused the call before this: then its end tells. */
+    start_call(w, &w->join, SERVICE_JOIN, clock_deadline_ns(WAIT_MS));
+    /* A draining server may have refused the call already: then its end has the status. */
     (void)rpc_call_send(w->join.call, bytes, size, NULL);
     rpc_call_send_done(w->join.call);
     free(bytes);
@@ -210,7 +218,7 @@ struct rpc_result raw_end_join(struct raw_worker *w)
 
 void raw_start_call(struct raw_worker *w, struct raw_call *c, const char *path)
 {
-    start(w, c, path, INT64_MAX); /* every wait on it has a limit */
+    start_call(w, c, path, INT64_MAX); /* every wait on it has a limit */
 }
 
 static void start_lane(struct raw_worker *w, struct raw_call *c, unsigned lane)
@@ -235,7 +243,7 @@ void raw_start_lanes(struct raw_worker *w)
 {
     raw_start_stream(w);
     for (unsigned lane = 1; lane < w->lanes; lane++)
-        start_lane(w, &w->more[lane - 1], lane);
+        start_lane(w, &w->other_lanes[lane - 1], lane);
 }
 
 void raw_send_on(struct raw_call *c, const struct chunk_header *header, size_t bytes, float value)
@@ -251,66 +259,66 @@ void raw_send_on(struct raw_call *c, const struct chunk_header *header, size_t b
     (void)rpc_call_send(c->call, head, wire_pack_chunk(header, head), &payload);
 }
 
-/* Partitions of one server: their slot is their number. */
-static struct raw_call *lane_of(struct raw_worker *w, uint32_t partition)
+/* With one server the local index of a partition is its number. */
+static struct raw_call *stream_of(struct raw_worker *w, uint32_t partition)
 {
     unsigned lane = w->lanes > 1 ? partition % w->lanes : 0;
 
-    return lane == 0 ? &w->stream : &w->more[lane - 1];
+    return lane == 0 ? &w->stream : &w->other_lanes[lane - 1];
 }
 
 void raw_send(struct raw_worker *w, const struct chunk_header *header, size_t bytes, float value)
 {
-    raw_send_on(lane_of(w, header->partition), header, bytes, value);
+    raw_send_on(stream_of(w, header->partition), header, bytes, value);
 }
 
-/* ------------------------------------------------------------------ beats and breaks */
+/* ------------------------------------------------------------------ heartbeats and disconnects */
 
 void raw_start_attend(struct raw_worker *w)
 {
     raw_start_call(w, &w->attend, SERVICE_ATTEND);
 }
 
-void raw_beat(struct raw_worker *w, const char *job, uint64_t count)
+void raw_send_heartbeat(struct raw_worker *w, const char *job, uint64_t count)
 {
-    struct heartbeat beat = {
+    struct heartbeat heartbeat = {
         .session = w->session, .connection = w->connection, .rank = w->rank, .count = count};
     uint8_t bytes[WIRE_HEARTBEAT_MAX];
 
-    (void)snprintf(beat.job, sizeof(beat.job), "%s", job);
-    (void)rpc_call_send(w->attend.call, bytes, wire_pack_heartbeat(&beat, bytes), NULL);
+    (void)snprintf(heartbeat.job, sizeof(heartbeat.job), "%s", job);
+    (void)rpc_call_send(w->attend.call, bytes, wire_pack_heartbeat(&heartbeat, bytes), NULL);
 }
 
-struct heartbeat raw_wait_beats(struct raw_worker *w, size_t beats)
+struct heartbeat raw_wait_heartbeats(struct raw_worker *w, size_t heartbeats)
 {
     struct raw_call *c = &w->attend;
-    struct heartbeat beat;
+    struct heartbeat heartbeat;
 
     (void)pthread_mutex_lock(&c->lock);
-    while (c->beats < beats) {
-        ck_assert_msg(!c->closed, "the beats ended: %s", c->result.text);
-        wait_change(c, "beat");
+    while (c->heartbeats < heartbeats) {
+        ck_assert_msg(!c->closed, "the heartbeats ended: %s", c->result.text);
+        wait_change(c, "heartbeat");
     }
-    beat = c->beat;
+    heartbeat = c->heartbeat;
     (void)pthread_mutex_unlock(&c->lock);
-    return beat;
+    return heartbeat;
 }
 
-static void cut(struct raw_call *c)
+static void cancel_call(struct raw_call *c)
 {
     if (!c->call)
         return;
     rpc_call_cancel(c->call);
     (void)raw_wait_closed(c);
-    drop(c);
+    release_call(c);
 }
 
-void raw_cut(struct raw_worker *w)
+void raw_disconnect(struct raw_worker *w)
 {
-    cut(&w->stream);
+    cancel_call(&w->stream);
     for (unsigned i = 0; i + 1 < RAW_LANES_MAX; i++)
-        cut(&w->more[i]);
-    cut(&w->attend);
+        cancel_call(&w->other_lanes[i]);
+    cancel_call(&w->attend);
 }
 
 /* ------------------------------------------------------------------ chunks */
@@ -327,7 +335,7 @@ struct chunk_header raw_chunk(const struct raw_worker *w, enum chunk_kind kind, 
                                  .length = kind == CHUNK_PULL || kind == CHUNK_FINAL ? 0 : bytes};
 }
 
-void raw_send_right(struct raw_worker *w, enum chunk_kind kind, uint32_t partition, uint64_t round,
+void raw_send_valid(struct raw_worker *w, enum chunk_kind kind, uint32_t partition, uint64_t round,
                     float value)
 {
     struct chunk_header header = raw_chunk(w, kind, partition, round);
@@ -361,7 +369,7 @@ struct chunk_header raw_take_from(struct raw_call *c, float *ret_first)
     header = c->chunks[c->taken];
     *ret_first = c->first[c->taken];
     c->taken++;
-    if (c->taken == c->length) /* room for as many again */
+    if (c->taken == c->length) /* reuse the array */
         c->taken = c->length = 0;
     (void)pthread_mutex_unlock(&c->lock);
     return header;
@@ -373,8 +381,8 @@ void raw_initialise(struct raw_worker *workers, unsigned count, float value)
         raw_start_stream(&workers[i]);
         for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
             if (workers[i].rank == 0)
-                raw_send_right(&workers[i], CHUNK_INIT, p, 0, value);
-            raw_send_right(&workers[i], CHUNK_PULL, p, 0, 0);
+                raw_send_valid(&workers[i], CHUNK_INIT, p, 0, value);
+            raw_send_valid(&workers[i], CHUNK_PULL, p, 0, 0);
         }
     }
     for (unsigned i = 0; i < count; i++)

@@ -1,3 +1,8 @@
+/*
+ * Sessions of scripted workers.  Replies are compared with the sums of what was pushed; the last
+ * reply of each partition and rank is remembered, because a repeated request may be answered twice.
+ * Failures end the test.
+ */
 #include "tests/server/service/session_job.h"
 
 #include "tests/support/support.h"
@@ -11,12 +16,12 @@ static struct error err;
 struct session_terms session_terms = {
     .world_size = 2, .lanes = 1, .on_loss = WORKER_LOSS_FAIL, .update = 1, .reconnect_ms = LONG_MS};
 
-/* The last answer of a partition to a rank. */
-static struct answer {
+/* The last reply for a partition to a rank. */
+static struct expected_reply {
     uint64_t round;
     float value;
-    unsigned extra; /* answers that may still come twice, because it was asked for again */
-} answers[3][RAW_PARTITIONS];
+    unsigned extra; /* replies that may still come twice, because the request was repeated */
+} replies[3][RAW_PARTITIONS];
 
 struct join_request session_request(unsigned rank)
 {
@@ -61,8 +66,8 @@ void session_begin(unsigned rank, float value)
     raw_start_lanes(&workers[rank]);
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
         if (rank == 0)
-            raw_send_right(&workers[rank], CHUNK_INIT, p, 0, value);
-        raw_send_right(&workers[rank], CHUNK_PULL, p, 0, 0);
+            raw_send_valid(&workers[rank], CHUNK_INIT, p, 0, value);
+        raw_send_valid(&workers[rank], CHUNK_PULL, p, 0, 0);
     }
 }
 
@@ -92,26 +97,25 @@ float session_sum(uint64_t round)
 void session_push_all(unsigned rank, uint64_t round)
 {
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
-        raw_send_right(&workers[rank], CHUNK_PUSH, p, round, session_push(rank, round));
+        raw_send_valid(&workers[rank], CHUNK_PUSH, p, round, session_push(rank, round));
 }
 
-void session_again_all(unsigned rank, uint64_t round)
+void session_repeat_all(unsigned rank, uint64_t round)
 {
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
-        struct answer *a = &answers[rank][p];
+        struct expected_reply *a = &replies[rank][p];
 
         raw_send_again(&workers[rank], CHUNK_PUSH, p, round, session_push(rank, round));
-        if (a->round == round) /* the test takes what it has read for lost */
+        if (a->round == round) /* treat the reply that was read as lost */
             a->round = UINT64_MAX;
         else
             a->extra++;
     }
 }
 
-/* An answer that was on its way when the rank was cut off goes to the stream that came instead, and
- * is the second to a question that was asked again: a worker drops as many as it has repeated
- * (ps.c). */
-static bool is_second(struct answer *a, uint64_t round, float value)
+/* A reply in flight when the rank was cut off goes to the stream of the new connection, as a second
+ * reply to the repeated request.  A worker drops as many as it has repeated requests (ps.c). */
+static bool is_repeated_reply(struct expected_reply *a, uint64_t round, float value)
 {
     if (a->extra == 0 || round != a->round || value != a->value)
         return false;
@@ -128,18 +132,19 @@ void session_expect_all(unsigned rank, uint64_t round, float value)
     while (taken < RAW_PARTITIONS) {
         unsigned lane = taken % lanes;
         float first;
-        struct chunk_header h = raw_take_from(lane == 0 ? &w->stream : &w->more[lane - 1], &first);
+        struct chunk_header h =
+            raw_take_from(lane == 0 ? &w->stream : &w->other_lanes[lane - 1], &first);
 
         ck_assert_uint_lt(h.partition, RAW_PARTITIONS);
         ck_assert_uint_eq(h.partition % lanes, lane);
         ck_assert_uint_eq(h.rank, rank);
-        if (is_second(&answers[rank][h.partition], h.round, first))
+        if (is_repeated_reply(&replies[rank][h.partition], h.round, first))
             continue;
         ck_assert_msg(h.round == round && first == value,
                       "rank %u, partition %u: got round %d, value %g; wanted round %d, value %g",
                       rank, h.partition, (int)h.round, (double)first, (int)round, (double)value);
-        answers[rank][h.partition].round = round;
-        answers[rank][h.partition].value = value;
+        replies[rank][h.partition].round = round;
+        replies[rank][h.partition].value = value;
         taken++;
     }
 }
@@ -180,7 +185,7 @@ struct stats_counters session_counters(struct stats_job *ret_job)
     return counters;
 }
 
-void session_wait_cuts(uint64_t cuts)
+void session_wait_disconnects(uint64_t cuts)
 {
     while (session_counters(NULL).disconnects < cuts)
         (void)sched_yield();

@@ -1,6 +1,6 @@
 /*
- * Ranks bound to certificates: whoever joins, streams or leaves for a rank that its certificate
- * does not name is refused, and the job of the others goes on.
+ * Ranks bound to certificates: a peer that joins, streams, sends heartbeats or leaves for a rank
+ * that its certificate does not name is refused, and the job of the others continues.
  */
 #include "tests/server/service/raw_job.h"
 #include "tests/support/certificate.h"
@@ -54,7 +54,8 @@ static void check_refused(const char *what, struct rpc_result result, const char
     check_result(what, result, STATUS_DENIED, text);
 }
 
-/* Join, stream and leave as rank 0 by workers[2], whose certificate does not say so. */
+/* Join, stream, send a heartbeat and leave as rank 0 from workers[2], whose certificate does not
+ * name it. */
 static void try_as_rank_0(const char *named)
 {
     struct raw_worker *w = &workers[2];
@@ -64,20 +65,20 @@ static void try_as_rank_0(const char *named)
     raw_begin_join(w, &terms);
     check_refused("join", raw_end_join(w), named);
     raw_start_stream(w);
-    raw_send_right(w, CHUNK_PUSH, 0, 1, 1);
+    raw_send_valid(w, CHUNK_PUSH, 0, 1, 1);
     check_refused("stream", raw_wait_closed(&w->stream), named);
     raw_start_attend(w);
-    raw_beat(w, "raw", 1);
-    check_refused("beat", raw_wait_closed(&w->attend), named);
-    check_refused("leave", raw_leave(w, "raw", "told to by a stranger"), named);
+    raw_send_heartbeat(w, "raw", 1);
+    check_refused("heartbeat", raw_wait_closed(&w->attend), named);
+    check_refused("leave", raw_leave(w, "raw", "sent by an unauthorized peer"), named);
 }
 
-START_TEST(test_the_rank_of_another)
+START_TEST(test_a_rank_of_another_peer)
 {
     if (!certificate_can_make())
         return;
     open_bound((const char *[]){"rank0", "rank1", _i == 0 ? "rank1" : "nobody"});
-    try_as_rank_0(_i == 0 ? "'sparring:rank/1'" : "no rank"); /* nobody has joined */
+    try_as_rank_0(_i == 0 ? "'sparring:rank/1'" : "no rank"); /* no rank has joined */
     start_job();
     try_as_rank_0(_i == 0 ? "'sparring:rank/1'" : "no rank"); /* in the middle of a job */
     play_round(1);
@@ -113,7 +114,7 @@ int main(void)
     TCase *tests = tcase_create("authorize");
 
     tcase_set_timeout(tests, 100);
-    tcase_add_loop_test(tests, test_the_rank_of_another, 0, 2);
+    tcase_add_loop_test(tests, test_a_rank_of_another_peer, 0, 2);
     tcase_add_test(tests, test_two_ranks_of_one_host);
     tcase_add_test(tests, test_no_certificates);
     suite_add_tcase(suite, tests);

@@ -1,6 +1,7 @@
 /*
- * Compressed pushes played by hand: what is coded otherwise than the terms say, is too long or too
- * short, or lies, ends the job and nothing else; and joins whose terms do not go together.
+ * Compressed pushes of scripted workers: a push with another codec than the terms, of a wrong
+ * length, or with invalid contents ends the job and nothing else; and joins whose compression terms
+ * are invalid or differ.
  */
 #include "tests/server/service/raw_job.h"
 #include "tests/support/support.h"
@@ -8,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Both ranks join with that compression up, and have the initial values. */
+/* Both ranks join with that compression of pushes and read the initial values. */
 static void start_compressed(enum codec_kind up, uint32_t top_k_ppm)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -62,7 +63,7 @@ START_TEST(test_bad_payloads_end_the_job)
 END_TEST
 
 /* The last partition has 100 elements: 13 bytes of signs. */
-START_TEST(test_a_last_byte_is_missing)
+START_TEST(test_a_missing_last_byte)
 {
     struct chunk_header h = {.kind = CHUNK_PUSH,
                              .rank = 0,
@@ -81,8 +82,8 @@ START_TEST(test_a_last_byte_is_missing)
 }
 END_TEST
 
-/* Elements by reference are elements as they are. */
-START_TEST(test_no_reference)
+/* A reference to compressed elements is refused. */
+START_TEST(test_compressed_reference_is_refused)
 {
     struct chunk_header h = {.kind = CHUNK_PUSH,
                              .rank = 0,
@@ -100,8 +101,8 @@ START_TEST(test_no_reference)
 }
 END_TEST
 
-/* Nor is divided what cannot be read as it is. */
-START_TEST(test_no_division)
+/* A compressed push cannot be undivided. */
+START_TEST(test_compressed_undivided_is_refused)
 {
     struct chunk_header h = {.kind = CHUNK_PUSH,
                              .rank = 0,
@@ -160,9 +161,9 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, test_bad_payloads_end_the_job, 0,
                         (int)(sizeof(bad) / sizeof(bad[0])));
-    tcase_add_test(tests, test_a_last_byte_is_missing);
-    tcase_add_test(tests, test_no_reference);
-    tcase_add_test(tests, test_no_division);
+    tcase_add_test(tests, test_a_missing_last_byte);
+    tcase_add_test(tests, test_compressed_reference_is_refused);
+    tcase_add_test(tests, test_compressed_undivided_is_refused);
     tcase_add_loop_test(tests, test_terms, 0, (int)(sizeof(terms) / sizeof(terms[0])));
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -1,12 +1,12 @@
 /*
- * The Exchange stream over real gRPC, with workers played by hand: what a good job looks like on
- * the wire, and every chunk and stream that must be refused, with its words.  Each leaves a server
- * that serves the next job.
+ * The Exchange stream over real gRPC, with scripted workers: the messages of a valid job, and every
+ * chunk and stream that must be refused, with its error text.  After each of them the server serves
+ * the next job.
  */
 #include "tests/server/service/raw_job.h"
 #include "tests/support/support.h"
 
-#define RUN_OUT_MS 4000 /* of time-outs that are to run out: they bound the joins before, too */
+#define RUN_OUT_MS 4000 /* a time-out that is to expire; it also bounds the joins before */
 
 START_TEST(test_a_good_job)
 {
@@ -20,10 +20,10 @@ END_TEST
 /* ------------------------------------------------------------------ chunks */
 
 struct bad_chunk {
-    struct chunk_header header; /* its rank is the sender's unless `rank` says so */
+    struct chunk_header header; /* its rank is the sender's unless wrong_rank */
     size_t bytes;
     unsigned sender;
-    bool lie_about_rank;
+    bool wrong_rank;
     const char *text;
 };
 
@@ -127,7 +127,7 @@ START_TEST(test_bad_chunks_end_the_job)
 
     open_service(20000, NULL);
     start_job();
-    if (!c->lie_about_rank)
+    if (!c->wrong_rank)
         header.rank = c->sender;
     raw_send(&workers[c->sender], &header, c->bytes, 1);
     for (unsigned i = 0; i < 2; i++)
@@ -142,8 +142,8 @@ START_TEST(test_a_push_comes_twice)
 {
     open_service(20000, NULL);
     start_job();
-    raw_send_right(&workers[1], CHUNK_PUSH, 2, 1, 1);
-    raw_send_right(&workers[1], CHUNK_PUSH, 2, 1, 1);
+    raw_send_valid(&workers[1], CHUNK_PUSH, 2, 1, 1);
+    raw_send_valid(&workers[1], CHUNK_PUSH, 2, 1, 1);
     check_result("sender", raw_wait_closed(&workers[1].stream), STATUS_PROTOCOL,
                  "rank 1, partition 2, round 1: the push came twice");
     check_result("other", raw_wait_closed(&workers[0].stream), STATUS_PROTOCOL, "came twice");
@@ -157,7 +157,7 @@ START_TEST(test_a_push_before_the_values)
     open_service(20000, NULL);
     join_both();
     raw_start_stream(&workers[1]);
-    raw_send_right(&workers[1], CHUNK_PUSH, 0, 1, 1);
+    raw_send_valid(&workers[1], CHUNK_PUSH, 0, 1, 1);
     check_result("sender", raw_wait_closed(&workers[1].stream), STATUS_PROTOCOL,
                  "before this rank has read the initial values");
     check_still_serves();
@@ -165,7 +165,7 @@ START_TEST(test_a_push_before_the_values)
 }
 END_TEST
 
-/* Bytes that are no chunk at all, from a bound stream. */
+/* Bytes that are not a chunk, from a bound stream. */
 START_TEST(test_garbage)
 {
     static const uint8_t garbage[][6] = {
@@ -186,21 +186,21 @@ END_TEST
 
 /* ------------------------------------------------------------------ streams */
 
-START_TEST(test_strangers_do_not_hurt_the_job)
+START_TEST(test_foreign_streams_do_not_affect_the_job)
 {
     open_service(20000, NULL);
     raw_start_stream(&workers[2]);
-    raw_send_right(&workers[2], CHUNK_PULL, 0, 0, 0);
+    raw_send_valid(&workers[2], CHUNK_PULL, 0, 0, 0);
     check_result("no job", raw_wait_closed(&workers[2].stream), STATUS_PROTOCOL,
                  "no job runs here");
     start_job();
     raw_start_stream(&workers[2]);
-    raw_send_right(&workers[2], CHUNK_PULL, 0, 0, 0);
+    raw_send_valid(&workers[2], CHUNK_PULL, 0, 0, 0);
     check_result("rank 2", raw_wait_closed(&workers[2].stream), STATUS_PROTOCOL,
                  "rank 2 sent a chunk, but is not in job 'raw'");
     workers[2].rank = 1;
     raw_start_stream(&workers[2]);
-    raw_send_right(&workers[2], CHUNK_PUSH, 0, 1, 1);
+    raw_send_valid(&workers[2], CHUNK_PUSH, 0, 1, 1);
     check_result("second stream", raw_wait_closed(&workers[2].stream), STATUS_EXISTS,
                  "rank 1 has an open stream already");
     raw_start_stream(&workers[2]);
@@ -217,7 +217,7 @@ START_TEST(test_a_lost_worker_is_named)
     open_service(20000, NULL);
     start_job();
     play_round(1);
-    raw_send_right(&workers[0], CHUNK_PUSH, 0, 2, 1);
+    raw_send_valid(&workers[0], CHUNK_PUSH, 0, 2, 1);
     rpc_call_cancel(workers[1].stream.call);
     check_result("survivor", raw_wait_closed(&workers[0].stream), STATUS_PEER_LOST,
                  "rank 1 was lost (its connection closed in round 2)");
@@ -243,7 +243,7 @@ START_TEST(test_a_rank_that_never_opens_its_stream)
     open_service(RUN_OUT_MS, NULL);
     join_both();
     raw_start_stream(&workers[0]);
-    raw_send_right(&workers[0], CHUNK_INIT, 0, 0, 1);
+    raw_send_valid(&workers[0], CHUNK_INIT, 0, 0, 1);
     check_result("rank 0", raw_wait_closed(&workers[0].stream), STATUS_TIMEOUT,
                  "waited in round 0 for rank 1: nothing came for 4.0 s");
     close_service();
@@ -256,7 +256,7 @@ START_TEST(test_values_that_never_come)
     join_both();
     for (unsigned i = 0; i < 2; i++) {
         raw_start_stream(&workers[i]);
-        raw_send_right(&workers[i], CHUNK_PULL, 0, 0, 0);
+        raw_send_valid(&workers[i], CHUNK_PULL, 0, 0, 0);
     }
     check_result("rank 1", raw_wait_closed(&workers[1].stream), STATUS_TIMEOUT,
                  "waited in round 0 for rank 0");
@@ -276,7 +276,7 @@ int main(void)
     tcase_add_test(tests, test_a_push_comes_twice);
     tcase_add_test(tests, test_a_push_before_the_values);
     tcase_add_loop_test(tests, test_garbage, 0, 3);
-    tcase_add_test(tests, test_strangers_do_not_hurt_the_job);
+    tcase_add_test(tests, test_foreign_streams_do_not_affect_the_job);
     tcase_add_test(tests, test_a_lost_worker_is_named);
     tcase_add_test(tests, test_a_stream_that_ends_without_leaving);
     tcase_add_test(tests, test_a_rank_that_never_opens_its_stream);

@@ -1,7 +1,7 @@
 /*
- * Ranks that are lost for good, over real gRPC, with workers played by hand: what the others are
- * told, who may join a job that runs, and what the record says.  How the job goes on is in
- * test_membership_shrink.c and test_membership_wait.c.
+ * Ranks that are lost for good, over real gRPC, with scripted workers: the error that the other
+ * ranks get, who may join a running job, and the records. test_membership_shrink.c and
+ * test_membership_wait.c test how the job continues.
  */
 #include "tests/server/service/member_job.h"
 #include "tests/support/support.h"
@@ -18,7 +18,7 @@ START_TEST(test_fail_names_rank_how_and_how_long)
 
     member_start(2, WORKER_LOSS_FAIL);
     member_push_all(0, 1, 4);
-    raw_cut(&workers[1]);
+    raw_disconnect(&workers[1]);
     r = raw_wait_closed(&workers[0].stream);
     check_result("other", r, STATUS_PEER_LOST,
                  "rank 1 was lost (its connection closed in round 1; waited ");
@@ -35,7 +35,7 @@ START_TEST(test_fail_names_rank_how_and_how_long)
 }
 END_TEST
 
-START_TEST(test_back_to_a_job_that_is_done)
+START_TEST(test_resume_of_a_finished_job)
 {
     struct join_request request;
 
@@ -63,7 +63,7 @@ START_TEST(test_joins_of_a_job_that_runs)
     check_result("a second one", session_join(&workers[2], &request), STATUS_EXISTS,
                  "job 'raw': rank 1 has joined from");
     request.resume = true;
-    check_result("a stranger", session_join(&workers[2], &request), STATUS_PEER_LOST,
+    check_result("another session", session_join(&workers[2], &request), STATUS_PEER_LOST,
                  "its place is another session's since epoch 1");
     request = session_request(1);
     request.resume = true;
@@ -105,7 +105,7 @@ START_TEST(test_values_that_are_not_here)
 }
 END_TEST
 
-/* A rank's initial values are rank 0's: without it there is nothing to go on with. */
+/* Initial values come from rank 0 alone: the job ends without it. */
 START_TEST(test_rank_0_is_lost_before_its_values_are_here)
 {
     member_terms(2, _i == 0 ? WORKER_LOSS_SHRINK : WORKER_LOSS_WAIT);
@@ -113,10 +113,10 @@ START_TEST(test_rank_0_is_lost_before_its_values_are_here)
     session_join_all(100);
     raw_start_lanes(&workers[0]);
     raw_start_lanes(&workers[1]);
-    raw_send_right(&workers[1], CHUNK_PULL, 0, 0, 0);
-    raw_send_right(&workers[0], CHUNK_INIT, 0, 0, 100);
+    raw_send_valid(&workers[1], CHUNK_PULL, 0, 0, 0);
+    raw_send_valid(&workers[0], CHUNK_INIT, 0, 0, 100);
     (void)raw_take(&workers[1], &(float){0});
-    raw_cut(&workers[0]);
+    raw_disconnect(&workers[0]);
     check_result("other", raw_wait_closed(&workers[1].stream), STATUS_PEER_LOST,
                  "rank 0 was lost (its connection closed in round 1");
     close_service();
@@ -125,30 +125,30 @@ END_TEST
 
 /* ------------------------------------------------------------------ silence */
 
-/* Rank 1 stops its beats and sends nothing: cut off, and the others are told how long they may have
- * to wait; then it comes back. */
+/* Rank 1 stops its heartbeats and sends nothing: it is cut off, and the replies to the others'
+ * heartbeats carry how long they may have to wait; then it reconnects. */
 START_TEST(test_silence)
 {
-    struct heartbeat beat;
-    size_t beats = 0;
+    struct heartbeat heartbeat;
+    size_t heartbeats = 0;
 
-    session_terms.heartbeat_timeout_ms = 4000; /* bounds the test's steps, too */
+    session_terms.heartbeat_timeout_ms = 4000; /* also bounds the steps of the test */
     open_service(LONG_MS, NULL);
     session_start(0.5f);
     for (unsigned i = 0; i < 2; i++) {
         raw_start_attend(&workers[i]);
-        raw_beat(&workers[i], "raw", 7);
-        beat = raw_wait_beats(&workers[i], 1);
-        ck_assert_uint_eq(beat.count, 7);
-        ck_assert_uint_eq(beat.epoch, 1);
-        ck_assert_uint_eq(beat.waiting_ms, 0);
+        raw_send_heartbeat(&workers[i], "raw", 7);
+        heartbeat = raw_wait_heartbeats(&workers[i], 1);
+        ck_assert_uint_eq(heartbeat.count, 7);
+        ck_assert_uint_eq(heartbeat.epoch, 1);
+        ck_assert_uint_eq(heartbeat.waiting_ms, 0);
     }
-    for (beats = 1; beat.waiting_ms == 0; beats++) {
-        raw_beat(&workers[0], "raw", beats);
-        beat = raw_wait_beats(&workers[0], beats + 1);
+    for (heartbeats = 1; heartbeat.waiting_ms == 0; heartbeats++) {
+        raw_send_heartbeat(&workers[0], "raw", heartbeats);
+        heartbeat = raw_wait_heartbeats(&workers[0], heartbeats + 1);
     }
-    ck_assert_uint_gt(beat.waiting_ms, LONG_MS / 2);
-    check_seconds(beat.reason, "rank 1 is away (silent for ", 4);
+    ck_assert_uint_gt(heartbeat.waiting_ms, LONG_MS / 2);
+    check_seconds(heartbeat.reason, "rank 1 is away (silent for ", 4);
     ck_assert_int_eq(raw_wait_closed(&workers[1].stream).status, STATUS_CANCELLED);
     ck_assert_int_eq(raw_wait_closed(&workers[1].attend).status, STATUS_CANCELLED);
     session_resume(1);
@@ -160,7 +160,7 @@ END_TEST
 
 /* ------------------------------------------------------------------ records */
 
-/* The record of that kind which has this end; NULL: none. */
+/* The record of that kind with this end; NULL: none. */
 static json_t *find_record(const char *kind, const char *end)
 {
     FILE *file = fopen(support_path("run/server0.jsonl"), "r");
@@ -186,8 +186,8 @@ START_TEST(test_records)
     json_t *record;
 
     member_start_away(2, WORKER_LOSS_WAIT, MEMBER_BACK_MS);
-    raw_cut(&workers[1]);
-    session_wait_cuts(1);
+    raw_disconnect(&workers[1]);
+    session_wait_disconnects(1);
     session_resume(1);
     member_lose(1);
     member_take_place(1, 201);
@@ -220,7 +220,7 @@ int main(void)
 
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, test_fail_names_rank_how_and_how_long);
-    tcase_add_test(tests, test_back_to_a_job_that_is_done);
+    tcase_add_test(tests, test_resume_of_a_finished_job);
     tcase_add_test(tests, test_joins_of_a_job_that_runs);
     tcase_add_test(tests, test_values_that_are_not_here);
     tcase_add_loop_test(tests, test_rank_0_is_lost_before_its_values_are_here, 0, 2);

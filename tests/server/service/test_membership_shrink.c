@@ -1,12 +1,12 @@
 /*
- * --on-worker-loss shrink, with workers played by hand: the job goes on with those who are left,
- * and with whoever takes a vacant place.
+ * --on-worker-loss shrink, with scripted workers: the job continues with the remaining ranks, and
+ * with sessions that take a vacant rank.
  */
 #include "tests/server/service/member_job.h"
 #include "tests/support/support.h"
 
-/* Rank 2 has contributed to one partition when it is lost: that stays in, the others are the mean
- * of two; the next round is of two everywhere. */
+/* Rank 2 has contributed to one partition when it is lost: that contribution stays, the other
+ * partitions are the mean of two ranks; the next round is of two ranks everywhere. */
 START_TEST(test_shrink_in_the_middle_of_a_round)
 {
     struct stats_job job;
@@ -14,12 +14,11 @@ START_TEST(test_shrink_in_the_middle_of_a_round)
     member_start(3, WORKER_LOSS_SHRINK);
     member_push(2, 1, 1, 30);
     session_wait_taken(1);
-    raw_cut(&workers[2]);
+    raw_disconnect(&workers[2]);
     member_push_all(0, 1, 4);
     member_push_all(1, 1, 8);
     for (unsigned i = 0; i < 2; i++)
-        member_expect(i, (struct member_answer){1, 100 - 6}, 1,
-                      (struct member_answer){1, 100 - 14});
+        member_expect(i, (struct member_reply){1, 100 - 6}, 1, (struct member_reply){1, 100 - 14});
     (void)session_counters(&job);
     ck_assert_uint_eq(job.epoch, 2);
     ck_assert_uint_eq(job.joined, 2);
@@ -27,32 +26,32 @@ START_TEST(test_shrink_in_the_middle_of_a_round)
     member_push_all(0, 2, 1);
     member_push_all(1, 2, 3);
     for (unsigned i = 0; i < 2; i++)
-        member_expect(i, (struct member_answer){2, 92}, 1, (struct member_answer){2, 84});
-    session_terms.world_size = 2; /* those who are left */
+        member_expect(i, (struct member_reply){2, 92}, 1, (struct member_reply){2, 84});
+    session_terms.world_size = 2; /* the remaining ranks */
     session_end();
     close_service();
 }
 END_TEST
 
-/* A rank without a session, as of a stock client, has no way back: lost at once. */
+/* A rank without a session, such as a stock client, cannot reconnect: it is lost at once. */
 START_TEST(test_shrink_without_sessions)
 {
     member_terms(2, WORKER_LOSS_SHRINK);
-    session_terms.reconnect_ms = LONG_MS; /* it does not wait for this */
+    session_terms.reconnect_ms = LONG_MS; /* not waited for */
     open_service(LONG_MS, NULL);
     session_join_all(0);
     raw_initialise(workers, 2, 100);
     member_push_all(0, 1, 4);
-    raw_cut(&workers[1]);
+    raw_disconnect(&workers[1]);
     session_expect_all(0, 1, 96);
     check_result("leave", raw_leave(&workers[0], "raw", ""), STATUS_OK, "");
     close_service();
 }
 END_TEST
 
-/* Who was given up may not come back, who fails is given up at once, and where nobody is left the
- * job has failed. */
-START_TEST(test_shrink_until_nobody_is_left)
+/* A session that was given up cannot resume, a rank that reports a failure is given up at once, and
+ * without any rank the job fails. */
+START_TEST(test_shrink_until_no_rank_is_left)
 {
     struct join_request request;
 
@@ -66,7 +65,7 @@ START_TEST(test_shrink_until_nobody_is_left)
                  "rank 1 was lost (failed: out of cheese); its place is vacant since epoch 2");
     member_push_all(0, 1, 4);
     session_expect_all(0, 1, 96);
-    raw_cut(&workers[0]);
+    raw_disconnect(&workers[0]);
     session_wait_lost(2);
     request = session_request(0);
     request.resume = true;
@@ -76,8 +75,8 @@ START_TEST(test_shrink_until_nobody_is_left)
 }
 END_TEST
 
-/* A rank takes a vacant place while a round is under way: it reads the newest values, contributes
- * where the round waits for it, and is answered where it does not. */
+/* A session takes a vacant rank during a round: it reads the newest values, contributes where the
+ * round waits for it, and gets the reply at once where it does not. */
 START_TEST(test_join_at_a_round)
 {
     struct stats_job job;
@@ -85,16 +84,16 @@ START_TEST(test_join_at_a_round)
     member_start(2, WORKER_LOSS_SHRINK);
     member_round(1, 4, 8, 94);
     member_lose(1);
-    member_push(0, 0, 2, 10); /* partition 0 is a round further */
+    member_push(0, 0, 2, 10); /* partition 0 is one round ahead */
     (void)raw_take(&workers[0], &(float){0});
     member_take_place(1, 201);
     member_pull_all(1, 0);
-    member_expect(1, (struct member_answer){1, 94}, 0, (struct member_answer){2, 84});
+    member_expect(1, (struct member_reply){1, 94}, 0, (struct member_reply){2, 84});
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
         raw_send_again(&workers[1], CHUNK_PUSH, p, 2, 10.0f / 2);
     member_push(0, 1, 2, 20);
     member_push(0, 2, 2, 20);
-    member_expect(1, (struct member_answer){2, 79}, 0, (struct member_answer){2, 84});
+    member_expect(1, (struct member_reply){2, 79}, 0, (struct member_reply){2, 84});
     for (uint32_t p = 1; p < RAW_PARTITIONS; p++) { /* rank 0 has read partition 0 */
         float first;
 
@@ -104,7 +103,7 @@ START_TEST(test_join_at_a_round)
     member_push_all(0, 3, 1);
     member_push_all(1, 3, 1);
     for (unsigned i = 0; i < 2; i++)
-        member_expect(i, (struct member_answer){3, 78}, 0, (struct member_answer){3, 83});
+        member_expect(i, (struct member_reply){3, 78}, 0, (struct member_reply){3, 83});
     (void)session_counters(&job);
     ck_assert_uint_eq(job.epoch, 3);
     ck_assert_uint_eq(job.joined, 2);
@@ -114,22 +113,22 @@ START_TEST(test_join_at_a_round)
 }
 END_TEST
 
-/* Those who are left do not wait for it, one of them breaks and comes back; somebody takes the
- * place; all end with the same values. */
+/* The remaining ranks do not wait for the lost one; one of them disconnects and reconnects; a new
+ * session takes the vacant rank; all end with equal values. */
 START_TEST(test_shrink_in_other_modes)
 {
     member_start_mode(_i, WORKER_LOSS_SHRINK, MEMBER_BACK_MS);
     for (uint64_t round = 2; round <= 4; round++)
-        member_play(0, 1, round);
+        member_run_round(0, 1, round);
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
-        raw_send_right(&workers[1], CHUNK_PUSH, p, 5, 1);
+        raw_send_valid(&workers[1], CHUNK_PUSH, p, 5, 1);
     session_wait_taken(9 + 2 + 18 + 3);
-    raw_cut(&workers[1]);
+    raw_disconnect(&workers[1]);
     session_resume(1);
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
         raw_send_again(&workers[1], CHUNK_PUSH, p, 5, 1);
-    member_play(0, 0, 5);
-    member_take_all(1);
+    member_run_round(0, 0, 5);
+    member_take_replies(1);
     member_take_place(2, 202);
     member_catch_up(6);
     close_service();
@@ -144,7 +143,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, test_shrink_in_the_middle_of_a_round);
     tcase_add_test(tests, test_shrink_without_sessions);
-    tcase_add_test(tests, test_shrink_until_nobody_is_left);
+    tcase_add_test(tests, test_shrink_until_no_rank_is_left);
     tcase_add_test(tests, test_join_at_a_round);
     tcase_add_loop_test(tests, test_shrink_in_other_modes, 0, MEMBER_MODES);
     suite_add_tcase(suite, tests);

@@ -1,12 +1,13 @@
 /*
- * --on-worker-loss wait, with workers played by hand: the job holds until somebody takes the lost
- * rank's place, and goes on as if nothing had happened.
+ * --on-worker-loss wait, with scripted workers: the job pauses until a session replaces the lost
+ * rank, and its results equal those of a run without faults.
  */
 #include "tests/server/service/member_job.h"
 #include "tests/support/support.h"
 
-/* Rank 1 is lost with one partition of round 2 in and round 1 answered: the new one reads what
- * round 2 is computed from, does it again, and the sums are those of the fault-free run. */
+/* Rank 1 is lost when one partition of its round 2 was accepted and round 1 was answered: the
+ * replacement reads the values that round 2 is computed from and repeats the round; the sums are
+ * those of a run without faults. */
 START_TEST(test_wait_for_a_replacement)
 {
     struct stats_job job;
@@ -15,14 +16,14 @@ START_TEST(test_wait_for_a_replacement)
     member_start(2, WORKER_LOSS_WAIT);
     member_round(1, 4, 8, 94);
     member_push_all(0, 2, 2);
-    member_push(1, 2, 2, 6); /* partition 2 is complete, the answer is lost */
+    member_push(1, 2, 2, 6); /* partition 2 is complete, the reply is lost */
     session_wait_taken(2 * RAW_PARTITIONS + RAW_PARTITIONS + 1);
     (void)raw_take(&workers[0], &(float){0});
     member_lose(1);
     member_take_place(1, 201);
     member_pull_all(1, 0);
-    member_expect(1, (struct member_answer){1, 94}, 2, (struct member_answer){2, 90});
-    raw_send_again(&workers[1], CHUNK_PULL, 2, 2, 0); /* as it was behind round 1 */
+    member_expect(1, (struct member_reply){1, 94}, 2, (struct member_reply){2, 90});
+    raw_send_again(&workers[1], CHUNK_PULL, 2, 2, 0); /* as of the end of round 1 */
     ck_assert_uint_eq(raw_take(&workers[1], &value).round, 1);
     ck_assert(value == 94.0f);
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
@@ -40,11 +41,11 @@ START_TEST(test_wait_for_a_replacement)
 }
 END_TEST
 
-/* The new process is quicker than the verdict on the old one: its join waits for that. */
+/* The replacement joins before the old session is given up: its join waits for that. */
 START_TEST(test_a_replacement_that_comes_early)
 {
     member_start(2, WORKER_LOSS_WAIT);
-    raw_cut(&workers[1]);
+    raw_disconnect(&workers[1]);
     member_take_place(1, 201);
     ck_assert_uint_eq(session_counters(NULL).lost_ranks, 1);
     member_pull_all(1, 0);
@@ -55,16 +56,16 @@ START_TEST(test_a_replacement_that_comes_early)
 }
 END_TEST
 
-/* The old process is dead, but its connection is not known to be: the new one's join waits until
- * the silence has lasted long enough. */
+/* The old process is dead, but its connection has not closed: the replacement's join waits until
+ * the heartbeat time-out. */
 START_TEST(test_a_replacement_before_the_silence_is_noticed)
 {
     session_terms.heartbeat_timeout_ms = 4000;
     member_start(2, WORKER_LOSS_WAIT);
     for (unsigned i = 0; i < 2; i++) {
         raw_start_attend(&workers[i]);
-        raw_beat(&workers[i], "raw", 1);
-        (void)raw_wait_beats(&workers[i], 1);
+        raw_send_heartbeat(&workers[i], "raw", 1);
+        (void)raw_wait_heartbeats(&workers[i], 1);
     }
     session_terms.world_size = 2;
     workers[2].rank = 1;
@@ -75,9 +76,9 @@ START_TEST(test_a_replacement_before_the_silence_is_noticed)
         request.session = 201;
         raw_begin_join(&workers[2], &request);
     }
-    for (uint64_t i = 2; session_counters(NULL).taken_places == 0; i++) { /* rank 0 lives */
-        raw_beat(&workers[0], "raw", i);
-        (void)raw_wait_beats(&workers[0], i);
+    for (uint64_t i = 2; session_counters(NULL).taken_places == 0; i++) { /* rank 0 stays alive */
+        raw_send_heartbeat(&workers[0], "raw", i);
+        (void)raw_wait_heartbeats(&workers[0], i);
     }
     check_result("take", raw_end_join(&workers[2]), STATUS_OK, "");
     ck_assert_uint_eq(session_counters(NULL).disconnects, 1);
@@ -85,9 +86,9 @@ START_TEST(test_a_replacement_before_the_silence_is_noticed)
 }
 END_TEST
 
-/* The old process died between the answer to its join and its first stream, so nothing ever broke.
- */
-START_TEST(test_a_replacement_of_who_never_began)
+/* The old process died between the reply to its join and its first stream, so no connection
+ * broke. */
+START_TEST(test_a_replacement_of_a_rank_that_never_began)
 {
     member_terms(2, WORKER_LOSS_WAIT);
     open_service(LONG_MS, NULL);
@@ -103,16 +104,16 @@ START_TEST(test_a_replacement_of_who_never_began)
 }
 END_TEST
 
-START_TEST(test_nobody_takes_the_place)
+START_TEST(test_no_replacement_comes)
 {
-    const int64_t timeout_ms = 4000; /* of the joins before, too */
+    const int64_t timeout_ms = 4000; /* also bounds the joins before */
     struct rpc_result r;
 
     member_terms(2, WORKER_LOSS_WAIT);
     open_service(timeout_ms, NULL);
     session_start(100);
     member_push_all(0, 1, 4);
-    raw_cut(&workers[1]);
+    raw_disconnect(&workers[1]);
     r = raw_wait_closed(&workers[0].stream);
     check_result("other", r, STATUS_PEER_LOST,
                  "rank 1 was lost (its connection closed in round 1; waited ");
@@ -121,8 +122,8 @@ START_TEST(test_nobody_takes_the_place)
 }
 END_TEST
 
-/* Where the others are not in lockstep, they wait for the place, too: who takes it does what is
- * left to do. */
+/* Ranks that are not in lockstep also wait for the replacement, which makes the remaining
+ * pushes. */
 START_TEST(test_wait_in_other_modes)
 {
     member_start_mode(_i, WORKER_LOSS_WAIT, MEMBER_AWAY_MS);
@@ -141,8 +142,8 @@ int main(void)
     tcase_add_test(tests, test_wait_for_a_replacement);
     tcase_add_test(tests, test_a_replacement_that_comes_early);
     tcase_add_test(tests, test_a_replacement_before_the_silence_is_noticed);
-    tcase_add_test(tests, test_a_replacement_of_who_never_began);
-    tcase_add_test(tests, test_nobody_takes_the_place);
+    tcase_add_test(tests, test_a_replacement_of_a_rank_that_never_began);
+    tcase_add_test(tests, test_no_replacement_comes);
     tcase_add_loop_test(tests, test_wait_in_other_modes, 0, MEMBER_MODES);
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -1,13 +1,13 @@
 /*
- * The consistency modes over real gRPC: who is answered when and with what, what is dropped, who is
- * waited for, how a rank ends, and what operators see of it.
+ * The consistency modes over real gRPC: when each rank gets a reply and with which values, which
+ * pushes are dropped, which ranks are waited for, how a rank ends, and the statistics.
  */
 #include "tests/server/service/mode_job.h"
 #include "tests/support/support.h"
 
 #include <stdlib.h>
 
-enum { RUN_OUT_MS = 5000 }; /* of time-outs that are to run out: they bound the join before, too */
+enum { RUN_OUT_MS = 5000 }; /* a time-out that is to expire; it also bounds the join before */
 
 static struct error err;
 
@@ -23,7 +23,7 @@ START_TEST(test_backup_drops_what_comes_late)
     push(1, 1, 2);
     expect(0, 1, 7);
     expect(1, 1, 7);
-    push(2, 1, 100); /* late: not in the values, answered at once */
+    push(2, 1, 100); /* late: not in the values, replied to at once */
     expect(2, 1, 7);
     push(2, 2, 1);
     push(1, 2, 1);
@@ -33,7 +33,7 @@ START_TEST(test_backup_drops_what_comes_late)
     push(1, 3, 1);
     expect(2, 3, 3);
     expect(1, 3, 3);
-    push(0, 2, 100); /* two rounds late: goes on behind the newest */
+    push(0, 2, 100); /* two rounds late: continues after the newest round */
     expect(0, 3, 3);
     for (unsigned rank = 0; rank < 3; rank++) {
         wait_pushes(8);
@@ -55,9 +55,9 @@ START_TEST(test_backup_drops_what_comes_late)
 }
 END_TEST
 
-/* When too few are left for n - b, all that are left are enough, and their sum, of gradients that
- * were divided by n - b = 2, becomes their mean; and a round that waited for the one who leaves
- * becomes whole by it. */
+/* When fewer than n - b ranks are left, a round needs all of them, and their sum, of gradients that
+ * were divided by n - b = 2, becomes their mean; a leave completes a round that waited for the
+ * leaving rank. */
 START_TEST(test_backup_goes_on_when_ranks_leave)
 {
     open_service(20000, NULL);
@@ -113,8 +113,8 @@ START_TEST(test_ssp_waits_for_the_slowest)
     open_service(20000, NULL);
     start_mode(&ssp_1, 2);
     push(0, 1, 1);
-    expect(0, 1, 9); /* one ahead is allowed: read at clock 1 needs clock 0 of the other */
-    push(0, 2, 1);   /* 8, but not to be read yet */
+    expect(0, 1, 9); /* one ahead is allowed: a read at clock 1 needs clock 0 of the other */
+    push(0, 2, 1);   /* 8, but may not be read yet */
     wait_pushes(2);
     push(1, 1, 1);
     expect(0, 2, 7);
@@ -127,7 +127,7 @@ START_TEST(test_ssp_waits_for_the_slowest)
 }
 END_TEST
 
-START_TEST(test_ssp_does_not_wait_for_who_has_left)
+START_TEST(test_ssp_does_not_wait_for_a_rank_that_left)
 {
     open_service(20000, NULL);
     start_mode(&ssp_1, 2);
@@ -161,7 +161,7 @@ START_TEST(test_ssp_names_a_silent_rank)
 }
 END_TEST
 
-START_TEST(test_a_push_before_the_answer_is_refused)
+START_TEST(test_a_push_before_the_reply_is_refused)
 {
     open_service(20000, NULL);
     start_mode(&ssp_1, 2);
@@ -178,7 +178,7 @@ END_TEST
 
 /* ------------------------------------------------------------------ asp */
 
-START_TEST(test_asp_waits_for_nobody)
+START_TEST(test_asp_waits_for_no_rank)
 {
     json_t *end;
 
@@ -188,7 +188,7 @@ START_TEST(test_asp_waits_for_nobody)
         push(0, round, 1);
         expect(0, round, 10 - (float)round);
     }
-    push(1, 1, 1); /* four steps stale, used all the same */
+    push(1, 1, 1); /* four steps stale, but used */
     expect(1, 1, 5);
     send_chunk(0, CHUNK_FINAL, 5, 0);
     for (uint64_t round = 2; round <= 4; round++) {
@@ -196,7 +196,7 @@ START_TEST(test_asp_waits_for_nobody)
         expect(1, round, 6 - (float)round);
     }
     send_chunk(1, CHUNK_FINAL, 5, 0);
-    expect(0, 4, 2); /* the pushes that came behind its request are in */
+    expect(0, 4, 2); /* includes the pushes that came after its request */
     expect(1, 4, 2);
     leave(0);
     leave(1);
@@ -222,7 +222,7 @@ START_TEST(test_asp_divides_the_rate_by_staleness)
     open_service(20000, NULL);
     start_mode(&c, 2);
     for (uint64_t round = 1; round <= 4; round++) {
-        push(0, round, 1); /* staleness 0: the rate as it is */
+        push(0, round, 1); /* staleness 0: the unchanged rate */
         expect(0, round, 10 - (float)round);
     }
     push(1, 1, 2);
@@ -250,7 +250,7 @@ START_TEST(test_asp_compensates_delay)
     }
     push(1, 1, 2);
     expect(1, 1, 8);
-    push(1, 2, 2); /* reads as it is now: nothing to compensate */
+    push(1, 2, 2); /* it has read the newest values: nothing to compensate */
     expect(1, 2, 6);
     leave(0);
     leave(1);
@@ -279,7 +279,7 @@ START_TEST(test_no_final_values_in_lockstep)
 {
     open_service(20000, NULL);
     start_job();
-    raw_send_right(&workers[0], CHUNK_FINAL, 0, 1, 0);
+    raw_send_valid(&workers[0], CHUNK_FINAL, 0, 1, 0);
     check_result("rank 0", raw_wait_closed(&workers[0].stream), STATUS_PROTOCOL,
                  "all ranks are in step here");
     check_still_serves();
@@ -287,7 +287,7 @@ START_TEST(test_no_final_values_in_lockstep)
 }
 END_TEST
 
-/* Those who wait for the final values are told who keeps them waiting. */
+/* A rank that waits for the final values gets an error that names the silent rank. */
 START_TEST(test_the_end_names_a_silent_rank)
 {
     open_service(RUN_OUT_MS, NULL);
@@ -298,9 +298,9 @@ START_TEST(test_the_end_names_a_silent_rank)
 }
 END_TEST
 
-/* ------------------------------------------------------------------ what operators see */
+/* ------------------------------------------------------------------ statistics */
 
-static struct server_stats *look(uint64_t pushes)
+static struct server_stats *read_stats(uint64_t pushes)
 {
     struct server_stats *stats;
 
@@ -321,7 +321,7 @@ START_TEST(test_lag_of_a_rank_that_skips_rounds)
         expect(1, round, 10 - 2 * (float)round);
         expect(2, round, 10 - 2 * (float)round);
     }
-    stats = look(6);
+    stats = read_stats(6);
     ck_assert_str_eq(stats->job.mode, "bsp");
     ck_assert_uint_eq(stats->job.backup_workers, 1);
     ck_assert(stats->workers[0].lag_rounds == 3.0);
@@ -329,14 +329,14 @@ START_TEST(test_lag_of_a_rank_that_skips_rounds)
     free(stats);
     push(0, 1, 1); /* late */
     expect(0, 3, 4);
-    stats = look(7);
+    stats = read_stats(7);
     ck_assert(stats->workers[0].lag_rounds == 2.0);
     ck_assert_uint_eq(stats->workers[0].late_pushes, 1);
     ck_assert_uint_eq(stats->counters.late_pushes, 1);
     ck_assert_uint_eq(stats->counters.staleness.counts[0], 6);
     free(stats);
-    push(0, 4, 1); /* it skips to the round under way */
-    stats = look(8);
+    push(0, 4, 1); /* it skips to the current round */
+    stats = read_stats(8);
     ck_assert(stats->workers[0].lag_rounds == 0.0);
     ck_assert(stats->workers[1].lag_rounds == 1.0);
     ck_assert_uint_eq(stats->workers[0].pushes, 2);
@@ -357,7 +357,7 @@ START_TEST(test_staleness_of_a_slow_rank)
     }
     push(1, 1, 1); /* three steps after its read */
     expect(1, 1, 6);
-    stats = look(4);
+    stats = read_stats(4);
     ck_assert_str_eq(stats->job.mode, "asp");
     ck_assert_uint_eq(stats->counters.staleness.counts[0], 3);
     ck_assert_uint_eq(stats->counters.staleness.counts[3], 1); /* 3 or 4 */
@@ -381,10 +381,10 @@ int main(void)
     tcase_add_test(tests, test_backup_needs_every_round);
     tcase_add_test(tests, test_ssp_0_is_bsp);
     tcase_add_test(tests, test_ssp_waits_for_the_slowest);
-    tcase_add_test(tests, test_ssp_does_not_wait_for_who_has_left);
+    tcase_add_test(tests, test_ssp_does_not_wait_for_a_rank_that_left);
     tcase_add_test(tests, test_ssp_names_a_silent_rank);
-    tcase_add_test(tests, test_a_push_before_the_answer_is_refused);
-    tcase_add_test(tests, test_asp_waits_for_nobody);
+    tcase_add_test(tests, test_a_push_before_the_reply_is_refused);
+    tcase_add_test(tests, test_asp_waits_for_no_rank);
     tcase_add_test(tests, test_asp_divides_the_rate_by_staleness);
     tcase_add_test(tests, test_asp_compensates_delay);
     tcase_add_test(tests, test_no_push_behind_the_last);

@@ -1,14 +1,14 @@
 /*
- * What the terms of a job may ask for beside its mode: exact staleness, over real gRPC; and every
- * job that is refused.
+ * Terms of a job besides its mode, over real gRPC: exact staleness, and every combination that is
+ * refused.
  */
 #include "tests/server/service/mode_job.h"
 #include "tests/support/support.h"
 
 /* ------------------------------------------------------------------ exact staleness */
 
-/* Rank 1's pushes are applied behind exactly two of rank 0's, whenever they come: an answer to it
- * holds exactly those. */
+/* Rank 1's pushes are applied after exactly two pushes of rank 0, whenever they come: a reply to it
+ * contains exactly those. */
 START_TEST(test_exact_staleness)
 {
     json_t *end;
@@ -28,12 +28,12 @@ START_TEST(test_exact_staleness)
         push(0, round, 1);
         expect(0, round, 9 - (float)round);
     }
-    push(0, 5, 1); /* its place is kept for rank 1 */
+    push(0, 5, 1); /* held: rank 1 is next in order */
     wait_pushes(6);
     push(1, 2, 1); /* too late */
     expect(1, 2, 4);
     expect(0, 5, 3);
-    push(1, 3, 1); /* no rule any more */
+    push(1, 3, 1); /* no rule applies any more */
     expect(1, 3, 2);
     leave(0);
     leave(1);
@@ -44,7 +44,8 @@ START_TEST(test_exact_staleness)
 }
 END_TEST
 
-/* Both want to come behind the other: the one with the nearer place goes first, and is counted. */
+/* Each rule requires the other push first: the one with the smaller bound is applied first, and the
+ * miss is counted. */
 START_TEST(test_rules_that_cannot_be_kept)
 {
     json_t *end;
@@ -56,9 +57,9 @@ START_TEST(test_rules_that_cannot_be_kept)
     start_mode(&asp, 2);
     push(0, 1, 1);
     push(1, 1, 2);
-    expect(1, 1, 8); /* behind nobody, not one */
+    expect(1, 1, 8); /* after no push, instead of one */
     leave(1);
-    expect(0, 1, 7); /* nobody else is left */
+    expect(0, 1, 7); /* no other rank is left */
     leave(0);
     close_service();
     end = end_record();
@@ -83,7 +84,7 @@ START_TEST(test_rules_need_steps_of_their_own)
 }
 END_TEST
 
-/* Who takes a lost rank's place could not be told from the one whose contribution is held. */
+/* A replacement of a rank could not be distinguished from the rank whose contribution is held. */
 START_TEST(test_rules_need_ranks_that_stay)
 {
     struct join_request terms = terms_of(&asp, 0, 2);

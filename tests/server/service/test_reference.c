@@ -1,6 +1,7 @@
 /*
- * Chunks by reference, played by hand: what a rank has handed over is summed where it lies and
- * answered with a place; what it has not handed over, or what lies outside, ends the job.
+ * Chunks by reference, with scripted workers: elements in memory that a rank has shared are summed
+ * in place and answered with an offset; a reference to memory that is not shared, or outside it,
+ * ends the job.
  */
 #include "common/base/clock.h"
 #include "common/base/handover.h"
@@ -14,20 +15,20 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PATIENCE_MS 20000
-#define SLAB_BYTES  (RAW_COUNT * sizeof(float))
+#define WAIT_MS    20000
+#define SLAB_BYTES (RAW_COUNT * sizeof(float))
 
 static struct error err;
 
-/* A worker's slab, and what it sees of the server. */
-static struct shared_memory mine[2], theirs[2];
+/* The workers' slabs, and the server's reply memory as each worker maps it. */
+static struct shared_memory worker_slab[2], server_memory[2];
 
 static void open_shared_service(bool shares)
 {
     struct service_config config = {.listen = {.host = "127.0.0.1"},
                                     .listen_origin = "test",
                                     .threads = 2,
-                                    .timeout_ms = PATIENCE_MS,
+                                    .timeout_ms = WAIT_MS,
                                     .share_memory = shares};
 
     log_set_level(LOG_QUIET);
@@ -36,16 +37,16 @@ static void open_shared_service(bool shares)
         raw_open(&workers[i], service_port(service), i);
     for (unsigned i = 0; i < 2; i++) {
         workers[i].session = 100 + i;
-        mine[i] = theirs[i] = SHARED_MEMORY_NONE;
-        assert_ok(shared_memory_open(SLAB_BYTES, "test-worker", &mine[i], &err));
+        worker_slab[i] = server_memory[i] = SHARED_MEMORY_NONE;
+        assert_ok(shared_memory_open(SLAB_BYTES, "test-worker", &worker_slab[i], &err));
     }
 }
 
 static void close_shared_service(void)
 {
     for (unsigned i = 0; i < 2; i++) {
-        shared_memory_release(&mine[i]);
-        shared_memory_release(&theirs[i]);
+        shared_memory_release(&worker_slab[i]);
+        shared_memory_release(&server_memory[i]);
     }
     close_service();
 }
@@ -59,7 +60,7 @@ static struct join_request terms_of(unsigned rank, const char *arena)
     return r;
 }
 
-/* Both join, with what they say of their memory, and open their streams. */
+/* Both ranks join with this host id and open their streams. */
 static void start_ranks(const char *arena)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -73,12 +74,13 @@ static void start_ranks(const char *arena)
         raw_start_stream(&workers[i]);
 }
 
-/* What a rank says at the listener; the status of the answer. */
-static enum status hand_over(unsigned index, unsigned rank, uint64_t session)
+/* Send the slab of worker `index` to the listener as that rank and session, and map the memory that
+ * comes back; the status of the reply. */
+static enum status exchange_memory(unsigned index, unsigned rank, uint64_t session)
 {
     struct handover_message message = {
-        .sender = rank, .has_memory = 1, .size = mine[index].size, .session = session};
-    int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
+        .sender = rank, .has_memory = 1, .size = worker_slab[index].size, .session = session};
+    int64_t deadline_ns = clock_deadline_ns(WAIT_MS);
     char name[HANDOVER_NAME_SIZE];
     unsigned char token[HANDOVER_TOKEN_BYTES];
     int fd = -1, memory_fd = -1;
@@ -87,10 +89,11 @@ static enum status hand_over(unsigned index, unsigned rank, uint64_t session)
     ck_assert(handover_parse(fd_listener_address(service->fd_listener), name, token));
     memcpy(message.token, token, sizeof(token));
     assert_ok(handover_connect(name, deadline_ns, &fd, &err));
-    assert_ok(handover_send(fd, &message, mine[index].fd, deadline_ns, &err));
+    assert_ok(handover_send(fd, &message, worker_slab[index].fd, deadline_ns, &err));
     status = handover_receive(fd, token, deadline_ns, &message, &memory_fd, &err);
     if (status == STATUS_OK)
-        assert_ok(shared_memory_map_read_only(memory_fd, message.size, &theirs[index], &err));
+        assert_ok(
+            shared_memory_map_read_only(memory_fd, message.size, &server_memory[index], &err));
     (void)close(fd);
     return status;
 }
@@ -100,12 +103,12 @@ static size_t offset_of(uint32_t partition)
     return (size_t)partition * 4096;
 }
 
-/* A chunk whose elements, all `value`, lie in the rank's slab; flags: others. */
+/* Send a chunk whose elements, all `value`, lie in the rank's slab; flags: further flags. */
 static void send_flagged(unsigned rank, enum chunk_kind kind, uint32_t partition, uint64_t round,
                          float value, uint32_t flags)
 {
     struct chunk_header h = raw_chunk(&workers[rank], kind, partition, round);
-    float *at = (float *)((char *)mine[rank].base + offset_of(partition));
+    float *at = (float *)((char *)worker_slab[rank].base + offset_of(partition));
 
     for (size_t i = 0; i < h.length / sizeof(float); i++)
         at[i] = value;
@@ -120,7 +123,7 @@ static void send_reference(unsigned rank, enum chunk_kind kind, uint32_t partiti
     send_flagged(rank, kind, partition, round, value, 0);
 }
 
-/* The gradient of both ranks, which the server halves; rank 1's goes through its socket. */
+/* Send an undivided gradient of both ranks, which the server halves; rank 1's as a payload. */
 static void send_undivided(uint32_t partition, uint64_t round, float value, float other)
 {
     struct chunk_header h = raw_chunk(&workers[1], CHUNK_PUSH, partition, round);
@@ -130,17 +133,17 @@ static void send_undivided(uint32_t partition, uint64_t round, float value, floa
     raw_send(&workers[1], &h, h.length, other);
 }
 
-/* The next answer lies in the server's memory and is `value` all over. */
+/* Check that the next reply lies in the server's memory and all its elements are `value`. */
 static void expect_reference(unsigned rank, uint64_t round, float value)
 {
     float first;
     struct chunk_header h = raw_take(&workers[rank], &first);
-    const float *at = (const float *)((const char *)theirs[rank].base + h.offset);
+    const float *at = (const float *)((const char *)server_memory[rank].base + h.offset);
 
     ck_assert_uint_eq(h.round, round);
     ck_assert_uint_eq(h.flags, CHUNK_BY_REFERENCE);
     ck_assert_uint_eq(h.length, h.partition + 1 < RAW_PARTITIONS ? 4096 : 400);
-    ck_assert_uint_le(h.offset + h.length, theirs[rank].size);
+    ck_assert_uint_le(h.offset + h.length, server_memory[rank].size);
     for (size_t i = 0; i < h.length / sizeof(float); i++)
         ck_assert_msg(at[i] == value, "partition %u, element %zu: %g", h.partition, i,
                       (double)at[i]);
@@ -156,8 +159,8 @@ static void expect_payload(unsigned rank, uint64_t round, float value)
     ck_assert(first == value);
 }
 
-/* Four rounds and the initial values: what rank 0 sent and read is by reference, and counted among
- * all. */
+/* Check the counters of four rounds and the initial values: what rank 0 sent and read is by
+ * reference, and is part of the totals. */
 static void check_counters(void)
 {
     struct server_stats *stats;
@@ -171,17 +174,16 @@ static void check_counters(void)
     free(stats);
 }
 
-/* Rank 0 by reference and rank 1 through its socket, in one job; divided already in every other
- * round only. */
-START_TEST(test_both_ways_in_one_job)
+/* Rank 0 by reference and rank 1 by payload, in one job; every other round is undivided. */
+START_TEST(test_reference_and_payload_in_one_job)
 {
     open_shared_service(true);
     start_ranks(service->host_id);
-    ck_assert_int_eq(hand_over(0, 0, 100), STATUS_OK);
+    ck_assert_int_eq(exchange_memory(0, 0, 100), STATUS_OK);
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
         send_reference(0, CHUNK_INIT, p, 0, 0.5f);
         send_reference(0, CHUNK_PULL, p, 0, 0.5f);
-        raw_send_right(&workers[1], CHUNK_PULL, p, 0, 0);
+        raw_send_valid(&workers[1], CHUNK_PULL, p, 0, 0);
     }
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
         expect_reference(0, 0, 0.5f);
@@ -194,7 +196,7 @@ START_TEST(test_both_ways_in_one_job)
                 continue;
             }
             send_reference(0, CHUNK_PUSH, p, round, (float)round);
-            raw_send_right(&workers[1], CHUNK_PUSH, p, round, 10);
+            raw_send_valid(&workers[1], CHUNK_PUSH, p, round, 10);
         }
         for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
             expect_reference(0, round, 10 + (float)round);
@@ -210,9 +212,9 @@ END_TEST
 static const struct {
     const char *text;
     uint32_t flags, partition;
-    uint64_t place, length;
+    uint64_t offset, length;
     size_t payload;
-    bool unmet; /* nothing was handed over */
+    bool not_shared; /* no memory was shared */
 } bad[] = {
     {"that it has not handed over", CHUNK_BY_REFERENCE, 0, 0, 4096, 0, true},
     {"refers to 4096 bytes at 8596", CHUNK_BY_REFERENCE, 0, 8192 + 404, 4096, 0, false},
@@ -232,11 +234,11 @@ START_TEST(test_bad_references_are_refused)
 
     open_shared_service(true);
     start_ranks(service->host_id);
-    if (!bad[_i].unmet)
-        ck_assert_int_eq(hand_over(0, 0, 100), STATUS_OK);
+    if (!bad[_i].not_shared)
+        ck_assert_int_eq(exchange_memory(0, 0, 100), STATUS_OK);
     h = raw_chunk(&workers[0], CHUNK_INIT, bad[_i].partition, 0);
     h.flags = bad[_i].flags;
-    h.offset = bad[_i].place;
+    h.offset = bad[_i].offset;
     h.length = bad[_i].length;
     raw_send(&workers[0], &h, bad[_i].payload, 1);
     check_result("rank 0", raw_wait_closed(&workers[0].stream), STATUS_PROTOCOL, bad[_i].text);
@@ -244,25 +246,26 @@ START_TEST(test_bad_references_are_refused)
 }
 END_TEST
 
-/* The listener knows ranks by the sessions of their joins. */
-START_TEST(test_the_desk_refuses_strangers)
+/* The listener identifies ranks by the sessions of their joins. */
+START_TEST(test_listener_refuses_unknown_sessions)
 {
     open_shared_service(true);
-    ck_assert_int_eq(hand_over(0, 0, 100), STATUS_PEER_LOST); /* no job yet */
+    ck_assert_int_eq(exchange_memory(0, 0, 100), STATUS_PEER_LOST); /* no job yet */
     start_ranks(service->host_id);
-    ck_assert_int_eq(hand_over(0, 0, 101), STATUS_PEER_LOST); /* that is rank 1's session */
-    ck_assert_int_eq(hand_over(0, 0, 0), STATUS_PEER_LOST);
-    ck_assert_int_eq(hand_over(0, 2, 100), STATUS_PEER_LOST);
-    ck_assert_int_eq(hand_over(0, UINT32_MAX, 100), STATUS_PEER_LOST);
-    ck_assert_int_eq(hand_over(0, 0, 100), STATUS_OK);
-    shared_memory_release(&theirs[0]);
-    ck_assert_int_eq(hand_over(0, 0, 100), STATUS_OK); /* once more, after a new connection */
+    ck_assert_int_eq(exchange_memory(0, 0, 101), STATUS_PEER_LOST); /* the session of rank 1 */
+    ck_assert_int_eq(exchange_memory(0, 0, 0), STATUS_PEER_LOST);
+    ck_assert_int_eq(exchange_memory(0, 2, 100), STATUS_PEER_LOST);
+    ck_assert_int_eq(exchange_memory(0, UINT32_MAX, 100), STATUS_PEER_LOST);
+    ck_assert_int_eq(exchange_memory(0, 0, 100), STATUS_OK);
+    shared_memory_release(&server_memory[0]);
+    ck_assert_int_eq(exchange_memory(0, 0, 100), STATUS_OK); /* again, as after a reconnect */
     close_shared_service();
 }
 END_TEST
 
-/* Nobody of this host wants to share, or the server does not: then there is nothing to map. */
-START_TEST(test_no_memory_is_shared_unasked)
+/* No rank of this host requests shared memory, or the server does not share: then there is nothing
+ * to map. */
+START_TEST(test_no_memory_is_shared_without_a_request)
 {
     open_shared_service(_i == 0);
     start_ranks(_i == 0 ? "another host" : "");
@@ -271,7 +274,7 @@ START_TEST(test_no_memory_is_shared_unasked)
     ck_assert_ptr_null(service->table.current->shard.reply_memory.base);
     (void)pthread_mutex_unlock(&service->table.lock);
     if (_i == 0)
-        ck_assert_int_eq(hand_over(0, 0, 100), STATUS_PEER_LOST);
+        ck_assert_int_eq(exchange_memory(0, 0, 100), STATUS_PEER_LOST);
     else
         ck_assert_ptr_null(service->fd_listener);
     close_shared_service();
@@ -284,10 +287,10 @@ int main(void)
     TCase *tests = tcase_create("reference");
 
     tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_both_ways_in_one_job);
+    tcase_add_test(tests, test_reference_and_payload_in_one_job);
     tcase_add_loop_test(tests, test_bad_references_are_refused, 0, sizeof(bad) / sizeof(bad[0]));
-    tcase_add_test(tests, test_the_desk_refuses_strangers);
-    tcase_add_loop_test(tests, test_no_memory_is_shared_unasked, 0, 2);
+    tcase_add_test(tests, test_listener_refuses_unknown_sessions);
+    tcase_add_loop_test(tests, test_no_memory_is_shared_without_a_request, 0, 2);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

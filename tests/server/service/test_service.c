@@ -1,5 +1,5 @@
 /*
- * Join, leave, drain and records over real gRPC, with workers played by hand.
+ * Join, leave, drain and records over real gRPC, with scripted workers.
  */
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -26,8 +26,8 @@ static bool is_closed(struct raw_call *c)
     return closed;
 }
 
-/* Rank 0 joins a world of 3 twice, from workers 0 and 1; *ret_other is the one that was refused, so
- * that the server has certainly taken the returned one. */
+/* Rank 0 joins a world of 3 twice, from workers 0 and 1.  *ret_other is the worker that was
+ * refused, so the server has certainly accepted the returned one. */
 static struct raw_worker *join_twice(struct raw_worker **ret_other)
 {
     struct join_request terms = raw_terms(0);
@@ -42,7 +42,7 @@ static struct raw_worker *join_twice(struct raw_worker **ret_other)
     return *ret_other == &workers[0] ? &workers[1] : &workers[0];
 }
 
-/* Join another job, of one rank: refused as long as job 'raw' is there. */
+/* Join another job, of one rank: refused while job 'raw' exists. */
 static struct rpc_result join_another(struct raw_worker *w)
 {
     struct join_request terms = raw_terms(0);
@@ -53,7 +53,7 @@ static struct rpc_result join_another(struct raw_worker *w)
     return raw_end_join(w);
 }
 
-/* Until the server counts that many joined ranks. */
+/* Wait until the server counts that many joined ranks. */
 static void wait_for_joined(struct raw_worker *w, const char *count)
 {
     struct rpc_result r;
@@ -85,7 +85,7 @@ START_TEST(test_joins_that_are_refused)
 }
 END_TEST
 
-START_TEST(test_joins_that_are_given_up)
+START_TEST(test_joins_that_are_cancelled)
 {
     struct raw_worker *loser, *winner;
     struct join_request terms = raw_terms(1);
@@ -98,7 +98,7 @@ START_TEST(test_joins_that_are_given_up)
     rpc_call_cancel(workers[2].join.call);
     wait_for_joined(loser, "(1 of 3 ranks)");
     rpc_call_cancel(winner->join.call);
-    while (join_another(loser).status != STATUS_OK) /* the last one gone, the job is gone */
+    while (join_another(loser).status != STATUS_OK) /* without ranks the job ends */
         (void)sched_yield();
     close_service();
 }
@@ -199,25 +199,25 @@ START_TEST(test_leaves)
     check_result("other job", raw_leave(&workers[0], "another", ""), STATUS_UNAVAILABLE,
                  "job 'another' is not served here, job 'raw' is");
     workers[2].rank = 7;
-    check_result("stranger", raw_leave(&workers[2], "raw", ""), STATUS_NOT_FOUND,
+    check_result("unknown rank", raw_leave(&workers[2], "raw", ""), STATUS_NOT_FOUND,
                  "rank 7 is not a member");
     check_result("leave", raw_leave(&workers[0], "raw", ""), STATUS_OK, "");
     check_result("again", raw_leave(&workers[0], "raw", ""), STATUS_NOT_FOUND,
                  "rank 0 is not a member");
-    raw_send_right(&workers[1], CHUNK_PUSH, 0, 1, 1);
+    raw_send_valid(&workers[1], CHUNK_PUSH, 0, 1, 1);
     check_result("left behind", raw_wait_closed(&workers[1].stream), STATUS_PEER_LOST,
                  "round 1 cannot be completed: 1 of 2 ranks have left");
     check_still_serves();
     start_job();
-    raw_send_right(&workers[1], CHUNK_PUSH, 0, 1, 1);
-    raw_send_right(&workers[0], CHUNK_PUSH, 0, 1, 1);
-    (void)raw_take(&workers[1], &first); /* both pushes are in by now */
+    raw_send_valid(&workers[1], CHUNK_PUSH, 0, 1, 1);
+    raw_send_valid(&workers[0], CHUNK_PUSH, 0, 1, 1);
+    (void)raw_take(&workers[1], &first); /* the sum is complete */
     check_result("leave", raw_leave(&workers[0], "raw", ""), STATUS_OK, "");
     check_result("in the middle", raw_wait_closed(&workers[1].stream), STATUS_PEER_LOST,
                  "rank 0 left in the middle of round 1");
     start_job();
     check_result("leave", raw_leave(&workers[1], "raw", "out of \xf0\x9f\x8d\xaa"), STATUS_OK, "");
-    check_result("told", raw_wait_closed(&workers[0].stream), STATUS_PEER_LOST,
+    check_result("notified", raw_wait_closed(&workers[0].stream), STATUS_PEER_LOST,
                  "rank 1 failed: out of");
     close_service();
 }
@@ -241,29 +241,29 @@ START_TEST(test_drain_lets_the_round_end)
     start_job();
     play_round(1);
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
-        raw_send_right(&workers[0], CHUNK_PUSH, p, 2, 1);
-    raw_send_right(&workers[1], CHUNK_PUSH, 0, 2, 1);
-    (void)raw_take(&workers[0], &first); /* round 2 is under way now */
+        raw_send_valid(&workers[0], CHUNK_PUSH, p, 2, 1);
+    raw_send_valid(&workers[1], CHUNK_PUSH, 0, 2, 1);
+    (void)raw_take(&workers[0], &first); /* round 2 has begun */
     ck_assert_int_eq(pthread_create(&closer, NULL, close_in_thread, service), 0);
     do { /* until the drain has begun */
         raw_begin_join(&workers[2], &terms);
     } while (strstr(raw_end_join(&workers[2]).text, "drain") == NULL);
     for (uint32_t p = 1; p < RAW_PARTITIONS; p++)
-        raw_send_right(&workers[1], CHUNK_PUSH, p, 2, 1);
+        raw_send_valid(&workers[1], CHUNK_PUSH, p, 2, 1);
     for (uint32_t p = 1; p < RAW_PARTITIONS; p++) {
         (void)raw_take(&workers[0], &first);
         ck_assert(first == 2.0f);
     }
     for (unsigned i = 0; i < 2; i++)
-        check_result("told", raw_wait_closed(&workers[i].stream), STATUS_UNAVAILABLE,
+        check_result("notified", raw_wait_closed(&workers[i].stream), STATUS_UNAVAILABLE,
                      "the parameter server is stopping (2 rounds were complete)");
     ck_assert_int_eq(pthread_join(closer, NULL), 0);
     close_workers();
 }
 END_TEST
 
-/* Launchers of several nodes stop their servers when their own ranks are done: the other ranks may
- * still wait for another server's answers. */
+/* Launchers of several nodes stop their servers when their own ranks have finished: the other ranks
+ * may still wait for another server's replies. */
 START_TEST(test_drain_lets_the_last_rank_leave)
 {
     pthread_t closer;
@@ -283,16 +283,16 @@ START_TEST(test_drain_lets_the_last_rank_leave)
 }
 END_TEST
 
-START_TEST(test_drain_does_not_wait_for_ever)
+START_TEST(test_drain_has_a_time_limit)
 {
-    const int64_t timeout_ms = 4000; /* of the joins before, too */
+    const int64_t timeout_ms = 4000; /* also bounds the joins before */
     int64_t begin_ns;
     pthread_t closer;
 
     open_service(timeout_ms, NULL);
     start_job();
     begin_ns = clock_now_ns();
-    raw_send_right(&workers[0], CHUNK_PUSH, 0, 1, 1);
+    raw_send_valid(&workers[0], CHUNK_PUSH, 0, 1, 1);
     ck_assert_int_eq(pthread_create(&closer, NULL, close_in_thread, service), 0);
     ck_assert_int_ne(raw_wait_closed(&workers[0].stream).status, STATUS_OK);
     ck_assert_int_eq(pthread_join(closer, NULL), 0);
@@ -376,8 +376,8 @@ START_TEST(test_records)
 }
 END_TEST
 
-/* Records that cannot be written do not stop the job. */
-START_TEST(test_a_folder_that_cannot_be_made)
+/* Failing to write records does not stop the job. */
+START_TEST(test_a_run_folder_that_cannot_be_created)
 {
     const char *file = support_write("file", "x", 1);
 
@@ -395,16 +395,16 @@ int main(void)
 
     tcase_set_timeout(tests, 30);
     tcase_add_test(tests, test_joins_that_are_refused);
-    tcase_add_test(tests, test_joins_that_are_given_up);
+    tcase_add_test(tests, test_joins_that_are_cancelled);
     tcase_add_loop_test(tests, test_terms_out_of_range, 0, 11);
     tcase_add_test(tests, test_every_difference_is_listed);
     tcase_add_test(tests, test_world_sizes_that_differ_end_the_gathering);
     tcase_add_test(tests, test_leaves);
     tcase_add_test(tests, test_drain_lets_the_round_end);
     tcase_add_test(tests, test_drain_lets_the_last_rank_leave);
-    tcase_add_test(tests, test_drain_does_not_wait_for_ever);
+    tcase_add_test(tests, test_drain_has_a_time_limit);
     tcase_add_test(tests, test_records);
-    tcase_add_test(tests, test_a_folder_that_cannot_be_made);
+    tcase_add_test(tests, test_a_run_folder_that_cannot_be_created);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

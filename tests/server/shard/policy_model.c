@@ -1,3 +1,7 @@
+/*
+ * policy_model: the reference model's decisions, each written directly from the definition of the
+ * mode, by loops over all ranks instead of counters.
+ */
 #include "tests/server/shard/policy_model.h"
 
 struct world world;
@@ -12,22 +16,22 @@ uint8_t model_present(const struct model *m)
     return model_all() & (uint8_t) ~(m->finished | m->vacant);
 }
 
-bool model_together(void)
+bool model_in_rounds(void)
 {
     return !consistency_steps_per_push(&world.consistency);
 }
 
-bool model_is_whole(const struct model *m)
+bool model_is_complete(const struct model *m)
 {
-    unsigned wanted = world.ranks - world.consistency.backup;
+    unsigned quorum = world.ranks - world.consistency.backup;
     unsigned possible = mask_count(model_present(m) | m->arrived);
 
-    return m->arrived != 0 && mask_count(m->arrived) >= (wanted < possible ? wanted : possible);
+    return m->arrived != 0 && mask_count(m->arrived) >= (quorum < possible ? quorum : possible);
 }
 
 unsigned model_complete(struct model *m)
 {
-    unsigned contributions = model_is_whole(m) ? mask_count(m->arrived) : 0;
+    unsigned contributions = model_is_complete(m) ? mask_count(m->arrived) : 0;
 
     if (contributions > 0) {
         m->steps++;
@@ -38,7 +42,7 @@ unsigned model_complete(struct model *m)
 
 bool model_may_read(const struct model *m, unsigned rank)
 {
-    if (model_together())
+    if (model_in_rounds())
         return m->clock[rank] <= m->steps;
     if (world.consistency.mode == CONSISTENCY_ASP)
         return true;
@@ -49,7 +53,7 @@ bool model_may_read(const struct model *m, unsigned rank)
     return true;
 }
 
-enum policy_verdict model_check(const struct model *m, unsigned rank, unsigned round, bool again)
+enum policy_outcome model_check(const struct model *m, unsigned rank, unsigned round, bool again)
 {
     unsigned clock = m->clock[rank];
     bool read = mask_has(m->got | m->unknown, rank);
@@ -60,9 +64,9 @@ enum policy_verdict model_check(const struct model *m, unsigned rank, unsigned r
         return POLICY_FINISHED;
     if (again && round > 0 && round <= clock && read)
         return model_may_read(m, rank) ? POLICY_AGAIN : POLICY_AGAIN_WAITS;
-    if (model_together() && round <= m->steps && (world.consistency.backup == 0 || round == 0))
+    if (model_in_rounds() && round <= m->steps && (world.consistency.backup == 0 || round == 0))
         return POLICY_STALE;
-    if (round > (model_together() ? m->steps : clock) + 1u)
+    if (round > (model_in_rounds() ? m->steps : clock) + 1u)
         return POLICY_AHEAD;
     if (!read)
         return POLICY_UNINITIALISED;
@@ -70,32 +74,32 @@ enum policy_verdict model_check(const struct model *m, unsigned rank, unsigned r
         return POLICY_TWICE;
     if (mask_has(m->waiting, rank))
         return POLICY_AHEAD;
-    if (!model_together())
+    if (!model_in_rounds())
         return POLICY_COMPLETE;
-    return round <= m->steps ? POLICY_LATE : POLICY_ACCEPTED; /* or COMPLETE, says the sum */
+    return round <= m->steps ? POLICY_LATE : POLICY_ACCEPTED; /* model_push finds COMPLETE */
 }
 
-enum policy_verdict model_push(struct model *m, unsigned rank, unsigned round, bool again,
+enum policy_outcome model_push(struct model *m, unsigned rank, unsigned round, bool again,
                                unsigned *ret_contributions)
 {
-    enum policy_verdict verdict = model_check(m, rank, round, again);
+    enum policy_outcome outcome = model_check(m, rank, round, again);
 
-    if (verdict == POLICY_AGAIN_WAITS)
+    if (outcome == POLICY_AGAIN_WAITS)
         m->waiting |= mask_bit(rank);
-    if (verdict == POLICY_AGAIN)
+    if (outcome == POLICY_AGAIN)
         mask_drop(&m->waiting, rank);
-    if (verdict != POLICY_ACCEPTED && verdict != POLICY_COMPLETE && verdict != POLICY_LATE)
-        return verdict;
+    if (outcome != POLICY_ACCEPTED && outcome != POLICY_COMPLETE && outcome != POLICY_LATE)
+        return outcome;
     REQUIRE(round > m->clock[rank] && !mask_has(m->arrived, rank));
     m->clock[rank] = (uint8_t)round;
     mask_drop(&m->inherited, rank);
-    if (verdict == POLICY_LATE)
-        return verdict;
+    if (outcome == POLICY_LATE)
+        return outcome;
     m->waiting |= mask_bit(rank);
     *ret_contributions = 1;
-    if (verdict == POLICY_COMPLETE) {
+    if (outcome == POLICY_COMPLETE) {
         m->steps++;
-        return verdict;
+        return outcome;
     }
     m->arrived |= mask_bit(rank);
     *ret_contributions = model_complete(m);
@@ -109,7 +113,7 @@ uint8_t model_start(const struct model *m, unsigned rank)
     for (unsigned other = 0; other < world.ranks; other++)
         if (other != rank && mask_has(model_present(m), other) && m->clock[other] < slowest)
             slowest = m->clock[other];
-    if (model_together())
+    if (model_in_rounds())
         slowest = m->steps;
     return slowest != UINT8_MAX && slowest > m->clock[rank] ? slowest : m->clock[rank];
 }

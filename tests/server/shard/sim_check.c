@@ -1,5 +1,5 @@
 /*
- * What must be true of every answer when it arrives, and of the shard when all are done.
+ * sim_check: checks every reply on arrival, and the shards at the end of a run.
  */
 #include "tests/server/shard/simulation.h"
 
@@ -11,7 +11,7 @@ static bool is_applied(const float *data, unsigned rank, uint64_t round)
     return data[rank * (SIM_ROUNDS + 1) + round] != 0;
 }
 
-/* Together: of so many contributions each counts for this much. */
+/* In rounds: the weight of each of that many contributions. */
 static float share(const struct sim *s, unsigned contributions)
 {
     unsigned divisor = consistency_divisor(&s->plan.consistency, s->plan.ranks);
@@ -19,7 +19,7 @@ static float share(const struct sim *s, unsigned contributions)
     return contributions == divisor ? 1 : 1 * (float)((double)divisor / contributions);
 }
 
-/* Each is in it once or not at all; a round that is complete is so with the right weight. */
+/* Each contribution is applied at most once, and with the weight of its round. */
 static void check_once(const struct sim *s, const float *data, bool sums)
 {
     for (uint64_t round = 1; round <= s->plan.rounds; round++) {
@@ -40,7 +40,7 @@ static void check_once(const struct sim *s, const float *data, bool sums)
     }
 }
 
-/* All contributions of the rank to rounds first..last are in it. */
+/* All contributions of the rank to rounds first..last are applied. */
 static void check_holds(const struct sim *s, const float *data, unsigned rank, uint64_t first,
                         uint64_t last)
 {
@@ -57,7 +57,7 @@ static void check_lacks(const struct sim *s, const float *data, uint64_t first, 
                 sim_fail("round %d of rank %u is in it too early", (int)round, rank);
 }
 
-/* What the definition of the mode promises to a rank that is answered at that clock. */
+/* Check what the definition of the mode guarantees for a reply at that clock. */
 static void check_counted(const struct sim *s, unsigned rank, const struct sim_message *m)
 {
     const struct consistency *c = &s->plan.consistency;
@@ -87,15 +87,15 @@ void sim_check_arrival(const struct sim *s, unsigned rank, const struct sim_mess
         sim_fail("what rank %u is answered with changed before it was there", rank);
 }
 
-/* Does it say all that there is? */
+/* Does the reply contain the exact values? */
 static bool is_all(const struct sim *s, const struct sim_message *m)
 {
     return !sim_is_lossy(&s->plan) || (!m->coded && !consistency_is_lockstep(&s->plan.consistency));
 }
 
-void sim_check_answer(struct sim *s, unsigned rank, const struct sim_message *m)
+void sim_check_reply(struct sim *s, unsigned rank, const struct sim_message *m)
 {
-    float *wanted = s->history + m->round * SIM_ELEMENTS + sim_offset(m->partition);
+    float *expected = s->history + m->round * SIM_ELEMENTS + sim_offset(m->partition);
     size_t bytes = m->count * sizeof(float);
 
     if (m->round > s->plan.rounds)
@@ -105,13 +105,13 @@ void sim_check_answer(struct sim *s, unsigned rank, const struct sim_message *m)
     if (!s->plan.exact)
         check_counted(s, rank, m);
     else if (s->writes_history)
-        memcpy(wanted, m->data, bytes);
-    else if (memcmp(wanted, m->data, bytes) != 0)
+        memcpy(expected, m->data, bytes);
+    else if (memcmp(expected, m->data, bytes) != 0)
         sim_fail("rank %u, partition %u, round %d differs from the run without faults", rank,
                  (unsigned)m->partition, (int)m->round);
 }
 
-/* What the shard holds when all are done. */
+/* Check the values of all shards after the last reply. */
 void sim_check_end(const struct sim *s)
 {
     const struct consistency *c = &s->plan.consistency;
@@ -131,10 +131,10 @@ void sim_check_end(const struct sim *s)
             bool any = consistency_steps_per_push(c);
 
             for (unsigned rank = 0; rank < s->plan.ranks; rank++) {
-                bool told = s->workers[rank].acknowledged[i] >> round & 1;
+                bool acknowledged = s->workers[rank].acknowledged[i] >> round & 1;
 
                 any = any || is_applied(data, rank, round);
-                if (c->backup == 0 && told)
+                if (c->backup == 0 && acknowledged)
                     check_holds(s, data, rank, round, round);
             }
             if (!any)

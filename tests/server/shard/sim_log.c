@@ -1,6 +1,7 @@
 /*
- * What outlives a server.  Records go to a journal, which has them when the sink returns, or to a
- * replica, for whose word answers wait.  Snapshots are taken one partition after the other.
+ * sim_log: the state that outlives a server.  Records go to a journal, which has them when the sink
+ * returns, or to a replica, whose acknowledgement delays the replies.  Snapshots are taken one
+ * partition after the other.
  */
 #include "tests/server/shard/simulation.h"
 
@@ -31,8 +32,8 @@ struct shard_config sim_shard_config(const struct sim_server *v)
 
 /* ------------------------------------------------------------------ records */
 
-/* The server may die here: with its record, or just before. */
-static enum status put(void *user, const struct mutation *record, struct error *error)
+/* The sink.  The server may crash here: before or after it stores the record. */
+static enum status append_record(void *user, const struct mutation *record, struct error *error)
 {
     struct sim_server *v = user;
     struct sim_record *r;
@@ -60,15 +61,15 @@ static enum status put(void *user, const struct mutation *record, struct error *
 
 void sim_watch(struct sim_server *v)
 {
-    struct shard_sink sink = {.put = put, .user = v};
+    struct shard_sink sink = {.on_mutation = append_record, .user = v};
 
     if (v->durability != SIM_VOLATILE)
         shard_set_sink(&v->shard, SHARD_SINK_DISK, &sink);
 }
 
-/* ------------------------------------------------------------------ the server's death */
+/* ------------------------------------------------------------------ the server crashes */
 
-static void restore(struct sim_server *v)
+static void restore_from_log(struct sim_server *v)
 {
     struct shard_config config = sim_shard_config(v);
 
@@ -86,14 +87,14 @@ static void restore(struct sim_server *v)
     v->taken = 0;
 }
 
-/* Another process takes over what the journal or the replica has; everybody connects again. */
+/* Another process continues from the journal or the replica; all ranks reconnect. */
 void sim_server_crash(struct sim_server *v)
 {
     v->sim->crashes++;
     v->dying = false;
     v->die_in = 0;
     if (v->durability == SIM_JOURNAL) {
-        restore(v);
+        restore_from_log(v);
     } else {
         v->sim->failovers++;
         shard_release(&v->shard);
@@ -103,19 +104,19 @@ void sim_server_crash(struct sim_server *v)
     }
     sim_watch(v);
     for (unsigned rank = 0; rank < v->sim->plan.ranks; rank++) {
-        struct sim_slot *slot = &v->slots[rank];
+        struct sim_rank *r = &v->ranks[rank];
 
         sim_break(v, rank);
-        if (slot->state == SIM_VACATING || slot->state == SIM_VACANT)
-            slot->state = SIM_VACATING; /* some partitions may know of it, some not */
-        if (slot->state != SIM_JOINED)
-            slot->next = 0;
+        if (r->state == SIM_VACATING || r->state == SIM_VACANT)
+            r->state = SIM_VACATING; /* only some partitions may be vacated */
+        if (r->state != SIM_JOINED)
+            r->next = 0;
     }
 }
 
-static void take_state(struct sim_server *v, unsigned slot)
+static void export_partition(struct sim_server *v, unsigned index)
 {
-    struct sim_state *t = &v->taking[slot];
+    struct sim_state *t = &v->taking[index];
 
     t->state = (struct shard_state){.clocks = t->clocks,
                                     .seen = t->seen,
@@ -123,16 +124,17 @@ static void take_state(struct sim_server *v, unsigned slot)
                                     .values = t->slabs[0],
                                     .moments = {t->slabs[1], t->slabs[2]},
                                     .previous = t->slabs[3],
-                                    .kept = t->slabs[4]};
-    sim_require_ok(shard_export(&v->shard, v->partitions[slot], &t->state, &err), "export", &err);
+                                    .codec_state = t->slabs[4]};
+    sim_require_ok(shard_export(&v->shard, v->partitions[index], &t->state, &err), "export", &err);
 }
 
-/* Records of the journal from its beginning on, and partitions that are each of another moment. */
+/* One step of a snapshot: each partition is exported at another time, so the journal is kept from
+ * the snapshot's beginning on. */
 void sim_server_snapshot(struct sim_server *v)
 {
     if (v->taken == 0)
         v->snapshot_from = v->record_count;
-    take_state(v, v->taken++);
+    export_partition(v, v->taken++);
     if (v->taken < v->count)
         return;
     memcpy(v->snapshot, v->taking, sizeof(v->snapshot));
@@ -146,7 +148,7 @@ void sim_server_snapshot(struct sim_server *v)
         t->state.moments[0] = t->slabs[1];
         t->state.moments[1] = t->slabs[2];
         t->state.previous = t->slabs[3];
-        t->state.kept = t->slabs[4];
+        t->state.codec_state = t->slabs[4];
     }
     v->has_snapshot = true;
     v->record_count -= v->snapshot_from;

@@ -1,5 +1,5 @@
 /*
- * A server: one shard, and the bookkeeping that a real one has around it.
+ * sim_server: one shard, and around it the pending replies and rank states of a real server.
  */
 #include "tests/server/shard/simulation.h"
 
@@ -56,47 +56,47 @@ void sim_server_close(struct sim_server *v)
     shard_release(&v->replica);
 }
 
-/* ------------------------------------------------------------------ answers */
+/* ------------------------------------------------------------------ replies */
 
-/* What the rank has when it has that answer. */
+/* The rank's copy after it has applied the reply. */
 static const float *held_by(const struct sim_server *v, unsigned rank, uint32_t partition,
-                            const struct shard_reply *answer)
+                            const struct shard_reply *reply)
 {
     size_t offset = v->shard.parts[v->sim->map.partitions[partition].local_index].offset;
-    const float *held = reply_encoding_whole(&v->shard.down, offset);
+    const float *held = reply_encoding_common_copy(&v->shard.encoding, offset);
 
-    if (!answer->coded)
-        return answer->data;
-    return v->shard.sent ? v->shard.sent + rank * v->shard.count + offset : held;
+    if (!reply->coded)
+        return reply->data;
+    return v->shard.rank_values ? v->shard.rank_values + rank * v->shard.count + offset : held;
 }
 
-/* Values that are rounded in lockstep are held nowhere. */
-static uint32_t sum_of_rounded(const struct sim_server *v, const struct shard_reply *answer)
+/* Rounded values of lockstep: the server has no copy to compare with. */
+static uint32_t sum_of_rounded(const struct sim_server *v, const struct shard_reply *reply)
 {
     float rounded[SIM_FULL];
     struct error error = {0};
 
-    sim_require_ok(codec_decode(&v->shard.down.codec, answer->coded, answer->bytes, rounded,
-                                answer->count, CODEC_REPLACE, &error),
+    sim_require_ok(codec_decode(&v->shard.encoding.codec, reply->coded, reply->bytes, rounded,
+                                reply->count, CODEC_REPLACE, &error),
                    "decode", &error);
-    return sim_sum(rounded, answer->count);
+    return sim_sum(rounded, reply->count);
 }
 
 static void dispatch(struct sim_server *v, unsigned rank, enum sim_kind kind, uint32_t partition,
-                     const struct shard_reply *answer)
+                     const struct shard_reply *reply)
 {
     struct sim_link *link = &v->sim->workers[rank].links[v->index];
-    const float *held = held_by(v, rank, partition, answer);
+    const float *held = held_by(v, rank, partition, reply);
     struct sim_message m = {.kind = kind,
                             .partition = partition,
-                            .round = answer->round,
-                            .data = answer->data,
-                            .coded = answer->coded,
-                            .bytes = answer->bytes,
-                            .count = answer->count};
+                            .round = reply->round,
+                            .data = reply->data,
+                            .coded = reply->coded,
+                            .bytes = reply->bytes,
+                            .count = reply->count};
 
     m.sum = sim_sum_of(&m);
-    m.holds = held ? sim_sum(held, m.count) : sum_of_rounded(v, answer);
+    m.holds = held ? sim_sum(held, m.count) : sum_of_rounded(v, reply);
     v->sim->coded += m.coded != NULL;
 
     if (link->connected)
@@ -104,26 +104,26 @@ static void dispatch(struct sim_server *v, unsigned rank, enum sim_kind kind, ui
 }
 
 /* Send, or keep until the replica has all that is in it. */
-static void answer_rank(struct sim_server *v, unsigned rank, enum sim_kind kind, uint32_t partition,
-                        const struct shard_reply *answer)
+static void reply_rank(struct sim_server *v, unsigned rank, enum sim_kind kind, uint32_t partition,
+                       const struct shard_reply *reply)
 {
     struct sim_held *held = &v->held[rank][partition];
 
-    if (answer->is_final && kind == SIM_PUSH)
+    if (reply->is_final && kind == SIM_PUSH)
         kind = SIM_FINAL;
     held->kind = SIM_NOTHING;
-    if (v->durability != SIM_REPLICA || v->acknowledged_to[partition] >= answer->sequence)
-        dispatch(v, rank, kind, partition, answer);
+    if (v->durability != SIM_REPLICA || v->acknowledged_to[partition] >= reply->sequence)
+        dispatch(v, rank, kind, partition, reply);
     else
-        *held = (struct sim_held){.kind = kind, .answer = *answer};
+        *held = (struct sim_held){.kind = kind, .reply = *reply};
 }
 
 static void reply_waiting(struct sim_server *v, uint32_t partition)
 {
-    struct shard_reply answer;
+    struct shard_reply reply;
 
-    for (unsigned rank = 0; shard_next_reply(&v->shard, partition, &rank, &answer); rank++)
-        answer_rank(v, rank, SIM_PUSH, partition, &answer);
+    for (unsigned rank = 0; shard_next_reply(&v->shard, partition, &rank, &reply); rank++)
+        reply_rank(v, rank, SIM_PUSH, partition, &reply);
 }
 
 /* The connection is gone, and all that was on it.  Answers that are held are asked for again. */
@@ -139,22 +139,22 @@ void sim_break(struct sim_server *v, unsigned rank)
     shard_suspend(&v->shard, rank);
 }
 
-/* The replica has all records of the partition up to here. */
+/* The replica has acknowledged the partition's records up to `sequence`: send the replies. */
 void sim_server_release(struct sim_server *v, uint32_t partition, uint64_t sequence)
 {
     for (unsigned rank = 0; rank < v->sim->plan.ranks; rank++) {
         struct sim_held *held = &v->held[rank][partition];
 
-        if (held->kind != SIM_NOTHING && held->answer.sequence <= sequence) {
-            dispatch(v, rank, held->kind, partition, &held->answer);
+        if (held->kind != SIM_NOTHING && held->reply.sequence <= sequence) {
+            dispatch(v, rank, held->kind, partition, &held->reply);
             held->kind = SIM_NOTHING;
         }
     }
 }
 
-/* ------------------------------------------------------------------ what comes in */
+/* ------------------------------------------------------------------ messages received */
 
-/* A call failed: the server has died in the middle of it, or something is wrong. */
+/* False: the server crashed during the call.  Any other failure is an error of the test. */
 static bool survived(struct sim_server *v, enum status status, const char *what, unsigned rank,
                      const struct sim_message *m)
 {
@@ -173,7 +173,7 @@ static void take_init(struct sim_server *v, unsigned rank, const struct sim_mess
 {
     float values[SIM_FULL];
     struct shard_source source = {.copy = source_copy, .user = values};
-    struct shard_reply answer;
+    struct shard_reply reply;
     unsigned reader;
     bool again;
 
@@ -181,33 +181,32 @@ static void take_init(struct sim_server *v, unsigned rank, const struct sim_mess
     if (!survived(v, shard_set(&v->shard, m->partition, &source, m->again, &again, &err), "init",
                   rank, m))
         return;
-    while (shard_next_parked(&v->shard, m->partition, &reader, &answer))
-        answer_rank(v, reader, SIM_PULL, m->partition, &answer);
+    while (shard_next_parked(&v->shard, m->partition, &reader, &reply))
+        reply_rank(v, reader, SIM_PULL, m->partition, &reply);
 }
 
 static void take_push(struct sim_server *v, unsigned rank, const struct sim_message *m)
 {
     float payload[SIM_FULL];
     struct shard_source source = {.copy = source_copy, .add = source_add, .user = payload};
-    struct shard_reply answer;
+    struct shard_reply reply;
 
     if (sim_sum(m->data, m->count) != m->sum)
         sim_fail("the gradient of rank %u changed before it was there", rank);
     memcpy(payload, m->data, m->count * sizeof(float));
     if (!survived(
-            v,
-            shard_push(&v->shard, m->partition, rank, m->round, m->again, &source, &answer, &err),
+            v, shard_push(&v->shard, m->partition, rank, m->round, m->again, &source, &reply, &err),
             "push", rank, m))
         return;
-    if (answer.data)
-        answer_rank(v, rank, SIM_PUSH, m->partition, &answer);
-    if (answer.complete)
+    if (reply.data)
+        reply_rank(v, rank, SIM_PUSH, m->partition, &reply);
+    if (reply.complete)
         reply_waiting(v, m->partition);
 }
 
 void sim_server_take(struct sim_server *v, unsigned rank, const struct sim_message *m)
 {
-    struct shard_reply answer = {0};
+    struct shard_reply reply = {0};
     enum status status;
 
     if (m->kind == SIM_INIT) {
@@ -215,36 +214,36 @@ void sim_server_take(struct sim_server *v, unsigned rank, const struct sim_messa
     } else if (m->kind == SIM_PUSH) {
         take_push(v, rank, m);
     } else if (m->kind == SIM_PULL) {
-        status = shard_pull(&v->shard, m->partition, rank, m->round, m->again, &answer, &err);
-        if (survived(v, status, "pull", rank, m) && answer.data)
-            answer_rank(v, rank, SIM_PULL, m->partition, &answer);
+        status = shard_pull(&v->shard, m->partition, rank, m->round, m->again, &reply, &err);
+        if (survived(v, status, "pull", rank, m) && reply.data)
+            reply_rank(v, rank, SIM_PULL, m->partition, &reply);
     } else {
-        status = shard_finish(&v->shard, m->partition, rank, true, m->again, &answer, &err);
+        status = shard_finish(&v->shard, m->partition, rank, true, m->again, &reply, &err);
         if (survived(v, status, "end", rank, m))
             reply_waiting(v, m->partition);
     }
 }
 
-/* ------------------------------------------------------------------ who holds a slot */
+/* ------------------------------------------------------------------ leaving and joining */
 
 void sim_server_lose(struct sim_server *v, unsigned rank)
 {
-    struct sim_slot *slot = &v->slots[rank];
+    struct sim_rank *r = &v->ranks[rank];
     uint32_t partition;
-    struct shard_reply answer;
+    struct shard_reply reply;
 
-    if (slot->state != SIM_VACATING)
-        slot->next = 0;
-    slot->state = SIM_VACATING;
-    partition = v->partitions[slot->next];
-    if (!survived(v, shard_vacate(&v->shard, partition, rank, &answer, &err), "loss", rank, NULL))
+    if (r->state != SIM_VACATING)
+        r->next = 0;
+    r->state = SIM_VACATING;
+    partition = v->partitions[r->next];
+    if (!survived(v, shard_vacate(&v->shard, partition, rank, &reply, &err), "loss", rank, NULL))
         return;
     reply_waiting(v, partition);
-    if (++slot->next == v->count)
-        slot->state = SIM_VACANT;
+    if (++r->next == v->count)
+        r->state = SIM_VACANT;
 }
 
-/* Does the replica know all that has happened? */
+/* Has the replica acknowledged all records? */
 static bool is_safe(const struct sim_server *v)
 {
     for (unsigned i = 0; v->durability == SIM_REPLICA && i < v->count; i++)
@@ -253,37 +252,37 @@ static bool is_safe(const struct sim_server *v)
     return true;
 }
 
-/* The newcomer begins when all servers have let it in. */
-static void begin(struct sim *s, unsigned rank)
+/* A newcomer starts when all servers have admitted it. */
+static void start_newcomer(struct sim *s, unsigned rank)
 {
     for (unsigned k = 0; k < s->plan.servers; k++)
-        if (s->servers[k].slots[rank].state != SIM_JOINED)
+        if (s->servers[k].ranks[rank].state != SIM_JOINED)
             return;
     for (unsigned k = 0; k < s->plan.servers; k++)
-        s->servers[k].slots[rank].state = SIM_HELD;
+        s->servers[k].ranks[rank].state = SIM_HELD;
     s->newcomers++;
     sim_worker_start(s, rank, true);
 }
 
-/* It is let in when all partitions know of it, and it is safe that they do. */
+/* Admit a newcomer: one partition per call; done when the replica has acknowledged all of them. */
 void sim_server_admit(struct sim_server *v, unsigned rank)
 {
-    struct sim_slot *slot = &v->slots[rank];
+    struct sim_rank *r = &v->ranks[rank];
     enum status status;
 
-    if (slot->state != SIM_JOINING)
-        slot->next = 0;
-    slot->state = SIM_JOINING;
-    if (slot->next == v->count) {
+    if (r->state != SIM_JOINING)
+        r->next = 0;
+    r->state = SIM_JOINING;
+    if (r->next == v->count) {
         if (is_safe(v)) {
-            slot->state = SIM_JOINED;
-            begin(v->sim, rank);
+            r->state = SIM_JOINED;
+            start_newcomer(v->sim, rank);
         }
         return;
     }
     status = v->sim->plan.on_loss == SIM_WAIT
-                 ? shard_replace(&v->shard, v->partitions[slot->next], rank, &err)
-                 : shard_occupy(&v->shard, v->partitions[slot->next], rank, &err);
+                 ? shard_replace(&v->shard, v->partitions[r->next], rank, &err)
+                 : shard_occupy(&v->shard, v->partitions[r->next], rank, &err);
     if (survived(v, status, "join", rank, NULL))
-        slot->next++;
+        r->next++;
 }

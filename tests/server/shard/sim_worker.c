@@ -1,6 +1,6 @@
 /*
- * A worker: pulls, then rounds of pushes, then the final values where ranks are not in lockstep.
- * It keeps what it has sent until it is answered, and sends all of it again on a new connection.
+ * sim_worker: pulls, then rounds of pushes, then the final values if ranks are not in lockstep.
+ * Keeps each message until its reply arrives, and resends all of them on a new connection.
  */
 #include "tests/server/shard/simulation.h"
 
@@ -27,8 +27,8 @@ void sim_initial(const struct sim *s, uint32_t partition, float *ret)
         ret[i] = s->plan.exact ? noise(7, sim_offset(partition) + i) : 0;
 }
 
-/* The gradient of this round, from the parameters as they are now. */
-static void compute(const struct sim *s, struct sim_worker *w, unsigned rank)
+/* Compute the gradient of this round from the current parameters. */
+static void compute_gradient(const struct sim *s, struct sim_worker *w, unsigned rank)
 {
     float divisor = (float)consistency_divisor(&s->plan.consistency, s->plan.ranks);
 
@@ -45,7 +45,8 @@ static void compute(const struct sim *s, struct sim_worker *w, unsigned rank)
     }
 }
 
-static void send(struct sim *s, unsigned rank, enum sim_kind kind, uint32_t partition, bool again)
+static void send_message(struct sim *s, unsigned rank, enum sim_kind kind, uint32_t partition,
+                         bool again)
 {
     struct sim_worker *w = &s->workers[rank];
     struct sim_link *link = &w->links[s->map.partitions[partition].server];
@@ -54,7 +55,7 @@ static void send(struct sim *s, unsigned rank, enum sim_kind kind, uint32_t part
     if (kind == SIM_PUSH || kind == SIM_FINAL)
         m.round = w->round;
     else if (kind == SIM_PULL)
-        m.round = w->wanted[partition];
+        m.round = w->pull_round[partition];
     if (kind == SIM_PUSH) {
         m.data = w->grads + sim_offset(partition);
         m.count = sim_count(s, partition);
@@ -65,7 +66,7 @@ static void send(struct sim *s, unsigned rank, enum sim_kind kind, uint32_t part
         sim_enqueue(s, &link->up[partition % s->plan.lanes], m);
 }
 
-/* May the server have this contribution, or end, from whoever held the slot before? */
+/* May the server have this contribution, or finish, from the rank's last session? */
 static bool may_be_in(const struct sim_worker *w)
 {
     return w->newcomer && (w->phase == SIM_FINISHING || w->round <= w->newest);
@@ -77,7 +78,7 @@ static void ask_all(struct sim *s, unsigned rank, enum sim_kind kind)
 
     for (uint32_t partition = 0; partition < s->plan.partitions; partition++) {
         w->asked[partition] = kind;
-        send(s, rank, kind, partition, kind == SIM_PULL ? w->newcomer : may_be_in(w));
+        send_message(s, rank, kind, partition, kind == SIM_PULL ? w->newcomer : may_be_in(w));
     }
 }
 
@@ -88,7 +89,7 @@ static void begin_round(struct sim *s, unsigned rank, uint64_t round)
     w->round = round;
     if (round <= s->plan.rounds) {
         w->phase = SIM_PUSHING;
-        compute(s, w, rank);
+        compute_gradient(s, w, rank);
         ask_all(s, rank, SIM_PUSH);
     } else if (w->phase != SIM_FINISHING && !consistency_is_lockstep(&s->plan.consistency)) {
         w->phase = SIM_FINISHING;
@@ -110,12 +111,12 @@ void sim_worker_start(struct sim *s, unsigned rank, bool newcomer)
         w->links[k].connected = true;
     w->phase = SIM_PULLING;
     w->round = w->newest = 0;
-    memset(w->wanted, 0, sizeof(w->wanted));
+    memset(w->pull_round, 0, sizeof(w->pull_round));
     memset(w->answered, 0, sizeof(w->answered));
     for (uint32_t partition = 0; partition < s->plan.partitions; partition++) {
         w->keeps_initial[partition] = rank == 0;
         if (rank == 0)
-            send(s, rank, SIM_INIT, partition, newcomer);
+            send_message(s, rank, SIM_INIT, partition, newcomer);
     }
     ask_all(s, rank, SIM_PULL);
 }
@@ -132,16 +133,16 @@ void sim_worker_reconnect(struct sim *s, unsigned rank, unsigned server)
         if (s->map.partitions[partition].server != server)
             continue;
         if (w->keeps_initial[partition])
-            send(s, rank, SIM_INIT, partition, true);
+            send_message(s, rank, SIM_INIT, partition, true);
         if (w->asked[partition] != SIM_NOTHING)
-            send(s, rank, w->asked[partition], partition, true);
+            send_message(s, rank, w->asked[partition], partition, true);
     }
 }
 
-/* ------------------------------------------------------------------ answers */
+/* ------------------------------------------------------------------ replies */
 
-/* All pulls are answered.  In lockstep the parameters must be of one round: those that are further
- * are asked for as they were. */
+/* All pulls are answered.  In lockstep the parameters must be of one round: partitions that are
+ * further are pulled again at the older round. */
 static void end_pulls(struct sim *s, unsigned rank)
 {
     struct sim_worker *w = &s->workers[rank];
@@ -156,13 +157,13 @@ static void end_pulls(struct sim *s, unsigned rank)
         for (uint32_t i = 0; i < s->plan.partitions; i++)
             if (w->answered[i] > least) {
                 w->asked[i] = SIM_PULL;
-                w->wanted[i] = least + 1;
-                send(s, rank, SIM_PULL, i, true);
+                w->pull_round[i] = least + 1;
+                send_message(s, rank, SIM_PULL, i, true);
             }
         return;
     }
     if (w->newest < least + 1)
-        w->newest = least + 1; /* the round under way: the slot may have contributed to it */
+        w->newest = least + 1; /* the rank may have contributed to the round under way */
     begin_round(s, rank, least + 1);
 }
 
@@ -177,8 +178,8 @@ static void end_round(struct sim *s, unsigned rank)
     begin_round(s, rank, s->plan.consistency.backup > 0 ? least + 1 : w->round + 1);
 }
 
-/* The values, or the mean gradient of which this worker makes the step itself. */
-static void use(const struct sim *s, struct sim_worker *w, const struct sim_message *m)
+/* Apply the mean gradient, if this worker runs the optimizer; values are in place already. */
+static void apply_reply(const struct sim *s, struct sim_worker *w, const struct sim_message *m)
 {
     float *params = w->params + sim_offset(m->partition);
 
@@ -186,7 +187,7 @@ static void use(const struct sim *s, struct sim_worker *w, const struct sim_mess
         params[i] -= 0.125f * m->data[i];
 }
 
-/* Is the change in what this worker has pulled already? */
+/* Has this worker pulled values that include the delta already? */
 static bool has_change(const struct sim *s, const struct sim_worker *w, const struct sim_message *m)
 {
     return consistency_is_lockstep(&s->plan.consistency) &&
@@ -194,7 +195,7 @@ static bool has_change(const struct sim *s, const struct sim_worker *w, const st
            w->answered[m->partition] >= m->round;
 }
 
-/* Values go where they are used; of a mean it is decided later. */
+/* Values are decoded into the parameters; a mean is decoded separately and applied later. */
 void sim_worker_decode(struct sim *s, unsigned rank, struct sim_message *m)
 {
     struct sim_worker *w = &s->workers[rank];
@@ -214,12 +215,12 @@ void sim_worker_decode(struct sim *s, unsigned rank, struct sim_message *m)
                  (unsigned)m->partition, (int)m->round);
 }
 
-void sim_worker_answer(struct sim *s, unsigned rank, const struct sim_message *m)
+void sim_worker_take_reply(struct sim *s, unsigned rank, const struct sim_message *m)
 {
     struct sim_worker *w = &s->workers[rank];
 
     if (w->asked[m->partition] != m->kind)
-        sim_fail("rank %u has an answer of kind %d and round %d for partition %u unasked", rank,
+        sim_fail("rank %u got a reply of kind %d and round %d for partition %u unrequested", rank,
                  (int)m->kind, (int)m->round, (unsigned)m->partition);
     if (m->kind == SIM_PUSH && m->round < w->round)
         sim_fail("rank %u asked for round %d and is answered with round %d", rank, (int)w->round,
@@ -228,7 +229,7 @@ void sim_worker_answer(struct sim *s, unsigned rank, const struct sim_message *m
         !may_be_in(w))
         sim_fail("rank %u is answered with round %d in round %d", rank, (int)m->round,
                  (int)w->round);
-    use(s, w, m);
+    apply_reply(s, w, m);
     w->asked[m->partition] = SIM_NOTHING;
     w->answered[m->partition] = m->round;
     w->keeps_initial[m->partition] = false;

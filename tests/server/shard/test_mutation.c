@@ -1,15 +1,17 @@
-/* What of a shard outlives it: its records, applied elsewhere, and copies of its partitions. */
-#include "tests/server/shard/shard_bench.h"
+/*
+ * The state that outlives a shard: its mutations, applied to other shards, and exported partitions.
+ */
+#include "tests/server/shard/shard_fixture.h"
 
 #include <math.h>
 
 static const struct consistency bsp = {.mode = CONSISTENCY_BSP};
 static const struct consistency asp = {.mode = CONSISTENCY_ASP};
 
-/* Applies what it is told to another shard, and to a third one everything twice. */
+/* Applies each mutation to one other shard, and to a second one twice. */
 struct follower {
     struct shard shards[2];
-    size_t told;
+    size_t count;
     uint64_t sequence[2];
 };
 
@@ -20,7 +22,7 @@ static enum status follow(void *user, const struct mutation *record, struct erro
     enum status status;
 
     ck_assert_uint_eq(record->sequence, ++f->sequence[record->partition]);
-    f->told++;
+    f->count++;
     for (size_t i = 0; i < 2; i++) {
         status = shard_apply(&f->shards[i], record, NULL, &applied, error);
         ck_assert(status != STATUS_OK || applied);
@@ -34,13 +36,13 @@ static enum status follow(void *user, const struct mutation *record, struct erro
     return STATUS_OK;
 }
 
-/* What answers are made from. */
+/* The data that replies are made from. */
 static const float *answered(const struct shard *s, const struct shard_part *part)
 {
     return (s->config.update ? s->values : s->accumulators[part->policy.steps % 2]) + part->offset;
 }
 
-/* exact: a copy, else made from records, which do not know of late contributions. */
+/* exact: q was imported; else it was made from mutations, which omit late contributions. */
 static void check_ranks(const struct policy *p, const struct policy *q, bool exact)
 {
     for (unsigned rank = 0; rank < p->world_size; rank++) {
@@ -67,7 +69,7 @@ static void check_same(const struct shard *a, const struct shard *b, bool exact)
         const struct policy *p = &a->parts[i].policy, *q = &b->parts[i].policy;
 
         ck_assert_uint_eq(p->steps, q->steps);
-        ck_assert_uint_eq(p->gone, q->gone);
+        ck_assert_uint_eq(p->inactive, q->inactive);
         ck_assert(p->initialised == q->initialised);
         check_ranks(p, q, exact);
         ck_assert_int_eq(memcmp(answered(a, &a->parts[i]), answered(b, &b->parts[i]),
@@ -78,7 +80,7 @@ static void check_same(const struct shard *a, const struct shard *b, bool exact)
 
 static void export_all(struct shard *to, struct shard *from)
 {
-    static float slabs[4][BENCH_FULL];
+    static float slabs[4][FIXTURE_FULL];
     uint64_t clocks[4], seen[4];
     uint8_t flags[4];
 
@@ -104,13 +106,13 @@ static const struct {
                 {{.mode = CONSISTENCY_SSP, .staleness = 1}, true, false},
                 {{.mode = CONSISTENCY_ASP}, true, true}};
 
-/* A short job in which ranks leave, come and finish; what follows it is the same all the time. */
-START_TEST(test_records_make_the_same_shard)
+/* A short job in which ranks leave, join and finish; the followers are equal at all times. */
+START_TEST(test_mutations_reproduce_the_shard)
 {
-    struct follower f = {.told = 0};
-    struct shard_sink sink = {.put = follow, .user = &f};
-    struct shard_config config = bench_config(3, recorded[_i].consistency);
-    struct shard_reply answer;
+    struct follower f = {.count = 0};
+    struct shard_sink sink = {.on_mutation = follow, .user = &f};
+    struct shard_config config = fixture_config(3, recorded[_i].consistency);
+    struct shard_reply reply;
     struct shard copy;
     bool lockstep = consistency_is_lockstep(&config.consistency);
 
@@ -118,78 +120,78 @@ START_TEST(test_records_make_the_same_shard)
     config.consistency.lr_by_staleness = recorded[_i].by_staleness;
     config.update = recorded[_i].update;
     config.previous = true;
-    bench_open(config);
+    fixture_open(config);
     for (size_t i = 0; i < 2; i++)
         assert_ok(shard_init(&f.shards[i], &config, &err));
     assert_ok(shard_check_recorded(&config, &err));
     shard_set_sink(&shard, SHARD_SINK_DISK, &sink);
-    bench_set(0, 3);
-    bench_set(1, 100);
+    fixture_set(0, 3);
+    fixture_set(1, 100);
     for (unsigned rank = 0; rank < 3; rank++)
-        (void)bench_pull(rank, 0);
+        (void)fixture_pull(rank, 0);
     for (uint64_t round = 1; round < 6; round++) {
         for (unsigned rank = 0; rank < 3; rank++)
             if (!shard.parts[1].policy.ranks[rank].vacant) {
-                (void)bench_push(rank, round, (float)(rank + round), true);
-                for (unsigned next = 0; shard_next_reply(&shard, 1, &next, &answer); next++)
-                    ck_assert_uint_eq(answer.sequence, f.sequence[1]);
+                (void)fixture_push(rank, round, (float)(rank + round), true);
+                for (unsigned next = 0; shard_next_reply(&shard, 1, &next, &reply); next++)
+                    ck_assert_uint_eq(reply.sequence, f.sequence[1]);
                 check_same(&shard, &f.shards[0], false);
             }
         if (round == 2)
-            (void)bench_vacate(1);
+            (void)fixture_vacate(1);
         if (round == 3 && config.update)
             assert_ok(shard_occupy(&shard, 1, 1, &err));
         if (round == 3 && config.update)
-            (void)bench_pull(1, 0);
+            (void)fixture_pull(1, 0);
         check_same(&shard, &f.shards[0], false);
     }
     if (!lockstep)
-        assert_ok(shard_finish(&shard, 1, 0, true, false, &answer, &err));
+        assert_ok(shard_finish(&shard, 1, 0, true, false, &reply, &err));
     check_same(&shard, &f.shards[0], false);
     check_same(&shard, &f.shards[1], false);
-    ck_assert_uint_gt(f.told, 7);
+    ck_assert_uint_gt(f.count, 7);
     assert_ok(shard_init(&copy, &config, &err));
     export_all(&copy, &shard);
     check_same(&shard, &copy, true);
     shard_release(&copy);
     for (size_t i = 0; i < 2; i++)
         shard_release(&f.shards[i]);
-    bench_close();
+    fixture_close();
 }
 END_TEST
 
-/* A shard that took over goes on where the other one was: answers that were lost, contributions
- * that only the other one had, ranks that have read from it. */
-START_TEST(test_the_follower_goes_on)
+/* A follower takes over: replies were lost, contributions to the round under way are gone, and
+ * ranks have read from the first shard. */
+START_TEST(test_the_follower_continues)
 {
-    struct follower f = {.told = 0};
-    struct shard_sink sink = {.put = follow, .user = &f};
-    struct shard_reply answer;
+    struct follower f = {.count = 0};
+    struct shard_sink sink = {.on_mutation = follow, .user = &f};
+    struct shard_reply reply;
 
-    bench_open(bench_config(3, bsp));
+    fixture_open(fixture_config(3, bsp));
     for (size_t i = 0; i < 2; i++)
         assert_ok(shard_init(&f.shards[i], &shard.config, &err));
     shard_set_sink(&shard, SHARD_SINK_DISK, &sink);
-    bench_set(1, 100);
-    (void)bench_pull(0, 0);
-    (void)bench_pull(1, 0);
-    (void)bench_pull(2, 0);
+    fixture_set(1, 100);
+    (void)fixture_pull(0, 0);
+    (void)fixture_pull(1, 0);
+    (void)fixture_pull(2, 0);
     for (unsigned rank = 0; rank < 3; rank++)
-        (void)bench_push(rank, 1, 1, false);
-    bench_expect(7, 1, 97);
-    (void)bench_push(1, 2, 5, false);
+        (void)fixture_push(rank, 1, 1, false);
+    fixture_expect(7, 1, 97);
+    (void)fixture_push(1, 2, 5, false);
     shard_release(&shard);
     shard_release(&f.shards[1]);
     shard = f.shards[0];
-    answer = bench_push(0, 1, 1, true);
-    bench_check(&answer, 1, 97);
-    ck_assert(!bench_push(1, 2, 5, true).again);
-    ck_assert(!bench_push(2, 2, 1, false).complete);
-    ck_assert(bench_push(0, 2, 1, false).complete);
-    bench_expect(7, 2, 90);
-    answer = bench_pull(2, 0);
-    bench_check(&answer, 2, 90);
-    bench_close();
+    reply = fixture_push(0, 1, 1, true);
+    fixture_check(&reply, 1, 97);
+    ck_assert(!fixture_push(1, 2, 5, true).again);
+    ck_assert(!fixture_push(2, 2, 1, false).complete);
+    ck_assert(fixture_push(0, 2, 1, false).complete);
+    fixture_expect(7, 2, 90);
+    reply = fixture_pull(2, 0);
+    fixture_check(&reply, 2, 90);
+    fixture_close();
 }
 END_TEST
 
@@ -200,11 +202,11 @@ static void refuse_record(struct mutation record, const char *why)
     assert_fails(shard_apply(&shard, &record, NULL, &applied, &err), STATUS_DATA, why);
 }
 
-START_TEST(test_records_that_cannot_be)
+START_TEST(test_invalid_mutations)
 {
     const uint64_t clocks[2] = {1, 1}, far[2] = {1, 2};
     const uint8_t flags[2] = {0}, odd[2] = {0, 4};
-    const float values[BENCH_LAST] = {0};
+    const float values[FIXTURE_LAST] = {0};
     struct mutation good = {.kind = MUTATION_STEP,
                             .partition = 1,
                             .step = 1,
@@ -212,13 +214,13 @@ START_TEST(test_records_that_cannot_be)
                             .clocks = clocks,
                             .flags = flags,
                             .payload = values,
-                            .count = BENCH_LAST};
+                            .count = FIXTURE_LAST};
     struct mutation bad = good;
     bool applied;
 
-    bench_open(bench_config(2, bsp));
+    fixture_open(fixture_config(2, bsp));
     refuse_record(good, "step 1 of partition 1 came where step 0 is the newest");
-    bench_set(1, 100);
+    fixture_set(1, 100);
     bad.step = 2;
     refuse_record(bad, "step 2 of partition 1 came where step 0");
     bad.step = 0;
@@ -227,7 +229,7 @@ START_TEST(test_records_that_cannot_be)
     bad.partition = 2;
     refuse_record(bad, "partition 2, not held here");
     bad = good;
-    bad.count = BENCH_FULL;
+    bad.count = FIXTURE_FULL;
     refuse_record(bad, "elements");
     bad = good;
     bad.rate = (double)NAN;
@@ -247,7 +249,7 @@ START_TEST(test_records_that_cannot_be)
     refuse_record(bad, "step 1 of partition 1 came where");
     assert_ok(shard_apply(&shard, &good, NULL, &applied, &err));
     ck_assert(applied);
-    bench_close();
+    fixture_close();
 }
 END_TEST
 
@@ -259,25 +261,25 @@ static enum status refuse_all(void *user, const struct mutation *record, struct 
 
 START_TEST(test_a_sink_that_fails)
 {
-    const struct shard_sink sink = {.put = refuse_all};
-    struct shard_reply answer;
+    const struct shard_sink sink = {.on_mutation = refuse_all};
+    struct shard_reply reply;
     float value = 1;
-    struct shard_source source = bench_source(&value);
+    struct shard_source source = fixture_source(&value);
     bool again;
 
-    bench_start(bench_config(1, asp));
+    fixture_start(fixture_config(1, asp));
     shard_set_sink(&shard, SHARD_SINK_DISK, &sink);
-    assert_fails(shard_push(&shard, 1, 0, 1, false, &source, &answer, &err), STATUS_IO,
+    assert_fails(shard_push(&shard, 1, 0, 1, false, &source, &reply, &err), STATUS_IO,
                  "no room for kind 2");
-    assert_fails(shard_finish(&shard, 1, 0, false, false, &answer, &err), STATUS_IO,
+    assert_fails(shard_finish(&shard, 1, 0, false, false, &reply, &err), STATUS_IO,
                  "no room for kind 3");
-    bench_close();
-    bench_open(bench_config(1, asp));
+    fixture_close();
+    fixture_open(fixture_config(1, asp));
     shard_set_sink(&shard, SHARD_SINK_DISK, &sink);
     assert_fails(shard_set(&shard, 1, &source, false, &again, &err), STATUS_IO, "kind 1");
-    assert_fails(shard_vacate(&shard, 1, 0, &answer, &err), STATUS_IO, "kind 3");
+    assert_fails(shard_vacate(&shard, 1, 0, &reply, &err), STATUS_IO, "kind 3");
     assert_fails(shard_occupy(&shard, 1, 0, &err), STATUS_IO, "kind 3");
-    bench_close();
+    fixture_close();
 }
 END_TEST
 
@@ -289,37 +291,37 @@ static enum status count_records(void *user, const struct mutation *record, stru
     return STATUS_OK;
 }
 
-/* Whoever did it again would fail, too: a server that is started again could not go on. */
-START_TEST(test_a_step_that_cannot_be_told)
+/* A step whose reply cannot be encoded is not emitted: a restarted server would fail on it, too. */
+START_TEST(test_a_step_that_cannot_be_encoded)
 {
-    size_t told = 0;
-    const struct shard_sink sink = {.put = count_records, .user = &told};
-    struct shard_config config = bench_config(1, bsp);
-    struct shard_reply answer;
+    size_t count = 0;
+    const struct shard_sink sink = {.on_mutation = count_records, .user = &count};
+    struct shard_config config = fixture_config(1, bsp);
+    struct shard_reply reply;
     float value = 1;
-    struct shard_source source = bench_source(&value);
+    struct shard_source source = fixture_source(&value);
 
     config.update = _i == 1;
     config.compression.down.kind = CODEC_ONE_BIT;
-    bench_start(config);
+    fixture_start(config);
     shard_set_sink(&shard, SHARD_SINK_DISK, &sink);
-    assert_ok(shard_push(&shard, 1, 0, 1, false, &source, &answer, &err));
-    ck_assert_uint_eq(told, 1);
-    ck_assert(shard_next_reply(&shard, 1, &(unsigned){0}, &answer));
+    assert_ok(shard_push(&shard, 1, 0, 1, false, &source, &reply, &err));
+    ck_assert_uint_eq(count, 1);
+    ck_assert(shard_next_reply(&shard, 1, &(unsigned){0}, &reply));
     value = NAN;
-    assert_fails(shard_push(&shard, 1, 0, 2, false, &source, &answer, &err), STATUS_DATA, "");
-    ck_assert_uint_eq(told, 1);
-    assert_fails(shard_push(&shard, 1, 0, 2, true, &source, &answer, &err), STATUS_CANCELLED, "");
-    bench_close();
+    assert_fails(shard_push(&shard, 1, 0, 2, false, &source, &reply, &err), STATUS_DATA, "");
+    ck_assert_uint_eq(count, 1);
+    assert_fails(shard_push(&shard, 1, 0, 2, true, &source, &reply, &err), STATUS_CANCELLED, "");
+    fixture_close();
 }
 END_TEST
 
 START_TEST(test_what_cannot_be_recorded)
 {
     const struct exact_staleness rule = {.first = 1, .last = 2};
-    struct shard_config config = bench_config(1, asp);
+    struct shard_config config = fixture_config(1, asp);
 
-    bench_open_map();
+    fixture_open_map();
     config.rules = &rule;
     config.rule_count = 1;
     assert_fails(shard_check_recorded(&config, &err), STATUS_UNSUPPORTED, "exact staleness");
@@ -335,12 +337,12 @@ int main(void)
     Suite *suite = suite_create("mutation");
     TCase *tests = tcase_create("mutation");
 
-    tcase_add_loop_test(tests, test_records_make_the_same_shard, 0,
+    tcase_add_loop_test(tests, test_mutations_reproduce_the_shard, 0,
                         (int)(sizeof(recorded) / sizeof(recorded[0])));
-    tcase_add_test(tests, test_the_follower_goes_on);
-    tcase_add_test(tests, test_records_that_cannot_be);
+    tcase_add_test(tests, test_the_follower_continues);
+    tcase_add_test(tests, test_invalid_mutations);
     tcase_add_test(tests, test_a_sink_that_fails);
-    tcase_add_loop_test(tests, test_a_step_that_cannot_be_told, 0, 2);
+    tcase_add_loop_test(tests, test_a_step_that_cannot_be_encoded, 0, 2);
     tcase_add_test(tests, test_what_cannot_be_recorded);
     suite_add_tcase(suite, tests);
     return support_run(suite);

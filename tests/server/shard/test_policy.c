@@ -1,11 +1,11 @@
 /*
- * Every state that the ranks of each mode can reach, and in each of them every event, good and bad,
- * against a model that only remembers who did what and decides by the definitions: bsp, backup
- * workers, ssp, asp.  A state is remembered and looked at once.  Invariants of each:
+ * Every state that the ranks can reach in each mode, and in each state every valid and invalid
+ * event, against a reference model that stores which rank did what and decides by the definitions:
+ * bsp, backup workers, ssp, asp.  Each state is explored once.  Invariants of each:
  *
- *   - no deadlock: while somebody has rounds to make, somebody can move;
+ *   - no deadlock: while a rank has rounds left, some rank can act;
  *   - each contribution is applied once or dropped once, never both;
- *   - ssp: a rank reads at clock c only when every other has pushed c - s times, so nobody is ever
+ *   - ssp: a rank reads at clock c only when every other has pushed c - s times, so no rank is ever
  *     more than s + 1 pushes ahead;
  *   - the staleness of a contribution is the number of steps since its rank's read.
  */
@@ -24,65 +24,65 @@
 struct model {
     uint8_t set;
     uint8_t asked, got;               /* round 0 */
-    uint8_t applied[ROUNDS_MAX + 1];  /* [round]: whose contribution is in a sum or a step */
-    uint8_t dropped[ROUNDS_MAX + 1];  /* [round]: whose contribution came late */
-    uint8_t waiting;                  /* for the answer to a contribution */
+    uint8_t applied[ROUNDS_MAX + 1];  /* [round]: ranks whose contribution is in a sum or a step */
+    uint8_t dropped[ROUNDS_MAX + 1];  /* [round]: ranks whose contribution was late */
+    uint8_t waiting;                  /* for the reply to a contribution */
     uint8_t finished, wants_final;    /* contributes no more; waits for the final values */
     uint8_t final;                    /* has them */
     uint8_t clock[RANKS_MAX];         /* last round that the rank contributed to, late or not */
     uint8_t steps;                    /* optimizer steps */
-    uint8_t folded;                   /* rounds that were whole, whose masks are forgotten */
+    uint8_t folded;                   /* complete rounds whose masks are cleared */
     uint8_t steps_at_read[RANKS_MAX]; /* of the values that the rank has */
 };
 
 struct state {
-    struct model model; /* first: two states are the same when this is */
+    struct model model; /* first: the part that states are compared by */
     struct policy policy;
     struct policy_rank ranks[RANKS_MAX];
 };
 
-/* What is explored. */
+/* The configuration that is explored. */
 struct world {
     struct consistency consistency;
     unsigned ranks, rounds;
-    bool leaves;    /* ranks may finish at any point, not only behind their last round */
-    bool staleness; /* remember what each rank has read: more states */
+    bool leaves;    /* ranks may finish at any point, not only after their last round */
+    bool staleness; /* compare states by what each rank has read, too: more states */
 };
 
 static struct world world;
 static struct explored states;
-static size_t verdicts[POLICY_FINISHED + 1]; /* how often each was seen */
+static size_t outcomes[POLICY_FINISHED + 1]; /* how often each was seen */
 
 /* ------------------------------------------------------------------ the model */
 
-static bool together(void) /* in rounds, as opposed to each contribution a step */
+static bool in_rounds(void) /* in rounds, as opposed to each contribution a step */
 {
     return world.consistency.mode == CONSISTENCY_BSP ||
            (world.consistency.mode == CONSISTENCY_SSP && world.consistency.staleness == 0);
 }
 
-/* Together: is the round's sum whole?  All ranks but b, or all from whom one can still come. */
-static bool is_whole(const struct model *m, unsigned round)
+/* In rounds: is the round's sum complete?  All ranks but b, or all that can still contribute. */
+static bool is_complete(const struct model *m, unsigned round)
 {
     uint8_t all = (uint8_t)((1u << world.ranks) - 1);
-    uint8_t hopeless = m->finished & (uint8_t)~m->applied[round];
-    unsigned wanted = world.ranks - world.consistency.backup;
-    unsigned possible = mask_count(all & (uint8_t)~hopeless);
+    uint8_t cannot_come = m->finished & (uint8_t)~m->applied[round];
+    unsigned expected = world.ranks - world.consistency.backup;
+    unsigned possible = mask_count(all & (uint8_t)~cannot_come);
 
     if (round <= m->folded)
         return true;
     return m->applied[round] != 0 &&
-           mask_count(m->applied[round]) >= (wanted < possible ? wanted : possible);
+           mask_count(m->applied[round]) >= (expected < possible ? expected : possible);
 }
 
-/* May the rank, which waits at its clock, be answered? */
+/* May the rank, which waits at its clock, get its reply? */
 static bool may_read(const struct model *m, unsigned rank)
 {
     unsigned clock = m->clock[rank];
 
     if (world.consistency.mode == CONSISTENCY_ASP)
         return true;
-    if (together())
+    if (in_rounds())
         return clock <= m->steps;
     for (unsigned other = 0; other < world.ranks; other++)
         if (!mask_has(m->finished, other) && m->clock[other] + world.consistency.staleness < clock)
@@ -90,15 +90,15 @@ static bool may_read(const struct model *m, unsigned rank)
     return true;
 }
 
-static enum policy_verdict model_check(const struct model *m, unsigned rank, unsigned round)
+static enum policy_outcome model_check(const struct model *m, unsigned rank, unsigned round)
 {
     unsigned clock = m->clock[rank];
 
     if (mask_has(m->finished, rank))
         return POLICY_FINISHED;
-    if (together() && round <= m->steps && (world.consistency.backup == 0 || round == 0))
+    if (in_rounds() && round <= m->steps && (world.consistency.backup == 0 || round == 0))
         return POLICY_STALE;
-    if (round > (together() ? m->steps : clock) + 1u)
+    if (round > (in_rounds() ? m->steps : clock) + 1u)
         return POLICY_AHEAD;
     if (!mask_has(m->got, rank))
         return POLICY_UNINITIALISED;
@@ -106,32 +106,32 @@ static enum policy_verdict model_check(const struct model *m, unsigned rank, uns
         return POLICY_TWICE;
     if (mask_has(m->waiting, rank))
         return POLICY_AHEAD;
-    if (!together())
+    if (!in_rounds())
         return POLICY_COMPLETE;
     if (round <= m->steps)
         return POLICY_LATE;
-    return POLICY_ACCEPTED; /* or COMPLETE, which the sum decides */
+    return POLICY_ACCEPTED; /* model_push finds COMPLETE */
 }
 
-static enum policy_verdict model_push(struct model *m, unsigned rank, unsigned round)
+static enum policy_outcome model_push(struct model *m, unsigned rank, unsigned round)
 {
-    enum policy_verdict verdict = model_check(m, rank, round);
+    enum policy_outcome outcome = model_check(m, rank, round);
 
-    if (verdict == POLICY_LATE) {
+    if (outcome == POLICY_LATE) {
         m->dropped[round] |= mask_bit(rank);
         m->clock[rank] = (uint8_t)round;
-        return verdict; /* answered at once */
+        return outcome; /* answered at once */
     }
-    if (verdict != POLICY_ACCEPTED && verdict != POLICY_COMPLETE)
-        return verdict;
+    if (outcome != POLICY_ACCEPTED && outcome != POLICY_COMPLETE)
+        return outcome;
     REQUIRE(!mask_has(m->applied[round] | m->dropped[round], rank));
     m->applied[round] |= mask_bit(rank);
     m->clock[rank] = (uint8_t)round;
     m->waiting |= mask_bit(rank);
-    if (verdict == POLICY_ACCEPTED && is_whole(m, round))
-        verdict = POLICY_COMPLETE;
-    m->steps = (uint8_t)(m->steps + (verdict == POLICY_COMPLETE));
-    return verdict;
+    if (outcome == POLICY_ACCEPTED && is_complete(m, round))
+        outcome = POLICY_COMPLETE;
+    m->steps = (uint8_t)(m->steps + (outcome == POLICY_COMPLETE));
+    return outcome;
 }
 
 /* ------------------------------------------------------------------ states */
@@ -151,7 +151,7 @@ static unsigned sum_of_masks(const uint8_t *masks)
     return sum;
 }
 
-/* The fast one agrees about every rank, and the invariants hold. */
+/* The policy agrees with the model about every rank, and the invariants hold. */
 static void check_state(const struct state *s)
 {
     const struct model *m = &s->model;
@@ -161,10 +161,10 @@ static void check_state(const struct state *s)
     REQUIRE(s->policy.initialised == m->set);
     for (unsigned round = 1; round <= world.rounds; round++) {
         REQUIRE((m->applied[round] & m->dropped[round]) == 0);
-        if (together())
-            REQUIRE(is_whole(m, round) == (round <= m->steps));
+        if (in_rounds())
+            REQUIRE(is_complete(m, round) == (round <= m->steps));
     }
-    if (!together())
+    if (!in_rounds())
         REQUIRE(sum_of_masks(m->applied) == m->steps);
     for (unsigned rank = 0; rank < world.ranks; rank++) {
         const struct policy_rank *r = &s->ranks[rank];
@@ -183,10 +183,10 @@ static void check_state(const struct state *s)
         REQUIRE(fastest - slowest <= (world.consistency.staleness + 1));
 }
 
-/* Who took part in a round that is over decides nothing any more. */
-static void fold(struct model *m)
+/* Clear the contributors of complete rounds, which affect no decision any more. */
+static void forget_complete_rounds(struct model *m)
 {
-    while (together() && m->folded < m->steps && m->folded < ROUNDS_MAX)
+    while (in_rounds() && m->folded < m->steps && m->folded < ROUNDS_MAX)
         m->applied[++m->folded] = 0;
     for (unsigned round = 0; round <= m->folded; round++)
         m->dropped[round] = 0;
@@ -197,7 +197,7 @@ static void visit(struct state *s)
     check_state(s);
     if (!world.staleness)
         memset(s->model.steps_at_read, 0, sizeof(s->model.steps_at_read));
-    fold(&s->model);
+    forget_complete_rounds(&s->model);
     (void)explored_add(&states, s);
 }
 
@@ -209,8 +209,9 @@ static void note_read(struct state *s, unsigned rank)
     REQUIRE(policy_staleness(&s->policy, rank) == 0);
 }
 
-/* The policy answers exactly whom the definitions allow, each once, in rising order. */
-static void take_answers(struct state *s)
+/* The policy answers exactly the ranks that the definitions allow, each once, in ascending
+ * order. */
+static void take_replies(struct state *s)
 {
     struct model *m = &s->model;
     uint8_t all = (uint8_t)((1u << world.ranks) - 1);
@@ -223,7 +224,7 @@ static void take_answers(struct state *s)
 
         if (!reads && !ends)
             continue;
-        REQUIRE(policy_next_answer(&s->policy, &answered));
+        REQUIRE(policy_next_reply(&s->policy, &answered));
         REQUIRE(answered == rank);
         next = rank + 1;
         mask_drop(&m->waiting, rank);
@@ -231,30 +232,30 @@ static void take_answers(struct state *s)
             m->final |= mask_bit(rank);
         note_read(s, rank);
     }
-    REQUIRE(!policy_next_answer(&s->policy, &next));
+    REQUIRE(!policy_next_reply(&s->policy, &next));
     next = 0;
-    REQUIRE(!policy_next_answer(&s->policy, &next));
+    REQUIRE(!policy_next_reply(&s->policy, &next));
 }
 
 static void try_push(const struct state *from, unsigned rank, unsigned round)
 {
     struct state s;
-    enum policy_verdict wanted, check;
+    enum policy_outcome expected, check;
 
     copy_state(&s, from);
     if (world.staleness)
         REQUIRE(policy_staleness(&s.policy, rank) ==
                 (uint64_t)(s.model.steps - s.model.steps_at_read[rank]));
-    wanted = model_push(&s.model, rank, round);
+    expected = model_push(&s.model, rank, round);
     check = policy_check(&s.policy, rank, round, false);
-    REQUIRE(check == wanted);
-    REQUIRE(policy_push(&s.policy, rank, round, false) == wanted);
-    verdicts[wanted]++;
-    if (wanted == POLICY_LATE) {
-        policy_answer(&s.policy, rank);
+    REQUIRE(check == expected);
+    REQUIRE(policy_push(&s.policy, rank, round, false) == expected);
+    outcomes[expected]++;
+    if (expected == POLICY_LATE) {
+        policy_mark_replied(&s.policy, rank);
         note_read(&s, rank);
     } else {
-        take_answers(&s);
+        take_replies(&s);
     }
     visit(&s);
 }
@@ -262,21 +263,21 @@ static void try_push(const struct state *from, unsigned rank, unsigned round)
 static void try_pull(const struct state *from, unsigned rank)
 {
     struct state s;
-    enum policy_verdict wanted;
+    enum policy_outcome expected;
     struct model *m = &s.model;
 
     copy_state(&s, from);
-    wanted = mask_has(m->asked, rank) ? POLICY_TWICE : m->set ? POLICY_COMPLETE : POLICY_ACCEPTED;
-    REQUIRE(policy_pull(&s.policy, rank, false) == wanted);
+    expected = mask_has(m->asked, rank) ? POLICY_TWICE : m->set ? POLICY_COMPLETE : POLICY_ACCEPTED;
+    REQUIRE(policy_pull(&s.policy, rank, false) == expected);
     m->asked |= mask_bit(rank);
-    if (wanted == POLICY_COMPLETE) {
+    if (expected == POLICY_COMPLETE) {
         m->got |= mask_bit(rank);
         note_read(&s, rank);
     }
     visit(&s);
 }
 
-/* Setting wakes exactly the ranks that asked before. */
+/* Setting round 0 answers exactly the ranks that pulled before. */
 static void try_set(const struct state *from)
 {
     struct state s;
@@ -298,7 +299,7 @@ static void try_finish(const struct state *from, unsigned rank, bool wants_final
 {
     struct state s;
     struct model *m = &s.model;
-    enum policy_verdict wanted = POLICY_ACCEPTED;
+    enum policy_outcome expected = POLICY_ACCEPTED;
 
     copy_state(&s, from);
     if (mask_has(m->finished, rank)) {
@@ -309,19 +310,19 @@ static void try_finish(const struct state *from, unsigned rank, bool wants_final
     m->finished |= mask_bit(rank);
     mask_drop(&m->waiting, rank);
     m->wants_final |= wants_final ? mask_bit(rank) : 0;
-    if (together() && m->steps < world.rounds && is_whole(m, m->steps + 1u)) {
-        wanted = POLICY_COMPLETE;
+    if (in_rounds() && m->steps < world.rounds && is_complete(m, m->steps + 1u)) {
+        expected = POLICY_COMPLETE;
         m->steps++;
     }
-    REQUIRE(policy_finish(&s.policy, rank, wants_final, false) == wanted);
-    take_answers(&s);
+    REQUIRE(policy_finish(&s.policy, rank, wants_final, false) == expected);
+    take_replies(&s);
     visit(&s);
 }
 
 /* ------------------------------------------------------------------ exploring */
 
-/* Somebody can move, or all have made all their rounds. */
-static void check_alive(const struct model *m)
+/* Some rank can act, or all have made all their rounds. */
+static void check_no_deadlock(const struct model *m)
 {
     bool busy = false, movable = !m->set;
 
@@ -340,7 +341,7 @@ static void check_alive(const struct model *m)
 
 static bool lockstep(void)
 {
-    return together() && world.consistency.backup == 0;
+    return in_rounds() && world.consistency.backup == 0;
 }
 
 static void try_rank(const struct state *from, unsigned rank)
@@ -350,7 +351,7 @@ static void try_rank(const struct state *from, unsigned rank)
 
     try_pull(from, rank);
     for (unsigned round = 0; round <= world.rounds; round++)
-        if (!together() || from->model.steps < world.rounds || round <= from->model.steps)
+        if (!in_rounds() || from->model.steps < world.rounds || round <= from->model.steps)
             try_push(from, rank, round);
     if (!lockstep() && may_finish)
         for (int wants_final = 0; wants_final < 2; wants_final++)
@@ -368,7 +369,7 @@ static void explore(void)
     visit(&start);
     for (size_t i = 0; i < states.count; i++) {
         copy_state(&from, explored_at(&states, i));
-        check_alive(&from.model);
+        check_no_deadlock(&from.model);
         try_set(&from);
         for (unsigned rank = 0; rank < world.ranks; rank++)
             try_rank(&from, rank);
@@ -416,7 +417,7 @@ START_TEST(test_every_order)
 }
 END_TEST
 
-/* Ranks leave at every point, also in the middle of a round. */
+/* Ranks finish at every point, also in the middle of a round. */
 START_TEST(test_every_leave)
 {
     for (unsigned ranks = 1; ranks <= 3; ranks++)
@@ -424,7 +425,7 @@ START_TEST(test_every_leave)
 }
 END_TEST
 
-/* What each rank has read is remembered, so every staleness that can occur does. */
+/* States differ by what each rank has read, so every possible staleness occurs. */
 START_TEST(test_every_staleness)
 {
     for (unsigned ranks = 1; ranks <= 3; ranks++)
@@ -432,14 +433,14 @@ START_TEST(test_every_staleness)
 }
 END_TEST
 
-/* All verdicts are reached by what is explored. */
-START_TEST(test_every_verdict)
+/* The exploration reaches all outcomes. */
+START_TEST(test_every_outcome)
 {
     for (size_t i = 0; i < MODES; i++)
         explore_world(&modes[i], 3, 2, true, false);
-    for (int verdict = 0; verdict <= POLICY_FINISHED; verdict++)
-        ck_assert_msg(verdicts[verdict] > 0, "never: %s",
-                      policy_verdict_text((enum policy_verdict)verdict));
+    for (int outcome = 0; outcome <= POLICY_FINISHED; outcome++)
+        ck_assert_msg(outcomes[outcome] > 0, "never: %s",
+                      policy_outcome_text((enum policy_outcome)outcome));
 }
 END_TEST
 
@@ -475,7 +476,7 @@ int main(void)
     tcase_add_loop_test(tests, test_every_order, 0, (int)MODES);
     tcase_add_loop_test(tests, test_every_leave, 0, (int)MODES);
     tcase_add_loop_test(tests, test_every_staleness, 0, (int)MODES);
-    tcase_add_test(tests, test_every_verdict);
+    tcase_add_test(tests, test_every_outcome);
     tcase_add_test(tests, test_far_rounds);
     suite_add_tcase(suite, tests);
     return support_run(suite);

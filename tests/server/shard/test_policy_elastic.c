@@ -1,13 +1,14 @@
 /*
- * The policy where connections break, ranks go and others come, and the server itself dies: every
- * state that up to 4 ranks can reach, and in each of them every event, marked as sent again and
- * not, against a model that only remembers who did what.  Invariants of each state:
+ * The policy when connections break, ranks leave and are replaced, and the server crashes: every
+ * state that up to 4 ranks can reach, and in each state every event, with and without `again`,
+ * against the reference model of policy_model.h.  Invariants of each state:
  *
- *   - no deadlock: while somebody waits, somebody who holds a slot can move;
- *   - a slot contributes to a round at most once, whoever holds it and however often it is sent;
- *   - a round is complete exactly when all who hold a slot (but b) are in it, and says how many;
- *   - nobody is answered before the definition of the mode allows it, and nobody is forgotten;
- *   - what is restored is what was saved, less what nobody was told of.
+ *   - no deadlock: while a rank waits, some rank that is not vacant can act;
+ *   - a rank contributes to a round at most once, for all its sessions and resends together;
+ *   - a round is complete exactly when all ranks that are not vacant (but b) have contributed, and
+ *     reports their number;
+ *   - a reply is due exactly when the definition of the mode allows it;
+ *   - the restored state is the saved one without contributions that were not acknowledged.
  */
 #include "tests/server/shard/policy_model.h"
 #include "tests/support/support.h"
@@ -23,13 +24,13 @@
 #endif
 
 struct state {
-    struct model model; /* first: two states are the same when this is */
+    struct model model; /* first: the part that states are compared by */
     struct policy policy;
     struct policy_rank ranks[RANKS_MAX];
 };
 
 static struct explored states;
-static size_t verdicts[POLICY_AGAIN_WAITS + 1]; /* how often each was seen */
+static size_t outcomes[POLICY_AGAIN_WAITS + 1]; /* how often each was seen */
 
 /* ------------------------------------------------------------------ states */
 
@@ -54,7 +55,7 @@ static void check_rank(const struct model *m, const struct policy_rank *r, unsig
     REQUIRE(r->vacant || r->read == read);
 }
 
-/* All that the policy remembers follows from the model: states that look the same are the same. */
+/* The policy's state follows from the model, so comparing states by the model is enough. */
 static void check_state(const struct state *s)
 {
     const struct model *m = &s->model;
@@ -63,15 +64,15 @@ static void check_state(const struct state *s)
     REQUIRE(s->policy.steps == m->steps);
     REQUIRE(s->policy.initialised == m->set);
     REQUIRE(s->policy.arrived == mask_count(m->arrived));
-    REQUIRE(s->policy.gone == mask_count(m->finished | m->vacant));
-    REQUIRE(s->policy.gone_arrived == mask_count(m->arrived & (m->finished | m->vacant)));
-    REQUIRE(!model_together() || !model_is_whole(m));
+    REQUIRE(s->policy.inactive == mask_count(m->finished | m->vacant));
+    REQUIRE(s->policy.inactive_arrived == mask_count(m->arrived & (m->finished | m->vacant)));
+    REQUIRE(!model_in_rounds() || !model_is_complete(m));
     for (unsigned rank = 0; rank < world.ranks; rank++) {
         check_rank(m, &s->ranks[rank], rank);
         if (mask_has(model_present(m), rank) && m->clock[rank] < slowest)
             slowest = m->clock[rank];
     }
-    REQUIRE(model_together() || world.consistency.staleness == 0 || s->policy.slowest == slowest);
+    REQUIRE(model_in_rounds() || world.consistency.staleness == 0 || s->policy.slowest == slowest);
 }
 
 static void visit(const struct state *s)
@@ -80,8 +81,9 @@ static void visit(const struct state *s)
     (void)explored_add(&states, s);
 }
 
-/* The policy answers exactly whom the definitions allow, each once, in rising order. */
-static void take_answers(struct state *s)
+/* The policy answers exactly the ranks that the definitions allow, each once, in ascending
+ * order. */
+static void take_replies(struct state *s)
 {
     struct model *m = &s->model;
     unsigned next = 0;
@@ -93,14 +95,14 @@ static void take_answers(struct state *s)
 
         if (!reads && !ends)
             continue;
-        REQUIRE(policy_next_answer(&s->policy, &answered));
+        REQUIRE(policy_next_reply(&s->policy, &answered));
         REQUIRE(answered == rank);
         next = rank + 1;
         mask_drop(&m->waiting, rank);
         mask_drop(&m->wants_final, rank);
     }
     next = 0;
-    REQUIRE(!policy_next_answer(&s->policy, &next));
+    REQUIRE(!policy_next_reply(&s->policy, &next));
 }
 
 /* ------------------------------------------------------------------ events */
@@ -109,19 +111,19 @@ static void try_push(const struct state *from, unsigned rank, unsigned round, bo
 {
     struct state s;
     unsigned contributions = 0;
-    enum policy_verdict wanted;
+    enum policy_outcome expected;
 
     copy_state(&s, from);
-    wanted = model_push(&s.model, rank, round, again, &contributions);
-    if (wanted != POLICY_COMPLETE || !model_together())
-        REQUIRE(policy_check(&s.policy, rank, round, again) == wanted);
-    REQUIRE(policy_push(&s.policy, rank, round, again) == wanted);
-    verdicts[wanted]++;
-    if (wanted == POLICY_COMPLETE)
+    expected = model_push(&s.model, rank, round, again, &contributions);
+    if (expected != POLICY_COMPLETE || !model_in_rounds())
+        REQUIRE(policy_check(&s.policy, rank, round, again) == expected);
+    REQUIRE(policy_push(&s.policy, rank, round, again) == expected);
+    outcomes[expected]++;
+    if (expected == POLICY_COMPLETE)
         REQUIRE(s.policy.contributions == contributions);
-    if (wanted == POLICY_LATE || wanted == POLICY_AGAIN)
-        policy_answer(&s.policy, rank);
-    take_answers(&s);
+    if (expected == POLICY_LATE || expected == POLICY_AGAIN)
+        policy_mark_replied(&s.policy, rank);
+    take_replies(&s);
     visit(&s);
 }
 
@@ -129,17 +131,17 @@ static void try_pull(const struct state *from, unsigned rank, bool again)
 {
     struct state s;
     struct model *m = &s.model;
-    enum policy_verdict wanted;
+    enum policy_outcome expected;
     bool came, taken;
 
     copy_state(&s, from);
     came = mask_has(m->asked, rank);
-    wanted = mask_has(m->vacant, rank) ? POLICY_VACANT
-             : came && !again          ? POLICY_TWICE
-             : came                    ? (m->set ? POLICY_AGAIN : POLICY_AGAIN_WAITS)
-                                       : (m->set ? POLICY_COMPLETE : POLICY_ACCEPTED);
-    taken = wanted != POLICY_VACANT && wanted != POLICY_TWICE;
-    REQUIRE(policy_pull(&s.policy, rank, again) == wanted);
+    expected = mask_has(m->vacant, rank) ? POLICY_VACANT
+               : came && !again          ? POLICY_TWICE
+               : came                    ? (m->set ? POLICY_AGAIN : POLICY_AGAIN_WAITS)
+                                         : (m->set ? POLICY_COMPLETE : POLICY_ACCEPTED);
+    taken = expected != POLICY_VACANT && expected != POLICY_TWICE;
+    REQUIRE(policy_pull(&s.policy, rank, again) == expected);
     if (taken) {
         m->asked |= mask_bit(rank);
         m->got |= m->set ? mask_bit(rank) : 0;
@@ -148,7 +150,7 @@ static void try_pull(const struct state *from, unsigned rank, bool again)
     visit(&s);
 }
 
-/* Setting wakes exactly the ranks that asked before and are still there. */
+/* Setting round 0 answers exactly the ranks that pulled before and have not been vacated. */
 static void try_set(const struct state *from)
 {
     struct state s;
@@ -169,24 +171,24 @@ static void try_finish(const struct state *from, unsigned rank, bool wants_final
 {
     struct state s;
     struct model *m = &s.model;
-    enum policy_verdict wanted = POLICY_ACCEPTED;
+    enum policy_outcome expected = POLICY_ACCEPTED;
 
     copy_state(&s, from);
     if (mask_has(m->vacant, rank))
-        wanted = POLICY_VACANT;
+        expected = POLICY_VACANT;
     else if (mask_has(m->finished, rank))
-        wanted = again ? POLICY_AGAIN_WAITS : POLICY_FINISHED;
-    if (wanted != POLICY_VACANT && wanted != POLICY_FINISHED) {
+        expected = again ? POLICY_AGAIN_WAITS : POLICY_FINISHED;
+    if (expected != POLICY_VACANT && expected != POLICY_FINISHED) {
         m->finished |= mask_bit(rank);
         mask_drop(&m->waiting, rank);
         mask_drop(&m->wants_final, rank);
         m->wants_final |= wants_final ? mask_bit(rank) : 0;
-        if (wanted == POLICY_ACCEPTED && model_complete(m) > 0)
-            wanted = POLICY_COMPLETE;
+        if (expected == POLICY_ACCEPTED && model_complete(m) > 0)
+            expected = POLICY_COMPLETE;
     }
-    REQUIRE(policy_finish(&s.policy, rank, wants_final, again) == wanted);
-    verdicts[wanted]++;
-    take_answers(&s);
+    REQUIRE(policy_finish(&s.policy, rank, wants_final, again) == expected);
+    outcomes[expected]++;
+    take_replies(&s);
     visit(&s);
 }
 
@@ -194,7 +196,7 @@ static void try_vacate(const struct state *from, unsigned rank)
 {
     struct state s;
     unsigned contributions = 0;
-    enum policy_verdict verdict;
+    enum policy_outcome outcome;
 
     copy_state(&s, from);
     if (!mask_has(s.model.vacant, rank)) {
@@ -207,10 +209,10 @@ static void try_vacate(const struct state *from, unsigned rank)
         s.model.vacant |= mask_bit(rank);
         contributions = model_complete(&s.model);
     }
-    verdict = policy_vacate(&s.policy, rank);
-    REQUIRE(verdict == (contributions > 0 ? POLICY_COMPLETE : POLICY_ACCEPTED));
+    outcome = policy_vacate(&s.policy, rank);
+    REQUIRE(outcome == (contributions > 0 ? POLICY_COMPLETE : POLICY_ACCEPTED));
     REQUIRE(contributions == 0 || s.policy.contributions == contributions);
-    take_answers(&s);
+    take_replies(&s);
     visit(&s);
 }
 
@@ -229,7 +231,7 @@ static void try_occupy(const struct state *from, unsigned rank)
     visit(&s);
 }
 
-/* Who waited asks again on another connection. */
+/* The connection breaks: pending replies are cancelled. */
 static void try_suspend(const struct state *from, unsigned rank)
 {
     struct state s;
@@ -257,7 +259,7 @@ static void try_replace(const struct state *from, unsigned rank)
     visit(&s);
 }
 
-/* The server dies; another one takes over what was saved.  Who waited has to ask again. */
+/* The server crashes and another one restores the saved state; pending replies are cancelled. */
 static void try_crash(const struct state *from)
 {
     struct state s;
@@ -271,7 +273,7 @@ static void try_crash(const struct state *from)
     if (m->set)
         (void)policy_set(&s.policy);
     REQUIRE(policy_restore(&s.policy, m->steps, clocks, seen, flags));
-    for (unsigned rank = 0; model_together() && rank < world.ranks; rank++)
+    for (unsigned rank = 0; model_in_rounds() && rank < world.ranks; rank++)
         if (m->clock[rank] > m->steps)
             m->clock[rank] = m->steps;
     m->arrived = m->inherited = m->waiting = m->wants_final = m->asked = m->got = 0;
@@ -281,7 +283,7 @@ static void try_crash(const struct state *from)
 
 /* ------------------------------------------------------------------ exploring */
 
-static void check_alive(const struct model *m)
+static void check_no_deadlock(const struct model *m)
 {
     uint8_t busy = m->waiting | m->wants_final;
 
@@ -291,7 +293,7 @@ static void check_alive(const struct model *m)
 
 static void try_rank(const struct state *from, unsigned rank)
 {
-    bool may_end = from->model.steps < world.rounds || !model_together();
+    bool may_end = from->model.steps < world.rounds || !model_in_rounds();
 
     for (int again = 0; again < 2; again++) {
         try_pull(from, rank, again != 0);
@@ -319,7 +321,7 @@ static void explore(void)
     visit(&start);
     for (size_t i = 0; i < states.count; i++) {
         copy_state(&from, explored_at(&states, i));
-        check_alive(&from.model);
+        check_no_deadlock(&from.model);
         try_set(&from);
         if (world.crash)
             try_crash(&from);
@@ -360,7 +362,7 @@ static void close_states(void)
     explored_close(&states);
 }
 
-START_TEST(test_every_loss_and_return)
+START_TEST(test_every_loss_and_rejoin)
 {
     for (unsigned ranks = 1; ranks <= RANKS_MAX; ranks++)
         explore_world(&modes[_i], ranks, ROUNDS, false, false);
@@ -374,17 +376,17 @@ START_TEST(test_every_crash)
 }
 END_TEST
 
-START_TEST(test_every_verdict)
+START_TEST(test_every_outcome)
 {
     for (size_t i = 0; i < MODES; i++)
         explore_world(&modes[i], 2, 2, true, true);
-    for (int verdict = 0; verdict <= POLICY_AGAIN_WAITS; verdict++)
-        ck_assert_msg(verdicts[verdict] > 0, "never: %s",
-                      policy_verdict_text((enum policy_verdict)verdict));
+    for (int outcome = 0; outcome <= POLICY_AGAIN_WAITS; outcome++)
+        ck_assert_msg(outcomes[outcome] > 0, "never: %s",
+                      policy_outcome_text((enum policy_outcome)outcome));
 }
 END_TEST
 
-/* What no policy can have saved is not taken. */
+/* A state that no policy can have saved is refused. */
 START_TEST(test_what_cannot_be_restored)
 {
     struct policy_rank ranks[2];
@@ -415,9 +417,9 @@ int main(void)
 
     tcase_set_timeout(tests, 240);
     tcase_add_checked_fixture(tests, open_states, close_states);
-    tcase_add_loop_test(tests, test_every_loss_and_return, 0, (int)MODES);
+    tcase_add_loop_test(tests, test_every_loss_and_rejoin, 0, (int)MODES);
     tcase_add_loop_test(tests, test_every_crash, 0, (int)MODES);
-    tcase_add_test(tests, test_every_verdict);
+    tcase_add_test(tests, test_every_outcome);
     tcase_add_test(tests, test_what_cannot_be_restored);
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -2,10 +2,10 @@
  * Exact staleness: every order in which up to 3 ranks can push 3 rounds, under every choice of one
  * rule per rank (none, or 0 to 3 steps), in asp and ssp.  Checked in each state:
  *
- *   - no deadlock: while somebody has rounds to make or waits, somebody can move;
+ *   - no deadlock: while a rank has rounds left or waits, some rank can act;
  *   - each push is applied exactly once;
- *   - where only one rank has a rule, it is never missed late, and missed early only when everybody
- *     else was waiting or had finished, so that nothing could come before it.
+ *   - where only one rank has a rule, a push is never applied too late, and too early only when all
+ *     other ranks were waiting or had finished, so that no push could precede it.
  */
 #include "server/shard/policy.h"
 
@@ -23,14 +23,14 @@
 struct model {
     uint8_t pushed[RANKS_MAX];  /* rounds */
     uint8_t applied[RANKS_MAX]; /* of them */
-    uint8_t read_at[RANKS_MAX]; /* steps in what the rank has */
-    uint8_t waits[RANKS_MAX];
+    uint8_t read_at[RANKS_MAX]; /* steps in the values that the rank has */
+    uint8_t waiting[RANKS_MAX];
     uint8_t finished[RANKS_MAX];
     uint8_t steps;
 };
 
 struct state {
-    struct model model; /* first: two states are the same when this is */
+    struct model model; /* first: the part that states are compared by */
     struct policy policy;
     struct policy_rank ranks[RANKS_MAX];
 };
@@ -52,16 +52,16 @@ static void visit(const struct state *s)
     (void)explored_add(&states, s);
 }
 
-/* Could another push come before this one of `rank`? */
-static bool others_wait(const struct model *m, unsigned rank)
+/* Are all other ranks waiting or finished, so that no push can precede that of `rank`? */
+static bool all_others_wait(const struct model *m, unsigned rank)
 {
     for (unsigned other = 0; other < ranks; other++)
-        if (other != rank && !m->waits[other] && !m->finished[other])
+        if (other != rank && !m->waiting[other] && !m->finished[other])
             return false;
     return true;
 }
 
-static void apply(struct state *s, unsigned rank)
+static void apply_push(struct state *s, unsigned rank)
 {
     struct model *m = &s->model;
     uint64_t staleness = m->steps - m->read_at[rank];
@@ -69,7 +69,7 @@ static void apply(struct state *s, unsigned rank)
     REQUIRE(m->applied[rank] + 1 == m->pushed[rank]);
     if (rule[rank] != POLICY_NO_TARGET && staleness != rule[rank]) {
         missed++;
-        REQUIRE(ruled > 1 || (staleness < rule[rank] && others_wait(m, rank)));
+        REQUIRE(ruled > 1 || (staleness < rule[rank] && all_others_wait(m, rank)));
     } else if (rule[rank] != POLICY_NO_TARGET) {
         kept++;
     }
@@ -87,8 +87,8 @@ static bool may_read(const struct model *m, unsigned rank)
     return true;
 }
 
-/* What the server does behind every event: apply, answer, and again. */
-static void settle(struct state *s)
+/* After every event, as the server does: apply and answer until nothing changes. */
+static void apply_and_reply(struct state *s)
 {
     struct model *m = &s->model;
     bool found = true;
@@ -98,16 +98,16 @@ static void settle(struct state *s)
 
         found = policy_next_apply(&s->policy, &rank);
         if (found)
-            apply(s, rank);
-        for (rank = 0; policy_next_answer(&s->policy, &rank); rank++) {
-            REQUIRE(m->waits[rank] && may_read(m, rank));
-            m->waits[rank] = 0;
+            apply_push(s, rank);
+        for (rank = 0; policy_next_reply(&s->policy, &rank); rank++) {
+            REQUIRE(m->waiting[rank] && may_read(m, rank));
+            m->waiting[rank] = 0;
             m->read_at[rank] = m->steps;
-            policy_aim(&s->policy, rank, rule[rank]);
+            policy_set_target(&s->policy, rank, rule[rank]);
         }
     }
     for (unsigned rank = 0; rank < ranks; rank++)
-        REQUIRE(!m->waits[rank] || !may_read(m, rank));
+        REQUIRE(!m->waiting[rank] || !may_read(m, rank));
     REQUIRE(s->policy.steps == m->steps);
     visit(s);
 }
@@ -118,10 +118,10 @@ static void try_push(const struct state *from, unsigned rank)
 
     copy_state(&s, from);
     s.model.pushed[rank]++;
-    s.model.waits[rank] = 1;
+    s.model.waiting[rank] = 1;
     REQUIRE(policy_push(&s.policy, rank, s.model.pushed[rank], false) == POLICY_ACCEPTED);
     REQUIRE(policy_push(&s.policy, rank, s.model.pushed[rank], false) == POLICY_TWICE);
-    settle(&s);
+    apply_and_reply(&s);
 }
 
 static void try_finish(const struct state *from, unsigned rank)
@@ -130,23 +130,23 @@ static void try_finish(const struct state *from, unsigned rank)
 
     copy_state(&s, from);
     s.model.finished[rank] = 1;
-    s.model.waits[rank] = 0; /* for an answer; what it has pushed is applied all the same */
+    s.model.waiting[rank] = 0; /* for a reply; its held push is still applied */
     REQUIRE(policy_finish(&s.policy, rank, false, false) == POLICY_ACCEPTED);
-    settle(&s);
+    apply_and_reply(&s);
 }
 
-/* Every rank that is not answered waits for one that can move. */
+/* Every rank that waits is waiting for one that can act. */
 static void explore_from(const struct state *from)
 {
     const struct model *m = &from->model;
     unsigned movable = 0, busy = 0;
 
     for (unsigned rank = 0; rank < ranks; rank++) {
-        busy += m->waits[rank] || m->applied[rank] < m->pushed[rank];
+        busy += m->waiting[rank] || m->applied[rank] < m->pushed[rank];
         if (m->finished[rank])
             continue;
         try_finish(from, rank);
-        if (m->waits[rank])
+        if (m->waiting[rank])
             continue;
         movable++;
         if (m->pushed[rank] < ROUNDS)
@@ -167,7 +167,7 @@ static void explore(void)
     REQUIRE(policy_set(&start.policy) == POLICY_COMPLETE);
     for (unsigned rank = 0; rank < ranks; rank++) {
         REQUIRE(policy_pull(&start.policy, rank, false) == POLICY_COMPLETE);
-        policy_aim(&start.policy, rank, rule[rank]);
+        policy_set_target(&start.policy, rank, rule[rank]);
     }
     visit(&start);
     for (size_t i = 0; i < states.count; i++) {
@@ -177,7 +177,7 @@ static void explore(void)
 }
 
 /* The choice-th combination of rules. */
-static void choose(unsigned choice)
+static void choose_rules(unsigned choice)
 {
     ruled = 0;
     for (unsigned rank = 0; rank < ranks; rank++, choice /= CHOICES) {
@@ -196,7 +196,7 @@ START_TEST(test_every_order_under_every_rule)
     for (ranks = 1; ranks <= RANKS_MAX; ranks++) {
         choices *= CHOICES;
         for (unsigned choice = 0; choice < choices; choice++) {
-            choose(choice);
+            choose_rules(choice);
             explore();
         }
     }

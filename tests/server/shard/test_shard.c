@@ -1,7 +1,7 @@
 /*
  * The shard against a serial model, bit for bit where the order is fixed: one thread per rank,
- * random orders and pauses, answers read late (as a slow network would), so that under
- * ThreadSanitizer an answer that is overwritten before everybody has read it is a reported race.
+ * random orders and pauses, replies read late (as over a slow network), so that ThreadSanitizer
+ * reports a race if a reply is overwritten before all ranks have read it.
  */
 #include "server/shard/shard.h"
 
@@ -43,22 +43,22 @@ static struct shard_source array_source(float *data)
     return (struct shard_source){.copy = array_copy, .add = array_add, .user = data};
 }
 
-static enum status broken(void *user, float *dst, size_t count, struct error *error)
+static enum status broken_copy(void *user, float *dst, size_t count, struct error *error)
 {
     (void)user;
     (void)dst;
     return error_set(error, STATUS_DATA, "payload of %zu floats broke", count);
 }
 
-/* ------------------------------------------------------------------ the bench */
+/* ------------------------------------------------------------------ the fixture */
 
-/* Where an answer waits until its rank reads it. */
+/* A reply until its rank reads it. */
 struct mailbox {
-    struct shard_reply answer;
-    uint64_t round; /* of the newest answer; UINT64_MAX: none */
+    struct shard_reply reply;
+    uint64_t round; /* of the newest reply; UINT64_MAX: none */
 };
 
-struct bench {
+struct fixture {
     struct shard_map map;
     struct shard shard;
     unsigned world_size;
@@ -71,11 +71,11 @@ struct bench {
 };
 
 struct rank_thread {
-    struct bench *bench;
+    struct fixture *fixture;
     unsigned rank;
     uint32_t seed;
     pthread_t thread;
-    float *history[ROUNDS + 1]; /* what was received in each round */
+    float *history[ROUNDS + 1]; /* values after each round's reply */
 };
 
 static uint32_t next_random(uint32_t *state)
@@ -86,7 +86,7 @@ static uint32_t next_random(uint32_t *state)
     return *state;
 }
 
-static void fill(float *values, uint32_t seed, bool whole)
+static void fill(float *values, uint32_t seed, bool integers)
 {
     uint32_t state = seed * 2654435761u + 1;
 
@@ -94,7 +94,7 @@ static void fill(float *values, uint32_t seed, bool whole)
         uint32_t x = next_random(&state);
 
         values[i] =
-            whole ? (float)(int)(x % 2001) - 1000.0f : ((float)(x >> 8) / 8388608.0f) - 1.0f;
+            integers ? (float)(int)(x % 2001) - 1000.0f : ((float)(x >> 8) / 8388608.0f) - 1.0f;
     }
 }
 
@@ -106,12 +106,12 @@ static float *new_slab(void)
     return slab;
 }
 
-static void bench_open(struct bench *b, unsigned servers, struct shard_config config)
+static void fixture_open(struct fixture *b, unsigned servers, struct shard_config config)
 {
     static unsigned opened;
 
     memset(b, 0, sizeof(*b));
-    config.shared = opened++ % 2; /* where answers lie changes nothing else */
+    config.shared = opened++ % 2; /* results must not depend on it */
     assert_ok(shard_map_make(COUNT, FULL * sizeof(float), servers, &b->map, &err));
     config.map = &b->map;
     b->world_size = config.world_size;
@@ -133,7 +133,7 @@ static void bench_open(struct bench *b, unsigned servers, struct shard_config co
     (void)pthread_cond_init(&b->changed, NULL);
 }
 
-static void bench_close(struct bench *b)
+static void fixture_close(struct fixture *b)
 {
     shard_release(&b->shard);
     for (unsigned rank = 0; rank < b->world_size; rank++) {
@@ -148,53 +148,52 @@ static void bench_close(struct bench *b)
     (void)pthread_mutex_destroy(&b->lock);
 }
 
-static void deliver(struct bench *b, unsigned rank, uint32_t partition, uint64_t round,
-                    const struct shard_reply *answer)
+static void deliver(struct fixture *b, unsigned rank, uint32_t partition, uint64_t round,
+                    const struct shard_reply *reply)
 {
     ck_assert(b->shard.config.compression.down.kind != CODEC_NONE ||
-              shard_reply_memory_has(&b->shard, answer->data) == b->shard.config.shared);
+              shard_reply_memory_has(&b->shard, reply->data) == b->shard.config.shared);
     (void)pthread_mutex_lock(&b->lock);
-    b->boxes[rank * b->map.length + partition] =
-        (struct mailbox){.answer = *answer, .round = round};
+    b->boxes[rank * b->map.length + partition] = (struct mailbox){.reply = *reply, .round = round};
     (void)pthread_cond_broadcast(&b->changed);
     (void)pthread_mutex_unlock(&b->lock);
 }
 
-/* As a worker takes it: a coded answer may say only what has changed. */
+/* Decode a reply as a worker does: a coded one may be a delta. */
 static void take_answer(struct rank_thread *t, const struct partition *p, uint64_t round,
-                        const struct shard_reply *answer)
+                        const struct shard_reply *reply)
 {
-    const struct shard_config *c = &t->bench->shard.config;
+    const struct shard_config *c = &t->fixture->shard.config;
     float *dst = t->history[round] + p->offset;
 
-    if (!answer->coded) {
-        ck_assert_uint_eq(answer->bytes, p->count * sizeof(float));
-        memcpy(dst, answer->data, p->count * sizeof(float));
+    if (!reply->coded) {
+        ck_assert_uint_eq(reply->bytes, p->count * sizeof(float));
+        memcpy(dst, reply->data, p->count * sizeof(float));
         return;
     }
     ck_assert_uint_gt(round, 0);
     memcpy(dst, t->history[round - 1] + p->offset, p->count * sizeof(float));
-    ck_assert_int_eq(codec_decode(&answer->codec, answer->coded, answer->bytes, dst, p->count,
+    ck_assert_int_eq(codec_decode(&reply->codec, reply->coded, reply->bytes, dst, p->count,
                                   compression_mode(&c->compression, c->update), NULL),
                      STATUS_OK);
 }
 
-/* Wait for the answer of `round`, dawdle, then read it where it lies. */
-static void read_answer(struct rank_thread *t, uint32_t partition, uint64_t round)
+/* Wait for the reply of `round`, pause, then read it from the shard's memory. */
+static void read_reply(struct rank_thread *t, uint32_t partition, uint64_t round)
 {
-    struct bench *b = t->bench;
+    struct fixture *b = t->fixture;
     const struct partition *p = &b->map.partitions[partition];
     struct mailbox *box = &b->boxes[t->rank * b->map.length + partition];
-    struct shard_reply answer;
+    struct shard_reply reply;
 
     (void)pthread_mutex_lock(&b->lock);
     while (box->round != round)
         (void)pthread_cond_wait(&b->changed, &b->lock);
-    answer = box->answer;
+    reply = box->reply;
     (void)pthread_mutex_unlock(&b->lock);
     for (uint32_t pause = next_random(&t->seed) % 4; pause > 0; pause--)
         (void)sched_yield();
-    take_answer(t, p, round, &answer);
+    take_answer(t, p, round, &reply);
 }
 
 /* A fresh random order of the partitions held. */
@@ -202,8 +201,8 @@ static size_t shuffle(struct rank_thread *t, uint32_t *order)
 {
     size_t length = 0;
 
-    for (uint32_t i = 0; i < t->bench->map.length; i++)
-        if (shard_partition_count(&t->bench->shard, i) > 0)
+    for (uint32_t i = 0; i < t->fixture->map.length; i++)
+        if (shard_partition_count(&t->fixture->shard, i) > 0)
             order[length++] = i;
     for (size_t i = length; i > 1; i--) {
         size_t other = next_random(&t->seed) % i;
@@ -217,60 +216,60 @@ static size_t shuffle(struct rank_thread *t, uint32_t *order)
 
 static void set_values(struct rank_thread *t, uint32_t partition)
 {
-    struct bench *b = t->bench;
+    struct fixture *b = t->fixture;
     struct shard_source source = array_source(b->initial + b->map.partitions[partition].offset);
-    struct shard_reply answer;
+    struct shard_reply reply;
     unsigned rank;
     bool again;
 
     ck_assert_int_eq(shard_set(&b->shard, partition, &source, false, &again, NULL), STATUS_OK);
-    while (shard_next_parked(&b->shard, partition, &rank, &answer))
-        deliver(b, rank, partition, 0, &answer);
+    while (shard_next_parked(&b->shard, partition, &rank, &reply))
+        deliver(b, rank, partition, 0, &reply);
 }
 
 static void exchange(struct rank_thread *t, uint32_t partition, uint64_t round)
 {
-    struct bench *b = t->bench;
+    struct fixture *b = t->fixture;
     float *gradient = b->gradients[t->rank][round];
     struct shard_source source = array_source(gradient + b->map.partitions[partition].offset);
-    struct shard_reply answer;
+    struct shard_reply reply;
 
-    ck_assert_int_eq(
-        shard_push(&b->shard, partition, t->rank, round, false, &source, &answer, NULL), STATUS_OK);
-    if (!answer.complete)
+    ck_assert_int_eq(shard_push(&b->shard, partition, t->rank, round, false, &source, &reply, NULL),
+                     STATUS_OK);
+    if (!reply.complete)
         return;
-    for (unsigned rank = 0; shard_next_reply(&b->shard, partition, &rank, &answer); rank++) {
-        ck_assert(answer.round == round || !consistency_is_lockstep(&b->shard.config.consistency));
-        deliver(b, rank, partition, answer.round, &answer);
+    for (unsigned rank = 0; shard_next_reply(&b->shard, partition, &rank, &reply); rank++) {
+        ck_assert(reply.round == round || !consistency_is_lockstep(&b->shard.config.consistency));
+        deliver(b, rank, partition, reply.round, &reply);
     }
 }
 
 static void *run_rank(void *user)
 {
     struct rank_thread *t = user;
-    struct bench *b = t->bench;
+    struct fixture *b = t->fixture;
     uint32_t order[8];
     size_t length = shuffle(t, order);
 
     for (size_t i = 0; i < length; i++) {
-        struct shard_reply answer;
+        struct shard_reply reply;
 
         if (t->rank == 0)
             set_values(t, order[i]);
-        ck_assert_int_eq(shard_pull(&b->shard, order[i], t->rank, 0, false, &answer, NULL),
+        ck_assert_int_eq(shard_pull(&b->shard, order[i], t->rank, 0, false, &reply, NULL),
                          STATUS_OK);
-        if (answer.complete)
-            deliver(b, t->rank, order[i], 0, &answer);
+        if (reply.complete)
+            deliver(b, t->rank, order[i], 0, &reply);
     }
     for (size_t i = 0; i < length; i++)
-        read_answer(t, order[i], 0);
+        read_reply(t, order[i], 0);
     for (uint64_t round = 1; round <= ROUNDS; round++) {
         length = shuffle(t, order);
         for (size_t i = 0; i < length; i++)
             exchange(t, order[i], round);
         length = shuffle(t, order);
         for (size_t i = 0; i < length; i++)
-            read_answer(t, order[i], round);
+            read_reply(t, order[i], round);
     }
     return NULL;
 }
@@ -282,7 +281,7 @@ struct serial {
     struct optimizer optimizer;
 };
 
-static const float *serial_round(struct serial *m, const struct bench *b, uint64_t round)
+static const float *serial_round(struct serial *m, const struct fixture *b, uint64_t round)
 {
     const struct shard_config *c = &b->shard.config;
 
@@ -299,13 +298,13 @@ static const float *serial_round(struct serial *m, const struct bench *b, uint64
     return c->update ? m->values : m->sum;
 }
 
-static void compare(struct bench *b, struct rank_thread *threads)
+static void compare(struct fixture *b, struct rank_thread *threads)
 {
     struct serial model = {.values = new_slab(), .sum = new_slab()};
 
     assert_ok(optimizer_init(&model.optimizer, &b->shard.config.optimizer, COUNT, &err));
     for (uint64_t round = 0; round <= ROUNDS; round++) {
-        const float *wanted = serial_round(&model, b, round);
+        const float *expected = serial_round(&model, b, round);
 
         for (size_t i = 0; i < b->map.length; i++) {
             const struct partition *p = &b->map.partitions[i];
@@ -317,7 +316,7 @@ static void compare(struct bench *b, struct rank_thread *threads)
 
                 assert(got);
                 ck_assert_msg(
-                    memcmp(got + p->offset, wanted + p->offset, p->count * sizeof(float)) == 0,
+                    memcmp(got + p->offset, expected + p->offset, p->count * sizeof(float)) == 0,
                     "round %d, partition %zu, rank %u differs", (int)round, i, rank);
             }
         }
@@ -327,9 +326,8 @@ static void compare(struct bench *b, struct rank_thread *threads)
     free(model.sum);
 }
 
-/* Coded answers that lose something: all ranks are told the same in every round, and in the last
- * ones something else than in the first. */
-static void compare_ranks(struct bench *b, struct rank_thread *threads)
+/* Lossy coded replies: all ranks get the same in every round, and the last two rounds differ. */
+static void compare_ranks(struct fixture *b, struct rank_thread *threads)
 {
     const struct shard_config *c = &b->shard.config;
 
@@ -349,47 +347,47 @@ static void compare_ranks(struct bench *b, struct rank_thread *threads)
             }
         ck_assert_mem_ne(threads[0].history[ROUNDS] + p->offset,
                          threads[0].history[ROUNDS - 1] + p->offset, size);
-        if (c->update) /* what they hold is what the shard believes that they do */
+        if (c->update) /* the shard's record of the ranks' copy equals that copy */
             ck_assert_mem_eq(threads[0].history[ROUNDS] + p->offset,
-                             b->shard.down.kept + p->local_offset, size);
+                             b->shard.encoding.codec_state + p->local_offset, size);
     }
 }
 
-/* Where each push is a step: all of them, each once.  Whole numbers, so that the order is no
- * matter; and the answers, read late, were never overwritten (ThreadSanitizer would say so). */
-static void compare_total(struct bench *b)
+/* Where each push is a step: all pushes are applied, each once.  Integers, so that the order does
+ * not matter.  ThreadSanitizer reports replies that were overwritten too early. */
+static void compare_total(struct fixture *b)
 {
-    float *wanted = new_slab();
+    float *expected = new_slab();
 
-    memcpy(wanted, b->initial, COUNT * sizeof(float));
+    memcpy(expected, b->initial, COUNT * sizeof(float));
     for (unsigned rank = 0; rank < b->world_size; rank++)
         for (uint64_t round = 1; round <= ROUNDS; round++)
             for (size_t i = 0; i < COUNT; i++)
-                wanted[i] -= b->gradients[rank][round][i];
+                expected[i] -= b->gradients[rank][round][i];
     for (size_t i = 0; i < b->map.length; i++) {
         const struct partition *p = &b->map.partitions[i];
 
         if (p->server != b->shard.config.index)
             continue;
         for (size_t at = 0; at < p->count; at++)
-            ck_assert_msg(b->shard.values[p->local_offset + at] == wanted[p->offset + at],
-                          "partition %zu, element %zu: %g, wanted %g", i, at,
+            ck_assert_msg(b->shard.values[p->local_offset + at] == expected[p->offset + at],
+                          "partition %zu, element %zu: %g, expected %g", i, at,
                           (double)b->shard.values[p->local_offset + at],
-                          (double)wanted[p->offset + at]);
+                          (double)expected[p->offset + at]);
     }
-    free(wanted);
+    free(expected);
 }
 
 /* One job from initial values to the last round, all ranks at once. */
 static void run_job(unsigned servers, struct shard_config config, uint32_t seed)
 {
-    struct bench bench;
+    struct fixture fixture;
     struct rank_thread threads[RANKS_MAX] = {0};
 
-    bench_open(&bench, servers, config);
+    fixture_open(&fixture, servers, config);
     for (unsigned rank = 0; rank < config.world_size; rank++) {
-        threads[rank] =
-            (struct rank_thread){.bench = &bench, .rank = rank, .seed = seed * 977 + rank * 31 + 1};
+        threads[rank] = (struct rank_thread){
+            .fixture = &fixture, .rank = rank, .seed = seed * 977 + rank * 31 + 1};
         for (uint64_t round = 0; round <= ROUNDS; round++)
             threads[rank].history[round] = new_slab();
         ck_assert_int_eq(pthread_create(&threads[rank].thread, NULL, run_rank, &threads[rank]), 0);
@@ -397,15 +395,15 @@ static void run_job(unsigned servers, struct shard_config config, uint32_t seed)
     for (unsigned rank = 0; rank < config.world_size; rank++)
         ck_assert_int_eq(pthread_join(threads[rank].thread, NULL), 0);
     if (codec_has_residual(&config.compression.down))
-        compare_ranks(&bench, threads);
+        compare_ranks(&fixture, threads);
     else if (consistency_is_lockstep(&config.consistency))
-        compare(&bench, threads);
+        compare(&fixture, threads);
     else
-        compare_total(&bench);
+        compare_total(&fixture);
     for (unsigned rank = 0; rank < config.world_size; rank++)
         for (uint64_t round = 0; round <= ROUNDS; round++)
             free(threads[rank].history[round]);
-    bench_close(&bench);
+    fixture_close(&fixture);
 }
 
 static struct optimizer_config adam(void)
@@ -413,7 +411,7 @@ static struct optimizer_config adam(void)
     return optimizer_defaults(OPTIMIZER_ADAM);
 }
 
-/* Integers sum exactly, so arrival order must give the model's bits too. */
+/* Integers sum exactly, so sums in order of arrival must have the model's bits, too. */
 START_TEST(test_random_interleavings)
 {
     unsigned world_size = (unsigned)_i % RANKS_MAX + 1;
@@ -444,7 +442,7 @@ START_TEST(test_momentum_on_the_server)
 }
 END_TEST
 
-START_TEST(test_coded_answers)
+START_TEST(test_coded_replies)
 {
     static const enum codec_kind kinds[] = {CODEC_ONE_BIT, CODEC_TOP_K, CODEC_ROWS};
 
@@ -479,36 +477,36 @@ START_TEST(test_every_push_is_a_step)
 }
 END_TEST
 
-/* ------------------------------------------------------------------ what must be refused */
+/* ------------------------------------------------------------------ refusals */
 
 static struct shard_config plain(unsigned world_size)
 {
     return (struct shard_config){.world_size = world_size, .optimizer = adam()};
 }
 
-static void pull_all(struct bench *b, uint32_t partition)
+static void pull_all(struct fixture *b, uint32_t partition)
 {
     struct shard_source source = array_source(b->initial);
-    struct shard_reply answer;
+    struct shard_reply reply;
     bool again;
 
     assert_ok(shard_set(&b->shard, partition, &source, false, &again, &err));
     for (unsigned rank = 0; rank < b->world_size; rank++) {
-        assert_ok(shard_pull(&b->shard, partition, rank, 0, false, &answer, &err));
-        ck_assert(answer.complete);
+        assert_ok(shard_pull(&b->shard, partition, rank, 0, false, &reply, &err));
+        ck_assert(reply.complete);
     }
 }
 
 START_TEST(test_refusals)
 {
-    struct bench b;
-    struct shard_reply answer;
+    struct fixture b;
+    struct shard_reply reply;
     struct shard_source source;
     float *gradient;
     unsigned rank = 0;
     bool again;
 
-    bench_open(&b, 2, plain(2));
+    fixture_open(&b, 2, plain(2));
     gradient = b.gradients[0][1];
     source = array_source(gradient);
     ck_assert_uint_eq(shard_partition_count(&b.shard, 0), FULL);
@@ -516,48 +514,47 @@ START_TEST(test_refusals)
     ck_assert_uint_eq(shard_partition_count(&b.shard, 4), FULL);
     ck_assert_uint_eq(shard_partition_count(&b.shard, 6), 0);
     ck_assert_uint_eq(shard_partition_count(&b.shard, UINT32_MAX), 0);
-    assert_fails(shard_push(&b.shard, 1, 0, 1, false, &source, &answer, &err), STATUS_PROTOCOL,
+    assert_fails(shard_push(&b.shard, 1, 0, 1, false, &source, &reply, &err), STATUS_PROTOCOL,
                  "not held here");
     assert_fails(shard_set(&b.shard, 6, &source, false, &again, &err), STATUS_PROTOCOL,
                  "not held here");
-    assert_fails(shard_pull(&b.shard, 6, 0, 0, false, &answer, &err), STATUS_PROTOCOL,
+    assert_fails(shard_pull(&b.shard, 6, 0, 0, false, &reply, &err), STATUS_PROTOCOL,
                  "not held here");
-    assert_fails(shard_push(&b.shard, 0, 0, 1, false, &source, &answer, &err), STATUS_PROTOCOL,
+    assert_fails(shard_push(&b.shard, 0, 0, 1, false, &source, &reply, &err), STATUS_PROTOCOL,
                  "initial values");
     pull_all(&b, 0);
     assert_fails(shard_set(&b.shard, 0, &source, false, &again, &err), STATUS_PROTOCOL, "twice");
-    assert_fails(shard_pull(&b.shard, 0, 1, 0, false, &answer, &err), STATUS_PROTOCOL, "twice");
-    assert_ok(shard_push(&b.shard, 0, 1, 1, false, &source, &answer, &err));
-    ck_assert(!answer.complete);
-    assert_fails(shard_push(&b.shard, 0, 1, 1, false, &source, &answer, &err), STATUS_PROTOCOL,
+    assert_fails(shard_pull(&b.shard, 0, 1, 0, false, &reply, &err), STATUS_PROTOCOL, "twice");
+    assert_ok(shard_push(&b.shard, 0, 1, 1, false, &source, &reply, &err));
+    ck_assert(!reply.complete);
+    assert_fails(shard_push(&b.shard, 0, 1, 1, false, &source, &reply, &err), STATUS_PROTOCOL,
                  "twice");
-    assert_fails(shard_push(&b.shard, 0, 1, 2, false, &source, &answer, &err), STATUS_PROTOCOL,
+    assert_fails(shard_push(&b.shard, 0, 1, 2, false, &source, &reply, &err), STATUS_PROTOCOL,
                  "cannot have begun");
-    assert_fails(shard_push(&b.shard, 0, 1, 0, false, &source, &answer, &err), STATUS_PROTOCOL,
+    assert_fails(shard_push(&b.shard, 0, 1, 0, false, &source, &reply, &err), STATUS_PROTOCOL,
                  "is complete");
-    assert_ok(shard_push(&b.shard, 0, 0, 1, false, &source, &answer, &err));
-    ck_assert(answer.complete);
-    ck_assert(shard_next_reply(&b.shard, 0, &rank, &answer));
-    for (size_t i = 0; i < answer.count; i++)
-        ck_assert(answer.data[i] == 2 * gradient[i]);
-    bench_close(&b);
+    assert_ok(shard_push(&b.shard, 0, 0, 1, false, &source, &reply, &err));
+    ck_assert(reply.complete);
+    ck_assert(shard_next_reply(&b.shard, 0, &rank, &reply));
+    for (size_t i = 0; i < reply.count; i++)
+        ck_assert(reply.data[i] == 2 * gradient[i]);
+    fixture_close(&b);
 }
 END_TEST
 
 START_TEST(test_a_broken_source_is_reported)
 {
-    struct bench b;
-    struct shard_reply answer;
-    struct shard_source source = {.copy = broken, .add = broken};
+    struct fixture b;
+    struct shard_reply reply;
+    struct shard_source source = {.copy = broken_copy, .add = broken_copy};
     bool again;
 
-    bench_open(&b, 1, plain(1));
+    fixture_open(&b, 1, plain(1));
     assert_fails(shard_set(&b.shard, 5, &source, false, &again, &err), STATUS_DATA,
                  "77 floats broke");
     pull_all(&b, 5);
-    assert_fails(shard_push(&b.shard, 5, 0, 1, false, &source, &answer, &err), STATUS_DATA,
-                 "broke");
-    bench_close(&b);
+    assert_fails(shard_push(&b.shard, 5, 0, 1, false, &source, &reply, &err), STATUS_DATA, "broke");
+    fixture_close(&b);
 }
 END_TEST
 
@@ -568,7 +565,7 @@ int main(void)
 
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, test_random_interleavings, 0, (int)(2 * RANKS_MAX));
-    tcase_add_loop_test(tests, test_coded_answers, 0, 3);
+    tcase_add_loop_test(tests, test_coded_replies, 0, 3);
     tcase_add_loop_test(tests, test_every_push_is_a_step, 0, (int)(2 * RANKS_MAX));
     tcase_add_test(tests, test_momentum_on_the_server);
     tcase_add_test(tests, test_refusals);

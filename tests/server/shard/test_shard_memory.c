@@ -1,5 +1,5 @@
 /*
- * What a shard allocates: how much, that each failure is survived, and that too much is refused.
+ * A shard's memory: its size, the failure of each allocation, and the refusal of too large a shard.
  */
 #include "common/base/memory.h"
 #include "server/shard/shard.h"

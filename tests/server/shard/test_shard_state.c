@@ -1,16 +1,16 @@
 /*
- * Shards that go on with an earlier job: values, the optimizer's state and the number of its steps
- * are read from one shard and given to another, which then makes the steps that the first one
- * would have made, bit for bit; and so does a third one that knows its records only.
+ * Shards that continue an earlier job: values, the optimizer's state and the number of its steps
+ * are read from one shard and set in another, which then makes the steps that the first one would
+ * have made, bit for bit; and so does a third one that applies its mutations.
  */
-#include "tests/server/shard/shard_bench.h"
+#include "tests/server/shard/shard_fixture.h"
 
 #define STEPS 7u
 
 static const struct consistency bsp = {.mode = CONSISTENCY_BSP};
 
 struct state {
-    float values[BENCH_LAST], moments[2][BENCH_LAST];
+    float values[FIXTURE_LAST], moments[2][FIXTURE_LAST];
     uint64_t steps;
 };
 
@@ -28,7 +28,7 @@ static struct shard_source source_of(float *values)
 
 static struct shard_config make_config(enum optimizer_kind kind, uint64_t steps_before)
 {
-    struct shard_config config = bench_config(1, bsp);
+    struct shard_config config = fixture_config(1, bsp);
 
     config.optimizer = optimizer_defaults(kind);
     config.optimizer.learning_rate = 0.1;
@@ -46,7 +46,7 @@ static void read_state(struct shard *s, struct state *ret)
     assert_ok(shard_read_state(s, 1, ret->values, moments, &ret->steps, &err));
 }
 
-static void give_state(struct state *from, bool again)
+static void set_state(struct state *from, bool again)
 {
     struct shard_source values = source_of(from->values);
     bool known = false;
@@ -63,13 +63,13 @@ static void give_state(struct state *from, bool again)
 /* Rounds 1 to count of this shard, which are steps from `first` on. */
 static void make_steps(uint64_t first, uint64_t count)
 {
-    (void)bench_pull(0, 0);
+    (void)fixture_pull(0, 0);
     for (uint64_t round = 1; round <= count; round++) {
-        struct shard_reply answer;
+        struct shard_reply reply;
         unsigned next = 0;
 
-        (void)bench_push(0, round, (float)(first + round) * 0.37f, false);
-        ck_assert(shard_next_reply(&shard, 1, &next, &answer));
+        (void)fixture_push(0, round, (float)(first + round) * 0.37f, false);
+        ck_assert(shard_next_reply(&shard, 1, &next, &reply));
     }
 }
 
@@ -87,41 +87,41 @@ static enum status follow(void *user, const struct mutation *record, struct erro
 
 static const enum optimizer_kind kinds[] = {OPTIMIZER_SGD, OPTIMIZER_ADAM, OPTIMIZER_ADAMW};
 
-START_TEST(test_goes_on)
+START_TEST(test_continues_an_earlier_job)
 {
-    static struct state wanted, middle, got, copied;
+    static struct state expected, middle, got, copied;
     struct shard copy;
-    struct shard_sink sink = {.put = follow, .user = &copy};
+    struct shard_sink sink = {.on_mutation = follow, .user = &copy};
     struct shard_config config = make_config(kinds[_i], 3);
 
-    bench_open(make_config(kinds[_i], 0));
-    bench_set(1, 5);
+    fixture_open(make_config(kinds[_i], 0));
+    fixture_set(1, 5);
     make_steps(0, 3);
     read_state(&shard, &middle);
     ck_assert_uint_eq(middle.steps, 3);
     for (uint64_t round = 4; round <= STEPS; round++) {
-        struct shard_reply answer;
+        struct shard_reply reply;
         unsigned next = 0;
 
-        (void)bench_push(0, round, (float)round * 0.37f, false);
-        ck_assert(shard_next_reply(&shard, 1, &next, &answer));
+        (void)fixture_push(0, round, (float)round * 0.37f, false);
+        ck_assert(shard_next_reply(&shard, 1, &next, &reply));
     }
-    read_state(&shard, &wanted);
-    bench_close();
+    read_state(&shard, &expected);
+    fixture_close();
 
-    bench_open(config);
+    fixture_open(config);
     assert_ok(shard_init(&copy, &config, &err));
     shard_set_sink(&shard, SHARD_SINK_DISK, &sink);
-    give_state(&middle, false);
-    give_state(&middle, true);
+    set_state(&middle, false);
+    set_state(&middle, true);
     make_steps(3, STEPS - 3);
     read_state(&shard, &got);
     read_state(&copy, &copied);
     ck_assert_uint_eq(got.steps, STEPS);
-    ck_assert_mem_eq(&got, &wanted, sizeof(got));
-    ck_assert_mem_eq(&copied, &wanted, sizeof(got));
+    ck_assert_mem_eq(&got, &expected, sizeof(got));
+    ck_assert_mem_eq(&copied, &expected, sizeof(got));
     shard_release(&copy);
-    bench_close();
+    fixture_close();
 }
 END_TEST
 
@@ -131,11 +131,11 @@ START_TEST(test_refused)
     struct shard_source source = source_of(state.values);
     float *const moments[2] = {state.moments[0], state.moments[1]};
     struct mutation record = {
-        .kind = MUTATION_STATE, .partition = 1, .world_size = 1, .count = BENCH_LAST};
+        .kind = MUTATION_STATE, .partition = 1, .world_size = 1, .count = FIXTURE_LAST};
     struct shard_config config = make_config(OPTIMIZER_ADAM, 3);
     bool again;
 
-    bench_open(config);
+    fixture_open(config);
     assert_fails(shard_read_state(&shard, 1, state.values, moments, &state.steps, &err),
                  STATUS_PROTOCOL, "partition 1 has no values yet");
     assert_fails(shard_read_state(&shard, 2, state.values, moments, &state.steps, &err),
@@ -150,21 +150,21 @@ START_TEST(test_refused)
     assert_ok(shard_set(&shard, 1, &source, false, &again, &err));
     assert_fails(shard_set_state(&shard, 1, 0, &source, false, &err), STATUS_PROTOCOL,
                  "behind the initial value");
-    bench_close();
+    fixture_close();
 
-    bench_open(make_config(OPTIMIZER_ADAM, 0));
+    fixture_open(make_config(OPTIMIZER_ADAM, 0));
     assert_fails(shard_set_state(&shard, 1, 0, &source, false, &err), STATUS_PROTOCOL,
                  "none is wanted");
-    bench_close();
+    fixture_close();
 
     config.update = false;
-    bench_open(config);
+    fixture_open(config);
     assert_fails(shard_set_state(&shard, 1, 0, &source, false, &err), STATUS_PROTOCOL,
                  "none is wanted");
-    bench_set(1, 1);
+    fixture_set(1, 1);
     assert_fails(shard_read_state(&shard, 1, state.values, moments, &state.steps, &err),
                  STATUS_UNSUPPORTED, "does not run here");
-    bench_close();
+    fixture_close();
 }
 END_TEST
 
@@ -173,7 +173,7 @@ int main(void)
     Suite *suite = suite_create("shard_state");
     TCase *cases = tcase_create("all");
 
-    tcase_add_loop_test(cases, test_goes_on, 0, sizeof(kinds) / sizeof(kinds[0]));
+    tcase_add_loop_test(cases, test_continues_an_earlier_job, 0, sizeof(kinds) / sizeof(kinds[0]));
     tcase_add_test(cases, test_refused);
     tcase_set_timeout(cases, 60);
     suite_add_tcase(suite, cases);

@@ -1,9 +1,9 @@
 /*
- * What a real server does to a shard at once: ranks push from threads of their own, some of it
- * twice, one of them leaves and another comes in its place, records are applied elsewhere and
- * partitions are copied for a snapshot.  Every pair of rank and round has an element of its own,
- * which its contribution lowers by 1, so that the values say what was applied, and how often.
- * ThreadSanitizer says the rest.
+ * Concurrent use of a shard as in a real server: ranks push from threads of their own, some
+ * messages twice; one rank leaves and a new session takes it; mutations are applied to another
+ * shard; and partitions are exported for a snapshot.  Every pair of rank and round has an element
+ * of its own, which its contribution lowers by 1, so that the values show what was applied, and how
+ * often.  ThreadSanitizer checks the locking.
  */
 #include "server/shard/shard.h"
 
@@ -17,7 +17,7 @@
 
 #define RANKS      4u
 #define ROUNDS     12u
-#define LEAVES     5u /* the last rank leaves behind this round */
+#define LEAVES     5u /* the last rank leaves after this round */
 #define PARTITIONS 3u
 #define FULL       (PARTITION_BYTES_MIN / sizeof(float))
 #define LAST       (RANKS * (ROUNDS + 1))
@@ -25,19 +25,18 @@
 
 static struct error err;
 
-struct bench {
+struct fixture {
     struct shard_map map;
     struct shard shard, follower;
     pthread_mutex_t lock; /* guards boxes */
     pthread_cond_t changed;
-    uint64_t boxes[RANKS][PARTITIONS]; /* 1 + round of the newest answer */
+    uint64_t boxes[RANKS][PARTITIONS]; /* 1 + round of the newest reply */
     const float *data[RANKS][PARTITIONS];
     atomic_bool over;
-    size_t told;
 };
 
 struct rank_thread {
-    struct bench *bench;
+    struct fixture *fixture;
     unsigned rank;
     pthread_t thread;
 };
@@ -47,12 +46,12 @@ static size_t count_of(uint32_t partition)
     return partition + 1 == PARTITIONS ? LAST : FULL;
 }
 
-static size_t place(unsigned rank, uint64_t round)
+static size_t element_of(unsigned rank, uint64_t round)
 {
     return rank * (ROUNDS + 1) + round;
 }
 
-static enum status zero(void *user, float *dst, size_t count, struct error *error)
+static enum status zero_copy(void *user, float *dst, size_t count, struct error *error)
 {
     (void)user;
     (void)error;
@@ -62,7 +61,7 @@ static enum status zero(void *user, float *dst, size_t count, struct error *erro
 
 static enum status one_copy(void *user, float *dst, size_t count, struct error *error)
 {
-    (void)zero(NULL, dst, count, error);
+    (void)zero_copy(NULL, dst, count, error);
     dst[*(const size_t *)user] = 1;
     return STATUS_OK;
 }
@@ -75,30 +74,30 @@ static enum status one_add(void *user, float *dst, size_t count, struct error *e
     return STATUS_OK;
 }
 
-/* ------------------------------------------------------------------ answers */
+/* ------------------------------------------------------------------ replies */
 
-static void deliver(struct bench *b, unsigned rank, uint32_t partition,
-                    const struct shard_reply *answer)
+static void deliver(struct fixture *b, unsigned rank, uint32_t partition,
+                    const struct shard_reply *reply)
 {
     (void)pthread_mutex_lock(&b->lock);
-    b->boxes[rank][partition] = 1 + answer->round;
-    b->data[rank][partition] = answer->data;
+    b->boxes[rank][partition] = 1 + reply->round;
+    b->data[rank][partition] = reply->data;
     (void)pthread_cond_broadcast(&b->changed);
     (void)pthread_mutex_unlock(&b->lock);
 }
 
-static void deliver_waiting(struct bench *b, uint32_t partition)
+static void deliver_waiting(struct fixture *b, uint32_t partition)
 {
-    struct shard_reply answer;
+    struct shard_reply reply;
 
-    for (unsigned rank = 0; shard_next_reply(&b->shard, partition, &rank, &answer); rank++)
-        deliver(b, rank, partition, &answer);
+    for (unsigned rank = 0; shard_next_reply(&b->shard, partition, &rank, &reply); rank++)
+        deliver(b, rank, partition, &reply);
 }
 
-/* Wait for an answer of that round, and read it where it lies: the rank's own contributions are in
- * it.  first: of this holder of the slot. */
-static void read_answer(struct bench *b, unsigned rank, uint32_t partition, uint64_t first,
-                        uint64_t round)
+/* Wait for a reply of that round, and check in the shard's memory that it includes the rank's own
+ * contributions.  first: the first round of the rank's present session. */
+static void read_reply(struct fixture *b, unsigned rank, uint32_t partition, uint64_t first,
+                       uint64_t round)
 {
     const float *data;
 
@@ -109,40 +108,42 @@ static void read_answer(struct bench *b, unsigned rank, uint32_t partition, uint
     (void)pthread_mutex_unlock(&b->lock);
     (void)sched_yield();
     for (uint64_t r = first; r <= round; r++)
-        ck_assert_msg(data[place(rank, r)] != 0, "round %d of rank %u is missing", (int)r, rank);
+        ck_assert_msg(data[element_of(rank, r)] != 0, "round %d of rank %u is missing", (int)r,
+                      rank);
 }
 
 /* ------------------------------------------------------------------ a rank */
 
-static void pull_all(struct bench *b, unsigned rank, uint64_t *ret_newest, uint64_t *ret_oldest)
+static void pull_all(struct fixture *b, unsigned rank, uint64_t *ret_newest, uint64_t *ret_oldest)
 {
     *ret_newest = 0;
     *ret_oldest = UINT64_MAX;
     for (uint32_t i = 0; i < PARTITIONS; i++) {
-        struct shard_reply answer;
+        struct shard_reply reply;
 
-        ck_assert_int_eq(shard_pull(&b->shard, i, rank, 0, true, &answer, NULL), STATUS_OK);
-        ck_assert(answer.complete);
-        *ret_newest = answer.round > *ret_newest ? answer.round : *ret_newest;
-        *ret_oldest = answer.round < *ret_oldest ? answer.round : *ret_oldest;
+        ck_assert_int_eq(shard_pull(&b->shard, i, rank, 0, true, &reply, NULL), STATUS_OK);
+        ck_assert(reply.complete);
+        *ret_newest = reply.round > *ret_newest ? reply.round : *ret_newest;
+        *ret_oldest = reply.round < *ret_oldest ? reply.round : *ret_oldest;
     }
 }
 
-static void push(struct bench *b, unsigned rank, uint32_t partition, uint64_t round, bool again)
+static void push(struct fixture *b, unsigned rank, uint32_t partition, uint64_t round, bool again)
 {
-    size_t at = place(rank, round);
+    size_t at = element_of(rank, round);
     struct shard_source source = {.copy = one_copy, .add = one_add, .user = &at};
-    struct shard_reply answer;
+    struct shard_reply reply;
 
-    ck_assert_int_eq(shard_push(&b->shard, partition, rank, round, again, &source, &answer, NULL),
+    ck_assert_int_eq(shard_push(&b->shard, partition, rank, round, again, &source, &reply, NULL),
                      STATUS_OK);
-    if (answer.data)
-        deliver(b, rank, partition, &answer);
-    if (answer.complete)
+    if (reply.data)
+        deliver(b, rank, partition, &reply);
+    if (reply.complete)
         deliver_waiting(b, partition);
 }
 
-static void train(struct bench *b, unsigned rank, uint64_t first, uint64_t newest, uint64_t last)
+static void push_rounds(struct fixture *b, unsigned rank, uint64_t first, uint64_t newest,
+                        uint64_t last)
 {
     for (uint64_t round = first; round <= last; round++) {
         for (uint32_t i = 0; i < PARTITIONS; i++) {
@@ -153,19 +154,19 @@ static void train(struct bench *b, unsigned rank, uint64_t first, uint64_t newes
                 push(b, rank, partition, round, true);
         }
         for (uint32_t i = 0; i < PARTITIONS; i++)
-            read_answer(b, rank, i, newest + 2, round);
+            read_reply(b, rank, i, newest + 2, round);
     }
 }
 
-/* The last rank leaves in the middle, and comes back as somebody else. */
-static void leave_and_come(struct bench *b, unsigned rank)
+/* The last rank leaves in the middle, and a new session takes it. */
+static void leave_and_rejoin(struct fixture *b, unsigned rank)
 {
     uint64_t newest, oldest;
 
     for (uint32_t i = 0; i < PARTITIONS; i++) {
-        struct shard_reply answer;
+        struct shard_reply reply;
 
-        ck_assert_int_eq(shard_vacate(&b->shard, i, rank, &answer, NULL), STATUS_OK);
+        ck_assert_int_eq(shard_vacate(&b->shard, i, rank, &reply, NULL), STATUS_OK);
         deliver_waiting(b, i);
         (void)sched_yield();
     }
@@ -175,35 +176,35 @@ static void leave_and_come(struct bench *b, unsigned rank)
     memset(b->boxes[rank], 0, sizeof(b->boxes[rank]));
     (void)pthread_mutex_unlock(&b->lock);
     pull_all(b, rank, &newest, &oldest);
-    train(b, rank, oldest + 1, newest, ROUNDS);
+    push_rounds(b, rank, oldest + 1, newest, ROUNDS);
 }
 
 static void *run_rank(void *user)
 {
     struct rank_thread *t = user;
-    struct bench *b = t->bench;
+    struct fixture *b = t->fixture;
     bool leaves = t->rank == RANKS - 1;
     uint64_t newest, oldest;
 
     pull_all(b, t->rank, &newest, &oldest);
-    train(b, t->rank, 1, 0, leaves ? LEAVES : ROUNDS);
+    push_rounds(b, t->rank, 1, 0, leaves ? LEAVES : ROUNDS);
     if (leaves)
-        leave_and_come(b, t->rank);
-    for (uint32_t i = 0; i < PARTITIONS; i++) { /* so that nobody waits for it */
-        struct shard_reply answer;
+        leave_and_rejoin(b, t->rank);
+    for (uint32_t i = 0; i < PARTITIONS; i++) { /* so that no rank waits for it */
+        struct shard_reply reply;
 
-        ck_assert_int_eq(shard_vacate(&b->shard, i, t->rank, &answer, NULL), STATUS_OK);
+        ck_assert_int_eq(shard_vacate(&b->shard, i, t->rank, &reply, NULL), STATUS_OK);
         deliver_waiting(b, i);
     }
     return NULL;
 }
 
-/* ------------------------------------------------------------------ what follows it */
+/* ------------------------------------------------------------------ follower and snapshots */
 
-/* Under the lock of the partition; the follower has one of its own. */
+/* The sink, called with the partition's lock held; the follower has a lock of its own. */
 static enum status follow(void *user, const struct mutation *record, struct error *error)
 {
-    struct bench *b = user;
+    struct fixture *b = user;
     bool applied = false;
     enum status status = shard_apply(&b->follower, record, NULL, &applied, error);
 
@@ -211,10 +212,10 @@ static enum status follow(void *user, const struct mutation *record, struct erro
     return status;
 }
 
-/* Copies partitions as long as ranks push. */
+/* Export partitions while the ranks push. */
 static void *run_snapshots(void *user)
 {
-    struct bench *b = user;
+    struct fixture *b = user;
     static float values[FULL];
 
     while (!atomic_load(&b->over)) {
@@ -236,7 +237,7 @@ static void *run_snapshots(void *user)
     return NULL;
 }
 
-static void open_bench(struct bench *b, const struct consistency *consistency)
+static void open_fixture(struct fixture *b, const struct consistency *consistency)
 {
     struct shard_config config = {.map = &b->map,
                                   .world_size = RANKS,
@@ -245,8 +246,8 @@ static void open_bench(struct bench *b, const struct consistency *consistency)
                                                 consistency->backup == 0,
                                   .optimizer = optimizer_defaults(OPTIMIZER_SGD),
                                   .consistency = *consistency};
-    struct shard_sink sink = {.put = follow, .user = b};
-    struct shard_source source = {.copy = zero};
+    struct shard_sink sink = {.on_mutation = follow, .user = b};
+    struct shard_source source = {.copy = zero_copy};
     bool again;
 
     memset(b, 0, sizeof(*b));
@@ -261,8 +262,8 @@ static void open_bench(struct bench *b, const struct consistency *consistency)
         assert_ok(shard_set(&b->shard, i, &source, false, &again, &err));
 }
 
-/* Each at most once; those of ranks that stayed exactly once. */
-static void check_values(const struct bench *b)
+/* Each contribution is applied at most once; those of ranks that stayed exactly once. */
+static void check_values(const struct fixture *b)
 {
     const struct consistency *c = &b->shard.config.consistency;
 
@@ -277,12 +278,12 @@ static void check_values(const struct bench *b)
             float weight = 1;
 
             for (unsigned rank = 0; rank < RANKS; rank++)
-                contributions += values[place(rank, round)] != 0;
+                contributions += values[element_of(rank, round)] != 0;
             ck_assert_uint_ge(contributions, RANKS - 1);
             if (!consistency_steps_per_push(c))
                 weight = (float)RANKS / (float)contributions;
             for (unsigned rank = 0; rank < RANKS; rank++) {
-                float value = values[place(rank, round)];
+                float value = values[element_of(rank, round)];
 
                 ck_assert_msg(value == -weight || (value == 0 && rank == RANKS - 1),
                               "round %d of rank %u counts %g", (int)round, rank, (double)value);
@@ -299,14 +300,14 @@ static const struct consistency modes[] = {
 
 START_TEST(test_all_at_once)
 {
-    static struct bench b;
+    static struct fixture b;
     struct rank_thread ranks[RANKS];
     pthread_t snapshots;
 
-    open_bench(&b, &modes[_i]);
+    open_fixture(&b, &modes[_i]);
     ck_assert_int_eq(pthread_create(&snapshots, NULL, run_snapshots, &b), 0);
     for (unsigned rank = 0; rank < RANKS; rank++) {
-        ranks[rank] = (struct rank_thread){.bench = &b, .rank = rank};
+        ranks[rank] = (struct rank_thread){.fixture = &b, .rank = rank};
         ck_assert_int_eq(pthread_create(&ranks[rank].thread, NULL, run_rank, &ranks[rank]), 0);
     }
     for (unsigned rank = 0; rank < RANKS; rank++)

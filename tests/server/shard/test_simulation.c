@@ -1,15 +1,15 @@
 /*
- * Thousands of whole jobs in which connections break, workers die and others come, and the server
- * itself dies, each decided by its seed; see simulation.h.  Of every run it must be true that
+ * Thousands of complete jobs in which connections break, workers die and are replaced, and servers
+ * crash, each determined by its seed; see simulation.h.  Checked in every run:
  *
- *   - it ends: somebody can always move until all have what they wanted;
- *   - no contribution is applied twice, whoever sent it, and none that was acknowledged is lost;
- *   - in exact runs every single answer has the bits of the run without faults;
- *   - what a rank holds is what its server thinks, compressed or not;
- *   - in ssp who is answered at clock c sees everything up to c - s, and its own;
- *   - every question has one answer, and its data stays as it is until it has arrived.
+ *   - it ends: until all requests are answered, an event is always possible;
+ *   - no contribution is applied twice, and none that was acknowledged is lost;
+ *   - in exact runs every reply has the bits of the run without faults;
+ *   - the server's record of a rank's copy equals that copy, compressed or not;
+ *   - in ssp a reply at clock c includes all contributions up to c - s, and the rank's own;
+ *   - every request has one reply, whose data does not change before it has arrived.
  *
- * SPARRING_SEEDS=n: so many of them.  SPARRING_SEED=s: only this one, and say what it is.
+ * SPARRING_SEEDS=n: the number of seeds.  SPARRING_SEED=s: run only this seed and print its plan.
  */
 #include "tests/server/shard/simulation.h"
 
@@ -42,7 +42,7 @@ unsigned sim_below(struct sim *s, unsigned bound)
     return (unsigned)(sim_random(s) % bound);
 }
 
-static void describe(const struct sim *s, FILE *to)
+static void print_plan(const struct sim *s, FILE *to)
 {
     static const char *const losses[] = {"fail", "shrink", "wait"};
     static const char *const durabilities[] = {"nothing", "a journal", "a replica"};
@@ -51,7 +51,7 @@ static void describe(const struct sim *s, FILE *to)
     (void)fprintf(to,
                   "SPARRING_SEED=%" PRIu64 ": %s staleness %" PRIu32 " backup %" PRIu32
                   ", %u ranks, %u servers, %u partitions, %u lanes, %" PRIu64
-                  " rounds, %s%s, answers %s, on loss %s, with "
+                  " rounds, %s%s, replies %s, on loss %s, with "
                   "%s, %u faults\n",
                   seed, consistency_name(p->consistency.mode), p->consistency.staleness,
                   p->consistency.backup, p->ranks, p->servers, p->partitions, p->lanes, p->rounds,
@@ -64,7 +64,7 @@ _Noreturn void sim_fail(const char *format, ...)
 {
     va_list args;
 
-    describe(&sim, stderr);
+    print_plan(&sim, stderr);
     va_start(args, format);
     (void)vfprintf(stderr, format, args);
     va_end(args);
@@ -73,7 +73,7 @@ _Noreturn void sim_fail(const char *format, ...)
     abort();
 }
 
-/* ------------------------------------------------------------------ queues, places */
+/* ------------------------------------------------------------------ queues, offsets */
 
 void sim_enqueue(struct sim *s, struct sim_queue *q, struct sim_message m)
 {
@@ -127,7 +127,7 @@ size_t sim_count(const struct sim *s, uint32_t partition)
     return partition + 1 == s->plan.partitions ? SIM_LAST : SIM_FULL;
 }
 
-/* ------------------------------------------------------------------ what happens next */
+/* ------------------------------------------------------------------ events */
 
 enum event_kind { UP, DOWN, RECONNECT, LOSE, ADMIT, REPLICATE, ACKNOWLEDGE };
 
@@ -138,17 +138,17 @@ struct event {
 
 #define EVENTS (SIM_SERVERS * (SIM_RANKS * (2 * SIM_LANES + 3) + 2))
 
-/* Its process lives, and no server has given it up. */
+/* Is the process alive, and HELD at all servers? */
 static bool is_held(const struct sim *s, unsigned rank)
 {
     bool held = s->workers[rank].life == SIM_ALIVE;
 
     for (unsigned k = 0; k < s->plan.servers; k++)
-        held = held && s->servers[k].slots[rank].state == SIM_HELD;
+        held = held && s->servers[k].ranks[rank].state == SIM_HELD;
     return held;
 }
 
-/* May the rank be lost?  Not if nobody else could ever give what it has. */
+/* May the rank be lost?  Not if no other process could supply its values. */
 static bool may_lose(const struct sim *s, unsigned rank)
 {
     const struct sim_worker *w = &s->workers[rank];
@@ -176,23 +176,23 @@ static void kill_worker(struct sim *s, unsigned rank)
     s->kills++;
 }
 
-/* One server has not heard of the rank for too long.  It lives, and will learn of it. */
+/* One server loses a rank that is alive, as after a timeout; the worker detects it on reconnect. */
 static void give_up(struct sim_server *v, unsigned rank)
 {
-    if (v->sim->plan.on_loss != SIM_SHRINK || v->slots[rank].state != SIM_HELD)
+    if (v->sim->plan.on_loss != SIM_SHRINK || v->ranks[rank].state != SIM_HELD)
         return;
     sim_break(v, rank);
     v->sim->workers[rank].killed = true;
-    v->slots[rank] = (struct sim_slot){.state = SIM_VACATING};
+    v->ranks[rank] = (struct sim_rank){.state = SIM_VACATING};
 }
 
-/* What can happen between a rank and a server. */
+/* The possible events between a rank and a server. */
 static unsigned find_rank_events(const struct sim *s, unsigned k, unsigned rank,
                                  struct event *events)
 {
     const struct sim_worker *w = &s->workers[rank];
     const struct sim_link *link = &w->links[k];
-    enum sim_slot_state state = s->servers[k].slots[rank].state;
+    enum sim_rank_state state = s->servers[k].ranks[rank].state;
     bool waits = s->plan.on_loss == SIM_WAIT, lost = w->life == SIM_LOST;
     unsigned count = 0;
 
@@ -212,7 +212,7 @@ static unsigned find_rank_events(const struct sim *s, unsigned k, unsigned rank,
     return count;
 }
 
-/* All that can happen without a fault. */
+/* All possible events except faults. */
 static unsigned find_events(const struct sim *s, struct event *events)
 {
     unsigned count = 0;
@@ -230,7 +230,7 @@ static unsigned find_events(const struct sim *s, struct event *events)
     return count;
 }
 
-static void happen(struct sim *s, const struct event *e)
+static void run_event(struct sim *s, const struct event *e)
 {
     struct sim_server *v = &s->servers[e->server];
     struct sim_link *link = &s->workers[e->rank].links[e->server];
@@ -245,14 +245,14 @@ static void happen(struct sim *s, const struct event *e)
         m = sim_dequeue(&link->down[e->lane]);
         sim_check_arrival(s, e->rank, &m);
         sim_worker_decode(s, e->rank, &m);
-        sim_check_answer(s, e->rank, &m);
-        sim_worker_answer(s, e->rank, &m);
+        sim_check_reply(s, e->rank, &m);
+        sim_worker_take_reply(s, e->rank, &m);
         break;
     case RECONNECT:
-        if (v->slots[e->rank].state == SIM_HELD)
+        if (v->ranks[e->rank].state == SIM_HELD)
             sim_worker_reconnect(s, e->rank, e->server);
         else
-            kill_worker(s, e->rank); /* its place is no longer its own */
+            kill_worker(s, e->rank); /* the rank was taken from it */
         break;
     case LOSE:
         sim_server_lose(v, e->rank);
@@ -269,7 +269,7 @@ static void happen(struct sim *s, const struct event *e)
     }
 }
 
-static void fault(struct sim *s)
+static void inject_fault(struct sim *s)
 {
     unsigned rank = sim_below(s, s->plan.ranks), kind = sim_below(s, 8);
     struct sim_server *v = &s->servers[sim_below(s, s->plan.servers)];
@@ -302,13 +302,13 @@ static bool is_over(const struct sim *s)
         if (w->life == SIM_ALIVE || w->succeeded)
             return false;
         for (unsigned k = 0; k < s->plan.servers; k++)
-            if (s->servers[k].slots[rank].state != SIM_VACANT)
+            if (s->servers[k].ranks[rank].state != SIM_VACANT)
                 return false;
     }
     return true;
 }
 
-/* Now and then a snapshot, and one under way goes on. */
+/* Sometimes start a snapshot, or continue the one under way. */
 static bool take_snapshot(struct sim *s)
 {
     struct sim_server *v = &s->servers[sim_below(s, s->plan.servers)];
@@ -319,8 +319,8 @@ static bool take_snapshot(struct sim *s)
     return true;
 }
 
-/* One run, from its plan and a random state to the end. */
-static void run(struct sim *s)
+/* Run one job to its end. */
+static void run_job(struct sim *s)
 {
     unsigned faults = s->plan.faults;
 
@@ -332,13 +332,13 @@ static void run(struct sim *s)
 
         if (faults > 0 && sim_below(s, s->plan.calm) == 0) {
             faults--;
-            fault(s);
+            inject_fault(s);
         } else if (take_snapshot(s)) {
             continue;
         } else if (count > 0) {
-            happen(s, &events[sim_below(s, count)]);
+            run_event(s, &events[sim_below(s, count)]);
         } else {
-            sim_fail("nobody can move");
+            sim_fail("no event is possible");
         }
         if (i == EVENTS_MAX)
             sim_fail("no end after %u events", i);
@@ -348,11 +348,11 @@ static void run(struct sim *s)
 
 /* ------------------------------------------------------------------ seeds */
 
-/* Counts are small, but for shares of 1/3 exact in 16 bits. */
+/* fp16 and bf16 only where values are exact in 16 bits: integers, not shares such as 1/3. */
 static struct compression choose_codec(struct sim *s, const struct sim_plan *p)
 {
     enum codec_kind kind =
-        (enum codec_kind)sim_below(s, CODEC_SELECTED_ROWS); /* nobody names rows */
+        (enum codec_kind)sim_below(s, CODEC_SELECTED_ROWS); /* without row selection */
     bool exact = p->exact || consistency_steps_per_push(&p->consistency);
 
     if ((kind == CODEC_FP16 || kind == CODEC_BF16) && !exact)
@@ -360,7 +360,7 @@ static struct compression choose_codec(struct sim *s, const struct sim_plan *p)
     return compression_make(CODEC_NONE, (uint32_t)kind, CODEC_PPM / 4);
 }
 
-static struct sim_plan choose(struct sim *s)
+static struct sim_plan choose_plan(struct sim *s)
 {
     struct sim_plan p = {.ranks = 1 + sim_below(s, SIM_RANKS),
                          .partitions = 1 + sim_below(s, SIM_PARTITIONS),
@@ -405,13 +405,13 @@ static void run_plan(struct sim *s, const struct sim_plan *plan, struct sim_reco
                              plan->servers, &s->map, &err));
     for (unsigned k = 0; k < plan->servers; k++)
         sim_server_open(s, k, records + k * SIM_RECORDS);
-    run(s);
+    run_job(s);
     for (unsigned k = 0; k < plan->servers; k++)
         sim_server_close(&s->servers[k]);
     shard_map_release(&s->map);
 }
 
-static void add(struct sim *total, const struct sim *s)
+static void add_counts(struct sim *total, const struct sim *s)
 {
     total->crashes += s->crashes;
     total->failovers += s->failovers;
@@ -422,24 +422,24 @@ static void add(struct sim *total, const struct sim *s)
     total->coded += s->coded;
 }
 
-static void run_seed(struct sim_record *records, float *history, struct sim *total, bool talk)
+static void run_seed(struct sim_record *records, float *history, struct sim *total, bool verbose)
 {
     struct sim_plan plan, calm;
 
     sim.random = seed;
-    plan = calm = choose(&sim);
+    plan = calm = choose_plan(&sim);
     calm.faults = 0;
     calm.durability = SIM_VOLATILE;
     sim.plan = plan;
-    if (talk)
-        describe(&sim, stdout);
+    if (verbose)
+        print_plan(&sim, stdout);
     if (plan.exact)
         run_plan(&sim, &calm, records, history, true);
     run_plan(&sim, &plan, records, history, false);
-    add(total, &sim);
+    add_counts(total, &sim);
 }
 
-static uint64_t number(const char *name, uint64_t otherwise)
+static uint64_t env_number(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
 
@@ -451,18 +451,18 @@ START_TEST(test_whole_jobs)
     struct sim_record *records = calloc(SIM_SERVERS * SIM_RECORDS, sizeof(*records));
     float *history = calloc(SIM_ROUNDS + 1, SIM_ELEMENTS * sizeof(*history));
     static struct sim total;
-    uint64_t count = number("SPARRING_SEEDS", SEEDS_DEFAULT);
+    uint64_t count = env_number("SPARRING_SEEDS", SEEDS_DEFAULT);
 
     ck_assert(records && history);
     if (getenv("SPARRING_SEED")) {
-        seed = number("SPARRING_SEED", 0);
+        seed = env_number("SPARRING_SEED", 0);
         run_seed(records, history, &total, true);
     } else {
         for (seed = 1; seed <= count; seed++)
             run_seed(records, history, &total, false);
     }
     printf("%zu crashes, %zu of them failovers, %zu workers killed, %zu newcomers, %zu broken "
-           "connections, %zu messages sent again, %zu coded answers\n",
+           "connections, %zu messages sent again, %zu coded replies\n",
            total.crashes, total.failovers, total.kills, total.newcomers, total.breaks,
            total.repeats, total.coded);
     if (!getenv("SPARRING_SEED") && count >= SEEDS_DEFAULT)
@@ -478,7 +478,7 @@ int main(void)
     Suite *suite = suite_create("simulation");
     TCase *tests = tcase_create("simulation");
 
-    tcase_set_timeout(tests, 120 + (double)number("SPARRING_SEEDS", 0) / 20);
+    tcase_set_timeout(tests, 120 + (double)env_number("SPARRING_SEEDS", 0) / 20);
     tcase_add_test(tests, test_whole_jobs);
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -1,8 +1,8 @@
 /*
- * cuda_emulator: our CUDA sources compiled as C++ for the host.  This header is included before
- * each of them (-include) and gives what nvcc would: the indices, shared memory, barriers, warp
- * exchanges, atomics and the launch.  A block's threads are fibers of one system thread that
- * switch where they wait; README.md lists which errors this finds and which it cannot.
+ * cuda_emulator: compiles our CUDA sources as C++ for the host.  This header is included before
+ * each of them (-include) and provides what nvcc adds: indices, shared memory, barriers, warp
+ * exchanges, atomics and the launch.  The threads of a block are fibers of one system thread that
+ * switch where they wait.  README.md lists the errors that this finds, and those that it cannot.
  */
 #ifndef SPARRING_TESTS_CUDA_EMULATOR_H
 #define SPARRING_TESTS_CUDA_EMULATOR_H
@@ -22,7 +22,7 @@
 
 #undef __shared__
 #undef __launch_bounds__
-#define __shared__             static /* blocks run one after the other */
+#define __shared__             static /* blocks run sequentially */
 #define __launch_bounds__(...)        /* registers are not modelled */
 #define DYNAMIC_SHARED(name)   unsigned char *name = cuda_emulator::dynamic_shared()
 
@@ -53,15 +53,15 @@ namespace cuda_emulator
 extern uint3 thread_index, block_index;
 extern dim3 block_size, grid_size;
 
-/* Each has an id of the waiting call: threads that wait together must wait at the same call. */
+/* file and line identify the call: threads that wait together must wait at the same call. */
 void block_barrier(const char *file, int line);
 void warp_barrier(unsigned mask, const char *file, int line);
 
-unsigned char *dynamic_shared(); /* of the running block; starts as NaNs */
+unsigned char *dynamic_shared(); /* of the running block; initially NaNs */
 unsigned lane();
 
-/* Gives `value` to the warp; returns when every lane of `mask` has, with where lane i's stands at
- * [i].  The memory stays valid until the warp's next exchange but one. */
+/* Publish `value` to the warp; returns when every lane of `mask` has done so, with a pointer to the
+ * value of lane i at [i].  The memory is valid until the next but one exchange of the warp. */
 void *const *exchange(unsigned mask, const void *value, size_t size, const char *file, int line);
 
 template <typename T> T shuffle(unsigned mask, T value, unsigned from, const char *file, int line)
@@ -72,25 +72,23 @@ template <typename T> T shuffle(unsigned mask, T value, unsigned from, const cha
     return result;
 }
 
-/* Copies of 16 bytes (from NULL: zeros) that the running thread starts; they happen when it waits.
- */
-void copy_later(void *shared, const void *from);
-void copies_arrive();
+/* Start a copy of 16 bytes (from NULL: zeros) for the running thread; make all started copies. */
+void defer_copy(void *shared, const void *from);
+void complete_deferred_copies();
 
-/* Every thread of every block runs `thread`; errors of programming end the process with a line on
- * stderr. */
+/* Run `thread` in every thread of every block; misuse aborts the process with a line on stderr. */
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread);
 
-/* Put work on a stream: it runs when a caller waits for it (emulator_streams.cc). */
+/* Enqueue work on a stream: it runs when a caller waits for it (emulator_streams.cc). */
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
 
 /* Does the calling thread capture a stream? */
 bool is_capturing();
 
-/* cudaErrorInvalidValue and the like for launches that no GPU accepts. */
+/* cudaErrorInvalidValue or similar for a launch that no GPU accepts. */
 cudaError_t check_launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes);
 
-/* Of this module, whose own functions stand for those of a library to load. */
+/* Replaces dlopen: returns this module, which has the functions of the library itself. */
 void *open_library(const char *name, int flags);
 
 } // namespace cuda_emulator
@@ -153,7 +151,7 @@ static inline cudaError_t cuda_launch(void (*kernel)(Parameters...), dim3 grid, 
             cuda_emulator::run_grid(grid, block, shared_bytes,
                                     [&] { kernel(static_cast<Parameters>(arguments)...); });
         });
-    return cudaGetLastError(); /* with whatever this thread left there before */
+    return cudaGetLastError(); /* may be an earlier error of this thread */
 }
 
 #endif

@@ -1,11 +1,11 @@
 /*
- * The part of cuBLASLt that the module uses: descriptors as the arrays of attributes that they are,
- * and a product of column-major matrices by CBLAS in float32 with the epilogue in loops.  Types,
- * leading dimensions and epilogues are checked as NVIDIA's documentation states them; places, for
- * the alignment that the heuristics were told, and an epilogue's for 16 bytes, which they assume.
- * The ReLU is the maximum of IEEE 754, which makes zeros of NaNs: the documentation promises no
- * other.  The variable CUDA_EMULATOR_NO_EPILOGUES makes every fused epilogue unsupported, for the
- * fallback: "invalid" reports a wrong value, "late" reports it at the product only.
+ * emulator_blas: the part of cuBLASLt that the module uses: descriptors as arrays of attributes,
+ * and products of column-major matrices by CBLAS in float32, with the epilogue in loops.  Types,
+ * leading dimensions and epilogues are checked as NVIDIA's documentation states; pointers for the
+ * alignment that was given to the heuristics, and those of an epilogue for 16 bytes, which cuBLASLt
+ * assumes.  ReLU is the maximum of IEEE 754, which turns NaNs into zeros: the documentation
+ * specifies nothing else.  CUDA_EMULATOR_NO_EPILOGUES makes every fused epilogue unsupported, to
+ * test the fallback: "invalid" reports an invalid value, "late" reports it at the product only.
  */
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 
@@ -33,7 +33,7 @@ static struct matrix matrix_of(cublasLtMatrixLayout_t layout)
     return m;
 }
 
-static float get(const void *values, cudaDataType type, size_t i)
+static float load_element(const void *values, cudaDataType type, size_t i)
 {
     switch (type) {
     case CUDA_R_16BF:
@@ -45,7 +45,7 @@ static float get(const void *values, cudaDataType type, size_t i)
     }
 }
 
-static void set(void *values, cudaDataType type, size_t i, float value)
+static void store_element(void *values, cudaDataType type, size_t i, float value)
 {
     switch (type) {
     case CUDA_R_16BF:
@@ -68,13 +68,13 @@ template <typename T> static T attribute(cublasLtMatmulDesc_t d, cublasLtMatmulD
     return value;
 }
 
-static std::vector<float> dense(const void *values, const struct matrix &m)
+static std::vector<float> copy_dense(const void *values, const struct matrix &m)
 {
     std::vector<float> copy(m.rows * m.columns);
 
     for (size_t j = 0; j < m.columns; j++)
         for (size_t i = 0; i < m.rows; i++)
-            copy[j * m.rows + i] = get(values, m.type, j * (size_t)m.stride + i);
+            copy[j * m.rows + i] = load_element(values, m.type, j * (size_t)m.stride + i);
     return copy;
 }
 
@@ -99,7 +99,8 @@ static float gelu_slope(float x)
            0.5f * x * (1.0f - t * t) * 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
 }
 
-static void finish(const struct product &p, cublasLtMatmulDesc_t op, const std::vector<float> &r)
+static void apply_epilogue(const struct product &p, cublasLtMatmulDesc_t op,
+                           const std::vector<float> &r)
 {
     unsigned epilogue = attribute<uint32_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE);
     const void *bias = attribute<const void *>(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
@@ -113,23 +114,24 @@ static void finish(const struct product &p, cublasLtMatmulDesc_t op, const std::
             float value = r[j * d.rows + i];
 
             if (p.beta != 0.0f)
-                value += p.beta * get(p.c, p.sizes[2].type, j * (size_t)p.sizes[2].stride + i);
+                value +=
+                    p.beta * load_element(p.c, p.sizes[2].type, j * (size_t)p.sizes[2].stride + i);
             if (epilogue & CUBLASLT_EPILOGUE_BIAS)
-                value += get(bias, d.type, i);
+                value += load_element(bias, d.type, i);
             if (slope)
-                value *= gelu_slope(get(aux, d.type, j * (size_t)aux_stride + i));
+                value *= gelu_slope(load_element(aux, d.type, j * (size_t)aux_stride + i));
             else if (epilogue & 128)
-                set(aux, d.type, j * (size_t)aux_stride + i, value);
+                store_element(aux, d.type, j * (size_t)aux_stride + i, value);
             if (epilogue & CUBLASLT_EPILOGUE_RELU)
                 value = fmaxf(value, 0.0f);
             if (epilogue & CUBLASLT_EPILOGUE_GELU)
                 value = gelu(value);
-            set(p.d, d.type, j * (size_t)d.stride + i, value);
+            store_element(p.d, d.type, j * (size_t)d.stride + i, value);
         }
     }
 }
 
-/* BGRADB: a sum per column of op(B), of D's type; alpha and beta are not of it. */
+/* BGRADB: a sum per column of op(B), with the type of D, without alpha and beta. */
 static void sum_columns(const struct product &p, cublasLtMatmulDesc_t op,
                         const std::vector<float> &b, size_t k, bool transposed)
 {
@@ -141,7 +143,7 @@ static void sum_columns(const struct product &p, cublasLtMatmulDesc_t op,
 
         for (size_t i = 0; i < k; i++)
             sum += b[transposed ? i * p.sizes[1].rows + j : j * p.sizes[1].rows + i];
-        set(bias, d.type, j, sum);
+        store_element(bias, d.type, j, sum);
     }
 }
 
@@ -152,8 +154,8 @@ static void multiply(struct product p)
     bool tb = attribute<int32_t>(op, CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_T;
     const struct matrix &d = p.sizes[3];
     size_t k = ta ? p.sizes[0].rows : p.sizes[0].columns;
-    std::vector<float> a = dense(p.a, p.sizes[0]);
-    std::vector<float> b = dense(p.b, p.sizes[1]);
+    std::vector<float> a = copy_dense(p.a, p.sizes[0]);
+    std::vector<float> b = copy_dense(p.b, p.sizes[1]);
     std::vector<float> r(d.rows * d.columns);
 
     cblas_sgemm(CblasColMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans,
@@ -162,10 +164,10 @@ static void multiply(struct product p)
                 (blasint)d.rows);
     if (attribute<uint32_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE) == CUBLASLT_EPILOGUE_BGRADB)
         sum_columns(p, op, b, k, tb);
-    finish(p, op, r);
+    apply_epilogue(p, op, r);
 }
 
-static bool fits(cublasLtMatmulDesc_t op, const struct matrix *s)
+static bool shapes_match(cublasLtMatmulDesc_t op, const struct matrix *s)
 {
     bool ta = attribute<int32_t>(op, CUBLASLT_MATMUL_DESC_TRANSA) == CUBLAS_OP_T;
     bool tb = attribute<int32_t>(op, CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_T;
@@ -185,13 +187,13 @@ static bool fits(cublasLtMatmulDesc_t op, const struct matrix *s)
            attribute<int64_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) % 8 == 0;
 }
 
-/* Does the variable refuse epilogues in this way?  NULL: in any way. */
-static bool refused(cublasLtMatmulDesc_t op, const char *way)
+/* True if the variable refuses the epilogue in this mode; NULL: in any mode. */
+static bool is_epilogue_refused(cublasLtMatmulDesc_t op, const char *mode)
 {
     const char *text = getenv("CUDA_EMULATOR_NO_EPILOGUES");
 
     return attribute<uint32_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE) != CUBLASLT_EPILOGUE_DEFAULT &&
-           text && (!way || strcmp(text, way) == 0);
+           text && (!mode || strcmp(text, mode) == 0);
 }
 
 static bool aligned(const void *at, uint64_t bytes)
@@ -199,8 +201,8 @@ static bool aligned(const void *at, uint64_t bytes)
     return reinterpret_cast<uintptr_t>(at) % bytes == 0;
 }
 
-/* Places as the algorithm was chosen for them; without it a GPU's kernel faults. */
-static bool places_fit(const struct product &p, const cublasLtMatmulAlgo_t *algorithm)
+/* Pointers have the alignment for which the algorithm was chosen, or a real kernel would fault. */
+static bool pointers_are_aligned(const struct product &p, const cublasLtMatmulAlgo_t *algorithm)
 {
     cublasLtMatmulDesc_t op = const_cast<cublasLtMatmulDesc_t>(&p.operation);
 
@@ -295,13 +297,13 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t a,
                                                     const void *value, size_t size)
 {
-    const int place = (int)a - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
+    const int operand = (int)a - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
 
-    if (place < 0 || place > 3) /* the workspace's size: nothing is needed */
+    if (operand < 0 || operand > 3) /* size of the workspace: none is needed */
         return CUBLAS_STATUS_SUCCESS;
     if (size != sizeof(uint32_t))
         return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy(&preference_of(p)->alignment[place], value, size);
+    memcpy(&preference_of(p)->alignment[operand], value, size);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -315,9 +317,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     struct matrix sizes[4] = {matrix_of(a), matrix_of(b), matrix_of(c), matrix_of(d)};
 
     *ret_count = 0;
-    if (refused(op, "invalid"))
+    if (is_epilogue_refused(op, "invalid"))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (count < 1 || !fits(op, sizes) || (refused(op, NULL) && !refused(op, "late")))
+    if (count < 1 || !shapes_match(op, sizes) ||
+        (is_epilogue_refused(op, NULL) && !is_epilogue_refused(op, "late")))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     memset(&results[0], 0, sizeof(results[0]));
     for (unsigned i = 0; i < 4; i++)
@@ -347,11 +350,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
     p.sizes[1] = matrix_of(b_layout);
     p.sizes[2] = matrix_of(c_layout);
     p.sizes[3] = matrix_of(d_layout);
-    if (!fits(op, p.sizes))
+    if (!shapes_match(op, p.sizes))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (refused(op, NULL))
+    if (is_epilogue_refused(op, NULL))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!places_fit(p, algorithm))
+    if (!pointers_are_aligned(p, algorithm))
         return CUBLAS_STATUS_EXECUTION_FAILED;
     return cuda_emulator::enqueue(stream, [=] { multiply(p); }) == cudaSuccess
                ? CUBLAS_STATUS_SUCCESS

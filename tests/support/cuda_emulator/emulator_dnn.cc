@@ -1,7 +1,7 @@
 /*
- * The part of cuDNN that the module uses: convolutions of float, half or bfloat16 images in loops,
- * with every output a sum in double, and one algorithm that is always the choice.  Channels are the
- * first or the last dimension of an image, as the descriptors say, of all three tensors alike.
+ * emulator_dnn: the part of cuDNN that the module uses: convolutions of float, half or bfloat16
+ * images in loops, with sums in double, and one algorithm, which is always chosen.  Channels are
+ * the first or the last dimension of an image; the descriptors of all three tensors must agree.
  */
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 
@@ -42,7 +42,7 @@ void *cuda_emulator::open_library(const char *, int)
     return dladdr(&here, &info) ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
 }
 
-static float get(const void *values, cudnnDataType_t type, size_t i)
+static float load_element(const void *values, cudnnDataType_t type, size_t i)
 {
     switch (type) {
     case CUDNN_DATA_BFLOAT16:
@@ -54,11 +54,11 @@ static float get(const void *values, cudnnDataType_t type, size_t i)
     }
 }
 
-static void blend(void *values, cudnnDataType_t type, size_t i, double value, float alpha,
-                  float beta)
+static void store_blended(void *values, cudnnDataType_t type, size_t i, double value, float alpha,
+                          float beta)
 {
     float result =
-        (float)(value * (double)alpha) + (beta != 0.0f ? beta * get(values, type, i) : 0);
+        (float)(value * (double)alpha) + (beta != 0.0f ? beta * load_element(values, type, i) : 0);
 
     switch (type) {
     case CUDNN_DATA_BFLOAT16:
@@ -73,9 +73,9 @@ static void blend(void *values, cudnnDataType_t type, size_t i, double value, fl
     }
 }
 
-/* Where an element lies in images of this format. */
-static size_t place(cudnnTensorFormat_t format, int image, int channels, int channel, int height,
-                    int row, int width, int column)
+/* Index of an element in images of this format. */
+static size_t element_index(cudnnTensorFormat_t format, int image, int channels, int channel,
+                            int height, int row, int width, int column)
 {
     if (format == CUDNN_TENSOR_NHWC)
         return (((size_t)image * height + row) * width + column) * channels + channel;
@@ -84,8 +84,8 @@ static size_t place(cudnnTensorFormat_t format, int image, int channels, int cha
 
 /* f(index in x, index in weights, index in y) for every product of the convolution. */
 template <typename F>
-static void each_product(const cudnnTensorStruct &x, const cudnnFilterStruct &w,
-                         const cudnnConvolutionStruct &conv, const cudnnTensorStruct &y, F f)
+static void for_each_product(const cudnnTensorStruct &x, const cudnnFilterStruct &w,
+                             const cudnnConvolutionStruct &conv, const cudnnTensorStruct &y, F f)
 {
     for (int n = 0; n < y.n; n++)
         for (int k = 0; k < y.c; k++)
@@ -98,9 +98,9 @@ static void each_product(const cudnnTensorStruct &x, const cudnnFilterStruct &w,
                                 int v = column * conv.stride_w + j - conv.pad_w;
 
                                 if (h >= 0 && h < x.h && v >= 0 && v < x.w)
-                                    f(place(x.format, n, x.c, c, x.h, h, x.w, v),
-                                      place(w.format, k, w.c, c, w.h, i, w.w, j),
-                                      place(y.format, n, y.c, k, y.h, row, y.w, column));
+                                    f(element_index(x.format, n, x.c, c, x.h, h, x.w, v),
+                                      element_index(w.format, k, w.c, c, w.h, i, w.w, j),
+                                      element_index(y.format, n, y.c, k, y.h, row, y.w, column));
                             }
 }
 
@@ -207,9 +207,9 @@ EXPORTED cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescrip
 
 /* ---- algorithms ---- */
 
-/* What the shapes must be for any of the three. */
-static bool fits(const cudnnTensorStruct &x, const cudnnFilterStruct &w,
-                 const cudnnConvolutionStruct &conv, const cudnnTensorStruct &y)
+/* Conditions on the shapes that all three products have. */
+static bool shapes_match(const cudnnTensorStruct &x, const cudnnFilterStruct &w,
+                         const cudnnConvolutionStruct &conv, const cudnnTensorStruct &y)
 {
     return x.n == y.n && x.c == w.c && y.c == w.k && x.type == y.type && x.type == w.type &&
            x.format == y.format && x.format == w.format &&
@@ -221,7 +221,7 @@ template <typename P>
 static cudnnStatus_t one_algorithm(bool possible, const cudnnConvolutionStruct &conv, int *count,
                                    P *list)
 {
-    if (cuda_emulator::is_capturing()) /* the documentation does not allow the query then */
+    if (cuda_emulator::is_capturing()) /* the documentation forbids this query during a capture */
         return CUDNN_STATUS_EXECUTION_FAILED;
     if (!possible)
         return CUDNN_STATUS_NOT_SUPPORTED;
@@ -238,7 +238,7 @@ EXPORTED cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
     const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y, int, int *count,
     cudnnConvolutionFwdAlgoPerf_t *list)
 {
-    return one_algorithm(fits(*x, *w, *conv, *y), *conv, count, list);
+    return one_algorithm(shapes_match(*x, *w, *conv, *y), *conv, count, list);
 }
 
 EXPORTED cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(
@@ -246,7 +246,7 @@ EXPORTED cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(
     const cudnnConvolutionDescriptor_t conv, const cudnnFilterDescriptor_t w, int, int *count,
     cudnnConvolutionBwdFilterAlgoPerf_t *list)
 {
-    return one_algorithm(fits(*x, *w, *conv, *y), *conv, count, list);
+    return one_algorithm(shapes_match(*x, *w, *conv, *y), *conv, count, list);
 }
 
 EXPORTED cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(
@@ -254,7 +254,7 @@ EXPORTED cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(
     const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t x, int, int *count,
     cudnnConvolutionBwdDataAlgoPerf_t *list)
 {
-    return one_algorithm(fits(*x, *w, *conv, *y), *conv, count, list);
+    return one_algorithm(shapes_match(*x, *w, *conv, *y), *conv, count, list);
 }
 
 /* ---- the three products ---- */
@@ -289,14 +289,14 @@ EXPORTED cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void 
 
     if (!aligned(x, w, y))
         return CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER;
-    return enqueue(handle, fits(xs, ws, conv, ys) && space >= 1024, [=] {
+    return enqueue(handle, shapes_match(xs, ws, conv, ys) && space >= 1024, [=] {
         double *sums = static_cast<double *>(calloc(count_of(ys), sizeof(double)));
 
-        each_product(xs, ws, conv, ys, [&](size_t i, size_t j, size_t k) {
-            sums[k] += (double)get(x, xs.type, i) * (double)get(w, ws.type, j);
+        for_each_product(xs, ws, conv, ys, [&](size_t i, size_t j, size_t k) {
+            sums[k] += (double)load_element(x, xs.type, i) * (double)load_element(w, ws.type, j);
         });
         for (size_t k = 0; k < count_of(ys); k++)
-            blend(y, ys.type, k, sums[k], a, b);
+            store_blended(y, ys.type, k, sums[k], a, b);
         free(sums);
     });
 }
@@ -314,15 +314,15 @@ EXPORTED cudnnStatus_t cudnnConvolutionBackwardFilter(
 
     if (!aligned(x, dy, dw))
         return CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER;
-    return enqueue(handle, fits(xs, ws, conv, ys) && space >= 1024, [=] {
+    return enqueue(handle, shapes_match(xs, ws, conv, ys) && space >= 1024, [=] {
         size_t count = (size_t)ws.k * ws.c * ws.h * ws.w;
         double *sums = static_cast<double *>(calloc(count, sizeof(double)));
 
-        each_product(xs, ws, conv, ys, [&](size_t i, size_t j, size_t k) {
-            sums[j] += (double)get(x, xs.type, i) * (double)get(dy, ys.type, k);
+        for_each_product(xs, ws, conv, ys, [&](size_t i, size_t j, size_t k) {
+            sums[j] += (double)load_element(x, xs.type, i) * (double)load_element(dy, ys.type, k);
         });
         for (size_t j = 0; j < count; j++)
-            blend(dw, ws.type, j, sums[j], a, b);
+            store_blended(dw, ws.type, j, sums[j], a, b);
         free(sums);
     });
 }
@@ -340,14 +340,14 @@ EXPORTED cudnnStatus_t cudnnConvolutionBackwardData(
 
     if (!aligned(w, dy, dx))
         return CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER;
-    return enqueue(handle, fits(xs, ws, conv, ys) && space >= 1024, [=] {
+    return enqueue(handle, shapes_match(xs, ws, conv, ys) && space >= 1024, [=] {
         double *sums = static_cast<double *>(calloc(count_of(xs), sizeof(double)));
 
-        each_product(xs, ws, conv, ys, [&](size_t i, size_t j, size_t k) {
-            sums[i] += (double)get(w, ws.type, j) * (double)get(dy, ys.type, k);
+        for_each_product(xs, ws, conv, ys, [&](size_t i, size_t j, size_t k) {
+            sums[i] += (double)load_element(w, ws.type, j) * (double)load_element(dy, ys.type, k);
         });
         for (size_t i = 0; i < count_of(xs); i++)
-            blend(dx, xs.type, i, sums[i], a, b);
+            store_blended(dx, xs.type, i, sums[i], a, b);
         free(sums);
     });
 }

@@ -1,6 +1,6 @@
 /*
- * The emulated GPU's memory, page-locked memory, and copies between them.  Memory begins as NaNs.
- * A copy from memory that is not page-locked is staged before the call returns, as CUDA does it.
+ * emulator_memory: memory of the emulated GPU, page-locked memory, and copies between them.  New
+ * memory contains NaNs.  As in CUDA, a copy from pageable memory is staged before the call returns.
  */
 #include "tests/support/cuda_emulator/emulator_runtime.h"
 
@@ -13,11 +13,11 @@ using namespace cuda_emulator;
 namespace
 {
 
-std::map<const char *, size_t> pinned; /* page-locked ranges by their begin */
+std::map<const char *, size_t> pinned; /* size by begin */
 std::map<void *, size_t> device_memory;
 size_t used_bytes;
 
-/* Of the emulated GPU's memory. */
+/* Size of the emulated GPU's memory. */
 size_t total_bytes()
 {
     const char *text = getenv("SPARRING_EMULATED_BYTES");
@@ -60,7 +60,7 @@ cudaError_t cudaMalloc(void **ret, size_t size)
     guard g(lock);
     void *memory = nullptr;
 
-    if (spoils_capture())
+    if (invalidates_capture())
         return cudaErrorStreamCaptureUnsupported;
     if (size > total_bytes() - used_bytes || posix_memalign(&memory, 256, size ? size : 1) != 0)
         return fail(cudaErrorMemoryAllocation);
@@ -73,9 +73,9 @@ cudaError_t cudaMalloc(void **ret, size_t size)
 
 cudaError_t cudaFree(void *memory)
 {
-    if (spoils_capture())
+    if (invalidates_capture())
         return cudaErrorStreamCaptureUnsupported;
-    run_everything();
+    run_all_streams();
     if (!memory)
         return cudaSuccess;
 
@@ -95,7 +95,7 @@ cudaError_t cudaMallocHost(void **ret, size_t size)
     guard g(lock);
     void *memory = nullptr;
 
-    if (spoils_capture())
+    if (invalidates_capture())
         return cudaErrorStreamCaptureUnsupported;
     if (posix_memalign(&memory, 256, size ? size : 1) != 0)
         return fail(cudaErrorMemoryAllocation);
@@ -107,9 +107,9 @@ cudaError_t cudaMallocHost(void **ret, size_t size)
 
 cudaError_t cudaFreeHost(void *memory)
 {
-    if (spoils_capture())
+    if (invalidates_capture())
         return cudaErrorStreamCaptureUnsupported;
-    run_everything();
+    run_all_streams();
 
     guard g(lock);
 
@@ -186,7 +186,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyK
         return fail(cudaErrorInvalidValue);
     if (((kind == cudaMemcpyHostToDevice && !is_pinned(from)) ||
          (kind == cudaMemcpyDeviceToHost && !is_pinned(to))) &&
-        spoils_capture()) /* a graph would copy at its launches */
+        invalidates_capture()) /* a graph would copy at each launch */
         return cudaErrorStreamCaptureUnsupported;
     if (kind == cudaMemcpyHostToDevice && !is_pinned(from)) { /* staged before the call returns */
         std::vector<char> copy(static_cast<const char *>(from),

@@ -1,6 +1,6 @@
 /*
  * emulator_mma: the functions of cuda_mma.cuh that are PTX on a GPU, with the layouts of the PTX
- * ISA.  An asynchronous copy happens when its thread waits for it, and no earlier.
+ * ISA.  An asynchronous copy is made when its thread waits for it, not earlier.
  */
 #ifndef SPARRING_TESTS_EMULATOR_MMA_H
 #define SPARRING_TESTS_EMULATOR_MMA_H
@@ -15,10 +15,10 @@ namespace cuda_emulator
 static inline void expect_aligned(const void *at)
 {
     if (reinterpret_cast<uintptr_t>(at) % 16 != 0)
-        abort(); /* the rule of ldmatrix and of cp.async */
+        abort(); /* required by ldmatrix and cp.async */
 }
 
-/* ldmatrix: what each lane's row is when it arrives. */
+/* ldmatrix: returns the row of each lane. */
 static inline void *const *exchange_rows(const void *row, int line)
 {
     expect_aligned(row);
@@ -48,7 +48,7 @@ struct operands {
     uint32_t a[4], b[2];
 };
 
-/* Lane 4 g + t has rows g and g + 8 of A, in its halves the t-th four bytes, and column g of B. */
+/* Lane 4 g + t has the t-th four bytes of each half of rows g and g + 8 of A and column g of B. */
 template <typename T>
 void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int line)
 {
@@ -108,7 +108,7 @@ static inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t 
     cuda_emulator::multiply<T>(d, a, b0, b1, __LINE__);
 }
 
-/* To the nearest, ties away from zero; infinities and NaNs stay. */
+/* Round to nearest, ties away from zero; infinities and NaNs are kept. */
 static inline uint32_t round_tf32(float x)
 {
     uint32_t bits;
@@ -121,19 +121,19 @@ static inline float exp2_fast(float x)
 {
     float y = exp2f(x);
 
-    return y < 0x1p-126f ? 0.0f : y; /* NaN stays */
+    return y < 0x1p-126f ? 0.0f : y; /* NaN is kept */
 }
 
 static inline void copy_async(void *shared, const void *global, bool is_there)
 {
     cuda_emulator::expect_aligned(shared);
     cuda_emulator::expect_aligned(global);
-    cuda_emulator::copy_later(shared, is_there ? global : nullptr);
+    cuda_emulator::defer_copy(shared, is_there ? global : nullptr);
 }
 
 static inline void copies_wait()
 {
-    cuda_emulator::copies_arrive();
+    cuda_emulator::complete_deferred_copies();
 }
 
 #endif

@@ -1,13 +1,14 @@
 /*
- * libnccl.so.2 for the emulated GPU: the functions that nccl_library.h lists.
+ * emulator_nccl: libnccl.so.2 for the emulated GPU, with the functions that nccl_library.h lists.
  *
- * A communicator is memory that its ranks share; a unique id names a memfd of the process that made
- * it, so nothing is left behind.  Communicators never block: connecting, ending and every group
- * stay ncclInProgress for a few queries, and only then is a group's work on its stream, as NCCL may
- * do it.  Between ranks of one host the death of a rank is not noticed and kernels wait for ever;
- * between hosts (NCCL_HOSTID) the connection to a dead rank breaks.  What NCCL's documentation
- * forbids is refused, even where NCCL might accept it: buffers that are not wholly device memory,
- * calls before the last one has succeeded, ending what has not ended.
+ * A communicator is shared memory of its ranks; a unique id names a memfd of the process that made
+ * it, so no file is left.  Communicators never block: connect, finalize and every group stay
+ * ncclInProgress for some queries, and only then is the work of a group on its stream, which NCCL
+ * permits.  The death of a rank of the same host is not detected, and kernels wait for ever;
+ * between hosts (NCCL_HOSTID) the connection to a dead rank breaks.  Everything that NCCL's
+ * documentation forbids is refused, even where NCCL might accept it: buffers that are not entirely
+ * device memory, calls before the previous one has succeeded, destroying a communicator that is not
+ * finalized.
  * Locking: one lock for all calls; work on streams uses only its communicator's atomics.
  */
 #include "tests/support/cuda_emulator/emulator_nccl.h"
@@ -30,7 +31,7 @@
 
 using namespace emulated_nccl;
 
-#define QUESTIONS 3 /* at most that stay unanswered */
+#define PENDING_QUERIES_MAX 3 /* that return ncclInProgress */
 
 namespace emulated_nccl
 {
@@ -68,14 +69,14 @@ const struct cuda_emulator_services *services()
     return found;
 }
 
-unsigned some_questions()
+unsigned random_pending_queries()
 {
     static std::mt19937 random{std::random_device{}()};
 
-    return random() % (QUESTIONS + 1);
+    return random() % (PENDING_QUERIES_MAX + 1);
 }
 
-ncclResult_t enqueue(ncclComm_t n)
+ncclResult_t enqueue_pending(ncclComm_t n)
 {
     std::map<cudaStream_t, std::vector<operation>> streams;
 
@@ -84,9 +85,10 @@ ncclResult_t enqueue(ncclComm_t n)
     n->pending.clear();
     n->stage = READY;
     if (streams.size() > 1)
-        return refuse(ncclInvalidUsage, "the stand-in takes one stream per group");
+        return refuse(ncclInvalidUsage, "the emulator supports one stream per group");
     for (auto &s : streams)
-        if (services()->enqueue(s.first, launch(n->c, std::move(s.second))) != cudaSuccess)
+        if (services()->enqueue(s.first, make_stream_work(n->c, std::move(s.second))) !=
+            cudaSuccess)
             return refuse(ncclUnhandledCudaError, "putting work on a stream");
     return ncclSuccess;
 }
@@ -102,7 +104,7 @@ ncclResult_t check_ready(ncclComm_t n)
 
 } // namespace emulated_nccl
 
-/* What a unique id says; the rest of it is zero. */
+/* Content of a unique id; the rest of it is zero. */
 struct id_content {
     char magic[16];
     int pid, fd;
@@ -111,7 +113,7 @@ struct id_content {
 
 static const char magic[16] = "emulated nccl";
 
-static uint64_t hash_of_host()
+static uint64_t hash_host()
 {
     const char *named = getenv("NCCL_HOSTID");
     char name[256] = "";
@@ -123,7 +125,7 @@ static uint64_t hash_of_host()
 
 /* ---- connecting ---- */
 
-static ncclResult_t join(ncclComm_t n)
+static ncclResult_t publish_rank(ncclComm_t n)
 {
     rank_part &mine = n->c->memory.rank(n->c->rank);
     struct cudaDeviceProp properties;
@@ -131,15 +133,15 @@ static ncclResult_t join(ncclComm_t n)
     if (services()->get_properties(&properties, n->c->device) != cudaSuccess)
         return refuse(ncclUnhandledCudaError, "cudaGetDeviceProperties");
     memcpy(mine.gpu, properties.uuid.bytes, sizeof(mine.gpu));
-    mine.host = hash_of_host();
+    mine.host = hash_host();
     mine.version = NCCL_VERSION_CODE;
     if (mine.pid.exchange(getpid()) != 0)
         return refuse(ncclInvalidUsage, "this rank has connected before");
     return ncclSuccess;
 }
 
-/* All are there: may they be? */
-static ncclResult_t compare(ncclComm_t n)
+/* All ranks have joined: check their GPUs and open their pidfds. */
+static ncclResult_t check_ranks(ncclComm_t n)
 {
     comm &c = *n->c;
 
@@ -158,7 +160,7 @@ static ncclResult_t compare(ncclComm_t n)
     return ncclSuccess;
 }
 
-static ncclResult_t connect(ncclComm_t n)
+static ncclResult_t try_connect(ncclComm_t n)
 {
     for (int r = 0; r < n->c->ranks; r++)
         if (n->c->memory.rank(r).pid.load() == 0)
@@ -166,12 +168,12 @@ static ncclResult_t connect(ncclComm_t n)
     (void)close(n->fd);
     n->fd = -1;
     n->stage = READY;
-    return compare(n);
+    return check_ranks(n);
 }
 
-static ncclResult_t map(ncclComm_t n, const ncclUniqueId &id)
+static ncclResult_t map_memory(ncclComm_t n, const ncclUniqueId &id)
 {
-    struct shared &memory = n->c->memory;
+    struct shared_memory &memory = n->c->memory;
     struct id_content content;
     char path[64];
 
@@ -183,14 +185,14 @@ static ncclResult_t map(ncclComm_t n, const ncclUniqueId &id)
     if (n->fd < 0)
         return refuse(ncclRemoteError, "the process that made the unique id is gone");
     memory.ranks = n->c->ranks;
-    memory.size = shared::size_of(n->c->ranks);
+    memory.size = shared_memory::size_of(n->c->ranks);
     if (ftruncate(n->fd, (off_t)memory.size) == 0)
         memory.base = mmap(nullptr, memory.size, PROT_READ | PROT_WRITE, MAP_SHARED, n->fd, 0);
     if (!memory.base || memory.base == MAP_FAILED) {
         memory.base = nullptr;
         return refuse(ncclSystemError, "mmap");
     }
-    return join(n);
+    return publish_rank(n);
 }
 
 extern "C" ncclResult_t ncclGetVersion(int *ret)
@@ -222,20 +224,20 @@ extern "C" ncclResult_t ncclCommInitRankConfig(ncclComm_t *ret, int ranks, ncclU
     ncclComm_t n;
 
     if (ranks < 1 || ranks > RANKS_MAX || rank < 0 || rank >= ranks || depth > 0)
-        return refuse(ncclInvalidArgument, "rank, size or place of ncclCommInitRankConfig");
+        return refuse(ncclInvalidArgument, "ncclCommInitRankConfig: rank, size, or inside a group");
     if (!config || config->size != sizeof(*config) || config->magic != 0xcafebeef ||
         config->blocking != 0)
-        return refuse(ncclInvalidArgument, "the stand-in takes a config that does not block");
+        return refuse(ncclInvalidArgument, "the emulator requires a non-blocking config");
     n = new ncclComm();
     n->c = std::make_shared<comm>();
     n->c->rank = rank;
     n->c->ranks = ranks;
     n->next_op = ncclNumOps;
-    n->questions = some_questions();
+    n->pending_queries = random_pending_queries();
     n->fd = -1;
     (void)services()->get_device(&n->c->device);
     n->stage = CONNECTING;
-    n->state = map(n, id);
+    n->state = map_memory(n, id);
     if (n->state == ncclSuccess)
         n->state = ncclInProgress;
     else
@@ -246,7 +248,7 @@ extern "C" ncclResult_t ncclCommInitRankConfig(ncclComm_t *ret, int ranks, ncclU
 
 /* ---- progress ---- */
 
-static ncclResult_t finish(ncclComm_t n)
+static ncclResult_t try_finalize(ncclComm_t n)
 {
     if (n->c->outstanding.load() > 0)
         return ncclInProgress;
@@ -258,8 +260,8 @@ static ncclResult_t finish(ncclComm_t n)
     return ncclSuccess;
 }
 
-/* A process that has gone without saying so, where there is a connection to it. */
-static bool has_lost_one(ncclComm_t n)
+/* True if the process of a rank on another host has ended without ncclCommFinalize. */
+static bool has_lost_rank(ncclComm_t n)
 {
     comm &c = *n->c;
 
@@ -272,23 +274,23 @@ static bool has_lost_one(ncclComm_t n)
     return false;
 }
 
-static ncclResult_t progress(ncclComm_t n)
+static ncclResult_t advance(ncclComm_t n)
 {
-    if (n->stage != CONNECTING && n->stage != ENDED && has_lost_one(n))
+    if (n->stage != CONNECTING && n->stage != ENDED && has_lost_rank(n))
         return refuse(ncclRemoteError, "Connection closed by remote peer");
     if (n->stage == READY || n->stage == ENDED)
         return n->state;
-    if (n->questions > 0) {
-        n->questions--;
+    if (n->pending_queries > 0) {
+        n->pending_queries--;
         return ncclInProgress;
     }
     switch (n->stage) {
     case CONNECTING:
-        return connect(n);
+        return try_connect(n);
     case LAUNCHING:
-        return enqueue(n);
+        return enqueue_pending(n);
     default:
-        return finish(n);
+        return try_finalize(n);
     }
 }
 
@@ -299,14 +301,14 @@ extern "C" ncclResult_t ncclCommGetAsyncError(ncclComm_t n, ncclResult_t *ret)
     if (!n || !ret)
         return refuse(ncclInvalidArgument, "no communicator");
     if (n->stage != BROKEN)
-        n->state = progress(n);
+        n->state = advance(n);
     if (n->state != ncclSuccess && n->state != ncclInProgress)
         n->stage = BROKEN;
     *ret = n->state;
     return ncclSuccess;
 }
 
-/* ---- the end ---- */
+/* ---- finalize, destroy, abort ---- */
 
 extern "C" ncclResult_t ncclCommFinalize(ncclComm_t n)
 {
@@ -316,7 +318,7 @@ extern "C" ncclResult_t ncclCommFinalize(ncclComm_t n)
     if (result != ncclSuccess)
         return result;
     n->stage = ENDING;
-    n->questions = some_questions();
+    n->pending_queries = random_pending_queries();
     return n->state = ncclInProgress;
 }
 
@@ -325,12 +327,12 @@ extern "C" ncclResult_t ncclCommDestroy(ncclComm_t n)
     guard g(lock);
 
     if (!n || n->stage != ENDED)
-        return refuse(ncclInvalidArgument, "ncclCommDestroy of what has not been finalized");
+        return refuse(ncclInvalidArgument, "ncclCommDestroy before ncclCommFinalize has succeeded");
     delete n;
     return ncclSuccess;
 }
 
-/* Whatever it does. */
+/* In any stage. */
 extern "C" ncclResult_t ncclCommAbort(ncclComm_t n)
 {
     guard g(lock);
@@ -360,7 +362,7 @@ extern "C" const char *ncclGetErrorString(ncclResult_t result)
     case ncclInProgress:
         return "NCCL operation in progress";
     default:
-        return "unhandled error of the stand-in for NCCL";
+        return "unhandled error of the NCCL emulator";
     }
 }
 

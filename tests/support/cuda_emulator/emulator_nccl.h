@@ -1,9 +1,9 @@
 /*
- * emulator_nccl: a stand-in for NCCL between processes of one host, over memory that they share.
+ * emulator_nccl: emulates NCCL between processes of one host, over shared memory.
  *
  * emulator_nccl.cc has the communicators, which never block; emulator_nccl_calls.cc the calls,
- * their groups, and the checks for what NCCL refuses.  emulator_nccl_work.cc moves the bytes:
- * operations that a stream retries until the other ranks have done their part.
+ * their groups, and the checks for what NCCL refuses; emulator_nccl_work.cc the transfers, which a
+ * stream retries until the other ranks have done their part.
  */
 #ifndef SPARRING_TESTS_CUDA_EMULATOR_NCCL_H
 #define SPARRING_TESTS_CUDA_EMULATOR_NCCL_H
@@ -27,30 +27,30 @@ namespace emulated_nccl
 {
 
 constexpr int RANKS_MAX = 16;
-constexpr size_t AREA_BYTES = 256 * 1024; /* a rank's piece of a collective */
-constexpr size_t PAIR_BYTES = 64 * 1024;  /* a piece of what one rank sends another */
+constexpr size_t AREA_BYTES = 256 * 1024; /* of a rank: maximum of a piece of a collective */
+constexpr size_t PAIR_BYTES = 64 * 1024;  /* maximum of a piece of a send */
 
-/* What a rank publishes to all others; in shared memory, zero at first. */
+/* State that a rank publishes to all others; in shared memory, initially zero. */
 struct rank_part {
-    std::atomic<int> pid; /* 0: not here yet */
+    std::atomic<int> pid; /* 0: has not joined yet */
     int version;
     unsigned char gpu[16];
     uint64_t host; /* hash of the host, or of NCCL_HOSTID */
     std::atomic<bool> finalized;
-    std::atomic<uint64_t> published; /* pieces of collectives that this rank has given */
-    std::atomic<uint64_t> consumed;  /* pieces of all ranks that it has taken */
-    uint64_t signature;              /* of the operation that the last piece is part of */
+    std::atomic<uint64_t> published; /* pieces of collectives in its area so far */
+    std::atomic<uint64_t> consumed;  /* pieces of all ranks that it has read */
+    uint64_t signature;              /* of the operation of the last piece */
 };
 
-/* One direction between two ranks. */
+/* One direction between two ranks: at most one piece. */
 struct pair_part {
     std::atomic<uint64_t> written, read; /* pieces */
     uint64_t signature;
     unsigned char bytes[PAIR_BYTES];
 };
 
-/* The memory of one communicator: the parts of n ranks, their areas, n * n pairs. */
-struct shared {
+/* The memory of one communicator: rank_part and area of each of n ranks, then n * n pairs. */
+struct shared_memory {
     int ranks;
     void *base;
     size_t size;
@@ -63,7 +63,7 @@ struct shared {
 
 enum class kind { all_reduce, reduce, reduce_scatter, broadcast, all_gather, send, recv };
 
-/* A reduction: of ncclRedOp_t's own, or a user's with a factor. */
+/* A built-in reduction of ncclRedOp_t, or one of the user with a factor. */
 struct reduction {
     ncclRedOp_t op; /* ncclSum ... ncclAvg */
     bool has_factor;
@@ -82,11 +82,11 @@ struct operation {
 };
 
 struct comm {
-    struct shared memory;
+    struct shared_memory memory;
     int rank, ranks, device;
-    bool crosses_hosts;                /* ranks are on hosts of their own: deaths are seen */
+    bool crosses_hosts;                /* between hosts the death of a rank is detected */
     std::vector<int> watched;          /* pidfds by rank */
-    std::atomic<bool> aborted;         /* work on streams ends where it is */
+    std::atomic<bool> aborted;         /* work on streams ends at once */
     std::atomic<unsigned> outstanding; /* launches whose work has not ended */
     uint64_t pieces;                   /* of collectives so far */
     ~comm();
@@ -94,24 +94,25 @@ struct comm {
 
 size_t type_size(ncclDataType_t type);
 
-/* The work of a group of calls on its stream: collectives in their order, then sends and receives
- * concurrently.  Never blocks; true: has ended. */
-std::function<bool()> launch(const std::shared_ptr<comm> &c, std::vector<operation> operations);
+/* The work of a group of calls on its stream: collectives in order, then sends and receives
+ * concurrently.  It never blocks, and returns true when it has ended. */
+std::function<bool()> make_stream_work(const std::shared_ptr<comm> &c,
+                                       std::vector<operation> operations);
 
 enum stage { CONNECTING, READY, LAUNCHING, ENDING, ENDED, BROKEN };
 
-/* emulator_nccl.cc; all calls are under one lock. */
+/* emulator_nccl.cc; one lock guards all calls. */
 typedef std::lock_guard<std::recursive_mutex> guard;
 extern std::recursive_mutex lock;
-extern thread_local int depth;                /* of groups */
-extern thread_local ncclResult_t group_error; /* of the group that is open: the first */
+extern thread_local int depth;                /* of nested groups */
+extern thread_local ncclResult_t group_error; /* first error of the open group */
 
 const struct cuda_emulator_services *services();
-ncclResult_t refuse(ncclResult_t result, const char *why); /* returns result */
-unsigned some_questions();
+ncclResult_t refuse(ncclResult_t result, const char *why); /* stores the text, returns result */
+unsigned random_pending_queries();
 
 ncclResult_t check_ready(ncclComm_t n);
-ncclResult_t enqueue(ncclComm_t n); /* what is pending, on its stream */
+ncclResult_t enqueue_pending(ncclComm_t n); /* enqueue the pending operations on their stream */
 
 } // namespace emulated_nccl
 
@@ -119,9 +120,9 @@ struct ncclComm {
     std::shared_ptr<emulated_nccl::comm> c;
     enum emulated_nccl::stage stage;
     ncclResult_t state;
-    unsigned questions; /* that will still be answered with ncclInProgress */
-    int fd;             /* the memory while connecting */
-    std::vector<emulated_nccl::operation> pending; /* of the group that is being launched */
+    unsigned pending_queries; /* number of queries that still return ncclInProgress */
+    int fd;                   /* of the shared memory while connecting */
+    std::vector<emulated_nccl::operation> pending; /* operations of the group in launch */
     std::map<int, emulated_nccl::reduction> ops;   /* made by the user */
     std::map<int, ncclDataType_t> op_types;
     int next_op;

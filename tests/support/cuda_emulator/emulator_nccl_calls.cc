@@ -1,5 +1,6 @@
 /*
- * The calls of the NCCL emulator: memory, operators, groups, and the checks of each operation.
+ * emulator_nccl_calls: the calls of the NCCL emulator: memory registration, operators, groups, and
+ * the operations with the checks of their arguments.  Locking: see emulator_nccl.cc.
  */
 #include "tests/support/cuda_emulator/emulator_nccl.h"
 
@@ -49,7 +50,7 @@ extern "C" ncclResult_t ncclCommDeregister(const ncclComm_t n, void *handle)
 
 /* ---- operators ---- */
 
-/* The scalar is of the operator's type. */
+/* Read a scalar of the operator's type. */
 static double read_scalar(const void *scalar, ncclDataType_t type)
 {
     uint16_t half;
@@ -79,7 +80,7 @@ extern "C" ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *ret, void *scalar,
         return result;
     if (residence != ncclScalarHostImmediate ||
         (type != ncclFloat32 && type != ncclFloat64 && type != ncclFloat16 && type != ncclBfloat16))
-        return refuse(ncclInvalidArgument, "the stand-in scales floats, by a scalar of the host");
+        return refuse(ncclInvalidArgument, "the emulator scales floats, by a scalar of the host");
     n->ops[n->next_op] = {ncclSum, true, read_scalar(scalar, type)};
     n->op_types[n->next_op] = type;
     *ret = static_cast<ncclRedOp_t>(n->next_op++);
@@ -113,8 +114,8 @@ static ncclResult_t launch_group(ncclComm_t n)
         if (call.first == n)
             n->pending.push_back(call.second);
     n->stage = LAUNCHING;
-    n->questions = some_questions();
-    n->state = n->questions > 0 ? ncclInProgress : enqueue(n);
+    n->pending_queries = random_pending_queries();
+    n->state = n->pending_queries > 0 ? ncclInProgress : enqueue_pending(n);
     return n->state;
 }
 
@@ -131,7 +132,7 @@ extern "C" ncclResult_t ncclGroupEnd()
     for (const auto &call : grouped)
         comms.insert(call.first);
     for (ncclComm_t n : comms) {
-        if (group_error != ncclSuccess) { /* an error holds for all communicators of the group */
+        if (group_error != ncclSuccess) { /* an error breaks all communicators of the group */
             n->state = group_error;
             n->stage = BROKEN;
         } else {
@@ -147,7 +148,7 @@ extern "C" ncclResult_t ncclGroupEnd()
 
 /* ---- calls ---- */
 
-static bool is_near(const void *memory, size_t bytes)
+static bool is_device_buffer(const void *memory, size_t bytes)
 {
     return bytes == 0 || services()->owns(memory, bytes);
 }
@@ -157,7 +158,7 @@ static ncclResult_t check_op(ncclComm_t n, operation &o, ncclRedOp_t op)
     if (o.kind > kind::reduce_scatter)
         return ncclSuccess;
     if (type_size(o.type) == 1)
-        return refuse(ncclInvalidArgument, "the stand-in does not reduce bytes");
+        return refuse(ncclInvalidArgument, "the emulator does not reduce bytes");
     o.reduction = {op, false, 1};
     if (op >= 0 && op < ncclNumOps)
         return ncclSuccess;
@@ -167,8 +168,8 @@ static ncclResult_t check_op(ncclComm_t n, operation &o, ncclRedOp_t op)
     return ncclSuccess;
 }
 
-/* How much of its buffers an operation touches. */
-static size_t bytes_of(const comm &c, const operation &o, bool input)
+/* Bytes of its input or output that an operation accesses. */
+static size_t touched_bytes(const comm &c, const operation &o, bool input)
 {
     size_t bytes = o.count * type_size(o.type);
 
@@ -190,7 +191,7 @@ static size_t bytes_of(const comm &c, const operation &o, bool input)
     }
 }
 
-static ncclResult_t add(ncclComm_t n, operation o, ncclRedOp_t op)
+static ncclResult_t submit_operation(ncclComm_t n, operation o, ncclRedOp_t op)
 {
     guard g(lock);
     ncclResult_t result = check_ready(n);
@@ -201,8 +202,8 @@ static ncclResult_t add(ncclComm_t n, operation o, ncclRedOp_t op)
         return refuse(ncclInvalidArgument, "root, peer or type");
     if (services()->device_of(o.stream) != n->c->device)
         return refuse(ncclInvalidArgument, "not a stream of the communicator's device");
-    if (!is_near(o.input, bytes_of(*n->c, o, true)) ||
-        !is_near(o.output, bytes_of(*n->c, o, false)))
+    if (!is_device_buffer(o.input, touched_bytes(*n->c, o, true)) ||
+        !is_device_buffer(o.output, touched_bytes(*n->c, o, false)))
         return refuse(ncclInvalidArgument, "a buffer is not all device memory");
     result = check_op(n, o, op);
     if (result != ncclSuccess)
@@ -216,44 +217,49 @@ extern "C" ncclResult_t ncclAllReduce(const void *input, void *output, size_t co
                                       ncclDataType_t type, ncclRedOp_t op, ncclComm_t n,
                                       cudaStream_t stream)
 {
-    return add(n, {kind::all_reduce, input, output, count, type, {}, 0, stream}, op);
+    return submit_operation(n, {kind::all_reduce, input, output, count, type, {}, 0, stream}, op);
 }
 
 extern "C" ncclResult_t ncclReduce(const void *input, void *output, size_t count,
                                    ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t n,
                                    cudaStream_t stream)
 {
-    return add(n, {kind::reduce, input, output, count, type, {}, root, stream}, op);
+    return submit_operation(n, {kind::reduce, input, output, count, type, {}, root, stream}, op);
 }
 
 extern "C" ncclResult_t ncclReduceScatter(const void *input, void *output, size_t count,
                                           ncclDataType_t type, ncclRedOp_t op, ncclComm_t n,
                                           cudaStream_t stream)
 {
-    return add(n, {kind::reduce_scatter, input, output, count, type, {}, 0, stream}, op);
+    return submit_operation(n, {kind::reduce_scatter, input, output, count, type, {}, 0, stream},
+                            op);
 }
 
 extern "C" ncclResult_t ncclBroadcast(const void *input, void *output, size_t count,
                                       ncclDataType_t type, int root, ncclComm_t n,
                                       cudaStream_t stream)
 {
-    return add(n, {kind::broadcast, input, output, count, type, {}, root, stream}, ncclSum);
+    return submit_operation(n, {kind::broadcast, input, output, count, type, {}, root, stream},
+                            ncclSum);
 }
 
 extern "C" ncclResult_t ncclAllGather(const void *input, void *output, size_t count,
                                       ncclDataType_t type, ncclComm_t n, cudaStream_t stream)
 {
-    return add(n, {kind::all_gather, input, output, count, type, {}, 0, stream}, ncclSum);
+    return submit_operation(n, {kind::all_gather, input, output, count, type, {}, 0, stream},
+                            ncclSum);
 }
 
 extern "C" ncclResult_t ncclSend(const void *input, size_t count, ncclDataType_t type, int peer,
                                  ncclComm_t n, cudaStream_t stream)
 {
-    return add(n, {kind::send, input, nullptr, count, type, {}, peer, stream}, ncclSum);
+    return submit_operation(n, {kind::send, input, nullptr, count, type, {}, peer, stream},
+                            ncclSum);
 }
 
 extern "C" ncclResult_t ncclRecv(void *output, size_t count, ncclDataType_t type, int peer,
                                  ncclComm_t n, cudaStream_t stream)
 {
-    return add(n, {kind::recv, nullptr, output, count, type, {}, peer, stream}, ncclSum);
+    return submit_operation(n, {kind::recv, nullptr, output, count, type, {}, peer, stream},
+                            ncclSum);
 }

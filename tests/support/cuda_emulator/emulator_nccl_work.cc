@@ -1,11 +1,11 @@
 /*
- * Moving bytes between ranks.
+ * emulator_nccl_work: the transfers of the NCCL emulator.
  *
- * A collective goes in pieces.  Of each, every rank publishes its part in its own area once all
- * have consumed the one before, and takes what it needs of the others' once all have published.
- * Sums go round a ring that begins elsewhere in each piece and are rounded to the type at each hop,
- * so that no code can rely on the order of ranks.  Ranks that disagree about an operation wait for
- * ever, as NCCL's would.
+ * A collective is split into pieces.  Every rank publishes its part of a piece in its own area once
+ * all ranks have consumed the previous piece, and reads what it needs once all have published.
+ * Sums are made in ring order from a rank that changes with each piece, and rounded to the type at
+ * each hop, so that no code can rely on the order of ranks.  Ranks that call different operations
+ * wait for ever, as in NCCL.
  */
 #include "tests/support/cuda_emulator/emulator_nccl.h"
 
@@ -27,23 +27,23 @@ static size_t head_bytes(int ranks)
     return ((size_t)ranks * sizeof(rank_part) + 4095) / 4096 * 4096;
 }
 
-size_t shared::size_of(int ranks)
+size_t shared_memory::size_of(int ranks)
 {
     return head_bytes(ranks) + (size_t)ranks * AREA_BYTES +
            (size_t)ranks * (size_t)ranks * sizeof(pair_part);
 }
 
-rank_part &shared::rank(int r) const
+rank_part &shared_memory::rank(int r) const
 {
     return static_cast<rank_part *>(base)[r];
 }
 
-unsigned char *shared::area(int r) const
+unsigned char *shared_memory::area(int r) const
 {
     return static_cast<unsigned char *>(base) + head_bytes(ranks) + (size_t)r * AREA_BYTES;
 }
 
-pair_part &shared::pair(int from, int to) const
+pair_part &shared_memory::pair(int from, int to) const
 {
     return reinterpret_cast<pair_part *>(area(ranks))[from * ranks + to];
 }
@@ -149,7 +149,7 @@ static double wrap_multiply(double a, double b)
     return a * b;
 }
 
-/* As fminf and fmaxf: the other operand of a NaN is the result. */
+/* As fminf and fmaxf: if one operand is NaN, the result is the other. */
 template <typename V> static V pick(V a, V b, bool smaller)
 {
     if (a != a)
@@ -180,7 +180,7 @@ static void reduce_typed(const comm &c, const reduction &r, size_t count, int fi
     typedef decltype(widen(T())) value;
     bool is_integer = (value)0.5 == (value)0;
     bool scales = r.has_factor || (r.op == ncclAvg && !is_integer);
-    /* In the type itself, as NCCL does. */
+    /* rounded to the type, as NCCL does */
     value factor = widen(narrow<T>((value)(r.has_factor ? r.factor : 1.0 / c.ranks)));
 
     for (size_t i = 0; i < count; i++) {
@@ -190,7 +190,7 @@ static void reduce_typed(const comm &c, const reduction &r, size_t count, int fi
             T term;
 
             memcpy(&term, c.memory.area((first + k) % c.ranks) + i * sizeof(T), sizeof(T));
-            if (scales && !r.has_factor) /* a rank's own factor was its own to apply */
+            if (scales && !r.has_factor) /* publish_piece has applied a rank's own factor */
                 term = narrow<T>(wrap_multiply(widen(term), factor));
             sum = k == 0 ? term : narrow<T>(combine(widen(sum), widen(term), r.op));
         }
@@ -262,23 +262,23 @@ static uint64_t signature_of(const operation &o, enum kind kind)
     return hash;
 }
 
-/* One collective under way on a stream. */
+/* One collective in progress on a stream. */
 struct collective {
     operation o;
-    size_t done;    /* elements of the present block that have been taken */
-    int block;      /* reduce_scatter: whose */
-    bool published; /* this rank's part of the present piece */
+    size_t done;    /* elements of the current block that have been read */
+    int block;      /* reduce_scatter: rank that gets it */
+    bool published; /* this rank's part of the current piece is in its area */
     uint64_t signature;
 };
 
-static size_t piece_of(const collective &s)
+static size_t piece_count(const collective &s)
 {
-    size_t room = AREA_BYTES / type_size(s.o.type);
+    size_t piece_max = AREA_BYTES / type_size(s.o.type);
 
-    return s.o.count - s.done < room ? s.o.count - s.done : room;
+    return s.o.count - s.done < piece_max ? s.o.count - s.done : piece_max;
 }
 
-static bool all_have(const comm &c, std::atomic<uint64_t> rank_part::*what, uint64_t pieces)
+static bool have_all_reached(const comm &c, std::atomic<uint64_t> rank_part::*what, uint64_t pieces)
 {
     for (int r = 0; r < c.ranks; r++)
         if ((c.memory.rank(r).*what).load() < pieces)
@@ -286,9 +286,9 @@ static bool all_have(const comm &c, std::atomic<uint64_t> rank_part::*what, uint
     return true;
 }
 
-static void publish(comm &c, const collective &s)
+static void publish_piece(comm &c, const collective &s)
 {
-    size_t size = type_size(s.o.type), count = piece_of(s);
+    size_t size = type_size(s.o.type), count = piece_count(s);
     size_t from = (size_t)s.block * s.o.count + s.done;
     rank_part &mine = c.memory.rank(c.rank);
     unsigned char *area = c.memory.area(c.rank);
@@ -300,9 +300,9 @@ static void publish(comm &c, const collective &s)
     mine.published.store(c.pieces + 1);
 }
 
-static void take(comm &c, const collective &s)
+static void read_piece(comm &c, const collective &s)
 {
-    size_t size = type_size(s.o.type), count = piece_of(s);
+    size_t size = type_size(s.o.type), count = piece_count(s);
     unsigned char *out = static_cast<unsigned char *>(s.o.output);
     int first = (int)((c.pieces + 1) % (uint64_t)c.ranks);
 
@@ -328,24 +328,24 @@ static void take(comm &c, const collective &s)
 }
 
 /* Continue a collective; true: it has ended. */
-static bool step(comm &c, collective &s)
+static bool advance(comm &c, collective &s)
 {
     int blocks = s.o.kind == kind::reduce_scatter ? c.ranks : 1;
 
     while (s.block < blocks) {
         if (!s.published) {
-            if (!all_have(c, &rank_part::consumed, c.pieces))
+            if (!have_all_reached(c, &rank_part::consumed, c.pieces))
                 return false;
-            publish(c, s);
+            publish_piece(c, s);
             s.published = true;
         }
-        if (!all_have(c, &rank_part::published, c.pieces + 1))
+        if (!have_all_reached(c, &rank_part::published, c.pieces + 1))
             return false;
         for (int r = 0; r < c.ranks; r++)
             if (c.memory.rank(r).signature != s.signature)
-                return false; /* for ever */
-        take(c, s);
-        s.done += piece_of(s);
+                return false; /* the ranks called different operations: wait for ever */
+        read_piece(c, s);
+        s.done += piece_count(s);
         s.published = false;
         if (s.done == s.o.count) {
             s.done = 0;
@@ -363,7 +363,7 @@ struct transfer {
     size_t done; /* bytes */
 };
 
-static bool step(comm &c, transfer &t)
+static bool advance(comm &c, transfer &t)
 {
     bool sends = t.o.kind == kind::send;
     pair_part &pair = sends ? c.memory.pair(c.rank, t.o.root) : c.memory.pair(t.o.root, c.rank);
@@ -396,24 +396,25 @@ struct batch {
     std::map<std::pair<enum kind, int>, std::deque<transfer>> transfers; /* by direction and peer */
 };
 
-static bool step(comm &c, batch &b)
+static bool advance(comm &c, batch &b)
 {
     bool ended = true;
 
     while (!b.collectives.empty()) {
-        if (!step(c, b.collectives.front()))
+        if (!advance(c, b.collectives.front()))
             return false;
         b.collectives.pop_front();
     }
     for (auto &queue : b.transfers) {
-        while (!queue.second.empty() && step(c, queue.second.front()))
+        while (!queue.second.empty() && advance(c, queue.second.front()))
             queue.second.pop_front();
         ended = ended && queue.second.empty();
     }
     return ended;
 }
 
-std::function<bool()> launch(const std::shared_ptr<comm> &c, std::vector<operation> operations)
+std::function<bool()> make_stream_work(const std::shared_ptr<comm> &c,
+                                       std::vector<operation> operations)
 {
     auto b = std::make_shared<batch>();
 
@@ -427,7 +428,7 @@ std::function<bool()> launch(const std::shared_ptr<comm> &c, std::vector<operati
     }
     c->outstanding++;
     return [c, b] {
-        if (!c->aborted.load() && !step(*c, *b))
+        if (!c->aborted.load() && !advance(*c, *b))
             return false;
         c->outstanding--;
         return true;

@@ -1,6 +1,6 @@
 /*
- * The part of the CUDA runtime that the module uses, on host memory: devices, errors, what a launch
- * may ask for, and the table of functions for libraries beside the module.
+ * emulator_runtime: the part of the CUDA runtime that the module uses: devices, errors, limits of a
+ * launch, and the table of functions for other libraries (emulator_services.h).
  */
 #include "tests/support/cuda_emulator/emulator_runtime.h"
 #include "tests/support/cuda_emulator/emulator_services.h"
@@ -10,7 +10,7 @@
 #include <map>
 #include <unistd.h>
 
-#define DEVICES       2 /* of a process, where it does not share one with all others */
+#define DEVICES       2 /* per process; one for all with SPARRING_EMULATED_ONE_GPU */
 #define SHARED_STATIC ((size_t)48 * 1024)
 #define SHARED_LIMIT  ((size_t)227 * 1024)
 
@@ -19,7 +19,7 @@ using namespace cuda_emulator;
 namespace
 {
 
-std::map<const void *, size_t> dynamic_limits; /* kernels that asked for more than 48 KiB */
+std::map<const void *, size_t> dynamic_limits; /* kernels with more than 48 KiB */
 thread_local cudaError_t last_error;
 thread_local int current_device;
 
@@ -143,7 +143,7 @@ const char *cudaGetErrorName(cudaError_t error)
     return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaError";
 }
 
-/* ---- for libraries beside the module ---- */
+/* ---- services for other libraries ---- */
 
 extern "C" __attribute__((visibility("default"))) const struct cuda_emulator_services *
 cuda_emulator_services_get()

@@ -1,7 +1,7 @@
 /*
- * emulator_runtime: functions that the parts of the emulated runtime share.  emulator_streams.cc
- * has streams, events and graphs, emulator_memory.cc memory and copies, emulator_runtime.cc
- * devices, errors and the rest.  Everything is under one lock, which is never held while waiting.
+ * emulator_runtime: functions shared by the parts of the emulated runtime: emulator_streams.cc
+ * (streams, events, graphs), emulator_memory.cc (memory, copies) and emulator_runtime.cc (devices,
+ * errors, launches).  One lock guards all state; it is never held while waiting.
  */
 #ifndef SPARRING_TESTS_CUDA_EMULATOR_RUNTIME_H
 #define SPARRING_TESTS_CUDA_EMULATOR_RUNTIME_H
@@ -20,32 +20,32 @@ typedef std::lock_guard<std::recursive_mutex> guard;
 
 extern std::recursive_mutex lock;
 
-/* The error, kept as this thread's last one. */
+/* Store the error as the last one of this thread, and return it. */
 cudaError_t fail(cudaError_t error);
 
-/* The calling thread's. */
+/* Current device of the calling thread. */
 int device_in_use();
 
 /* ---- emulator_memory.cc ---- */
 
-/* Is all of it device memory of one allocation? */
+/* True if the range lies in one allocation of device memory. */
 bool is_owned(const void *memory, size_t size);
 
 /* ---- emulator_streams.cc ---- */
 
-/* Wait for what was put on a stream, or on all of this thread's device; without the lock. */
+/* Wait for the work of a stream, or of all streams of this thread's device; without the lock. */
 void run_stream(cudaStream_t s);
-void run_everything();
+void run_all_streams();
 
-/* Work that returns whether it has ended; it is retried until it has. */
+/* Enqueue work that is retried until it returns true. */
 cudaError_t enqueue_polled(cudaStream_t stream, std::function<bool()> work);
 
-/* Of calls that CUDA forbids to a thread that captures a stream: those that take or free memory and
- * that wait for what is captured.  True, with the error kept: this thread does, and its capture
- * fails. */
-bool spoils_capture();
+/* To be called by functions that CUDA forbids during a capture: those that allocate or free memory,
+ * or wait for captured work.  If this thread captures a stream, returns true, stores the error and
+ * invalidates the capture. */
+bool invalidates_capture();
 
-/* Of which device; -1: no stream. */
+/* Device of a stream; -1: not a stream. */
 int device_of(cudaStream_t stream);
 
 } // namespace cuda_emulator

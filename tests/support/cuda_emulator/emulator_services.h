@@ -1,6 +1,6 @@
 /*
- * emulator_services: functions of the emulated runtime for a library beside the module
- * (emulator_nccl.cc).  The module is loaded RTLD_LOCAL, so the library gets them as a table.
+ * emulator_services: functions of the emulated runtime for another library (emulator_nccl.cc).  The
+ * module is loaded with RTLD_LOCAL, so the library receives them as a table.
  */
 #ifndef SPARRING_TESTS_CUDA_EMULATOR_SERVICES_H
 #define SPARRING_TESTS_CUDA_EMULATOR_SERVICES_H
@@ -18,11 +18,11 @@ struct cuda_emulator_services {
     cudaError_t (*get_device)(int *ret);
     cudaError_t (*get_properties)(struct cudaDeviceProp *ret, int device);
 
-    /* Is all of it device memory of one allocation? */
+    /* True if the range lies in one allocation of device memory. */
     bool (*owns)(const void *memory, size_t size);
 
-    /* Work on a stream that is tried, in its turn, until it returns true; it must not block.  It
-     * runs on whichever thread waits or asks for an event, under the runtime's lock. */
+    /* Enqueue work on a stream; it is retried in stream order until it returns true.  It must not
+     * block; any thread that waits for or queries an event runs it, under the runtime's lock. */
     cudaError_t (*enqueue)(cudaStream_t stream, std::function<bool()> work);
 
     int (*device_of)(cudaStream_t stream); /* -1: no stream */

@@ -1,11 +1,11 @@
 /*
- * Streams, events and graphs of one stream's work.
+ * emulator_streams: streams, events, and graphs of the work of one stream.
  *
  * Work on a stream is deferred until a caller waits for it, so that code which does not wait, or
- * overwrites what a copy has yet to read, fails always and not sometimes.  A wait for an event runs
- * the stream it was recorded on up to there; a query of one runs what can run.  Work of a library
- * (cuda_emulator_services) may wait for other processes: it is retried.  While a stream is captured
- * its work goes into the graph instead, and a call that CUDA forbids to a capturing thread
+ * overwrites the source of a pending copy, fails always and not sometimes.  A wait for an event
+ * runs its stream up to the event; a query runs what can run.  Work of a library
+ * (cuda_emulator_services) may wait for other processes, and is retried.  While a stream is
+ * captured its work goes into the graph instead, and a call that CUDA forbids to a capturing thread
  * invalidates the capture.
  */
 extern "C" {
@@ -21,10 +21,10 @@ extern "C" {
 
 using namespace cuda_emulator;
 
-/* CUDA's own names for what it hands out; ours inside. */
+/* The names are those of CUDA's opaque handles; the content is ours. */
 struct CUgraph_st {
     std::vector<std::function<void()>> work;
-    bool spoiled;
+    bool is_invalidated;
 };
 
 struct CUgraphExec_st {
@@ -32,7 +32,7 @@ struct CUgraphExec_st {
 };
 
 struct CUstream_st {
-    std::deque<std::function<bool()>> work; /* false: cannot end yet, try again */
+    std::deque<std::function<bool()>> work; /* returns false: retry */
     uint64_t enqueued, done;
     struct CUgraph_st *captured;
     int device;
@@ -40,18 +40,18 @@ struct CUstream_st {
 
 struct CUevent_st {
     struct CUstream_st *stream;
-    uint64_t at; /* the stream's work up to here comes before the event */
+    uint64_t at; /* count of the stream's work before the event */
     bool timed;
-    std::shared_ptr<int64_t> came; /* timed: when the stream came there, ns; 0: it has not yet */
+    std::shared_ptr<int64_t> reached_ns; /* timed: when it completed, ns; 0: pending */
 };
 
 namespace
 {
 
 std::set<struct CUstream_st *> streams;
-thread_local struct CUstream_st *capturing; /* by this thread */
+thread_local struct CUstream_st *capturing; /* by this thread; NULL: none */
 
-/* Run what comes before `at`, as far as it goes without waiting for others; is all of it done? */
+/* Run the work before `at` until some of it must wait; true if all of it is done. */
 bool advance(struct CUstream_st *s, uint64_t at)
 {
     while (s->done < at) {
@@ -63,7 +63,7 @@ bool advance(struct CUstream_st *s, uint64_t at)
     return true;
 }
 
-/* Without the lock. */
+/* Poll until is_done() is true; called without the lock. */
 void wait_for(const std::function<bool()> &is_done)
 {
     for (;;) {
@@ -73,7 +73,7 @@ void wait_for(const std::function<bool()> &is_done)
             if (is_done())
                 return;
         }
-        /* progress of other processes (NCCL) is shared memory without a notification */
+        /* NCCL processes share memory and send no notification */
         (void)usleep(50);
     }
 }
@@ -93,13 +93,13 @@ bool is_capturing()
     return capturing;
 }
 
-bool spoils_capture()
+bool invalidates_capture()
 {
     guard g(lock);
 
     if (!capturing)
         return false;
-    capturing->captured->spoiled = true;
+    capturing->captured->is_invalidated = true;
     (void)fail(cudaErrorStreamCaptureUnsupported);
     return true;
 }
@@ -109,7 +109,7 @@ void run_stream(cudaStream_t s)
     run_until(s, s->enqueued);
 }
 
-void run_everything()
+void run_all_streams()
 {
     wait_for([] {
         bool done = true;
@@ -124,7 +124,7 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work)
 {
     guard g(lock);
 
-    if (!stream || stream->device != device_in_use()) /* our streams are all named */
+    if (!stream || stream->device != device_in_use()) /* we use no default stream */
         return fail(cudaErrorInvalidResourceHandle);
     if (stream->captured) {
         stream->captured->work.push_back(std::move(work));
@@ -187,7 +187,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     if (stream->captured) {
-        stream->captured->spoiled = true;
+        stream->captured->is_invalidated = true;
         return fail(cudaErrorStreamCaptureUnsupported);
     }
     run_stream(stream);
@@ -230,12 +230,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 
     event->stream = stream;
     if (event->timed) {
-        std::shared_ptr<int64_t> came = std::make_shared<int64_t>(0);
-        cudaError_t result = enqueue(stream, [=] { *came = clock_now_ns(); });
+        std::shared_ptr<int64_t> reached_ns = std::make_shared<int64_t>(0);
+        cudaError_t result = enqueue(stream, [=] { *reached_ns = clock_now_ns(); });
 
         if (result != cudaSuccess)
             return result;
-        event->came = came;
+        event->reached_ns = reached_ns;
     }
     event->at = stream->enqueued;
     return cudaSuccess;
@@ -245,24 +245,24 @@ cudaError_t cudaEventElapsedTime(float *ret, cudaEvent_t from, cudaEvent_t to)
 {
     guard g(lock);
 
-    if (!from->came || !to->came)
+    if (!from->reached_ns || !to->reached_ns)
         return fail(cudaErrorInvalidResourceHandle);
-    if (*from->came == 0 || *to->came == 0)
+    if (*from->reached_ns == 0 || *to->reached_ns == 0)
         return fail(cudaErrorNotReady);
-    *ret = (float)((double)(*to->came - *from->came) * 1e-6);
+    *ret = (float)((double)(*to->reached_ns - *from->reached_ns) * 1e-6);
     return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    if (event->stream && event->stream->captured && spoils_capture())
+    if (event->stream && event->stream->captured && invalidates_capture())
         return cudaErrorCapturedEvent;
     if (event->stream)
         run_until(event->stream, event->at);
     return cudaSuccess;
 }
 
-/* As in CUDA, the result stays this thread's last error. */
+/* As in CUDA, cudaErrorNotReady becomes the last error of this thread. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     guard g(lock);
@@ -271,13 +271,13 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
                                                                : fail(cudaErrorNotReady);
 }
 
-/* ---- graphs: one stream's work ---- */
+/* ---- graphs: the work of one stream ---- */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
 {
     guard g(lock);
 
-    if (mode != cudaStreamCaptureModeThreadLocal || capturing) /* as ours are */
+    if (mode != cudaStreamCaptureModeThreadLocal || capturing) /* the only mode that we use */
         return fail(cudaErrorInvalidValue);
     stream->captured = new CUgraph_st();
     capturing = stream;
@@ -291,7 +291,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ret)
     *ret = stream->captured;
     stream->captured = nullptr;
     capturing = nullptr;
-    if (*ret && (*ret)->spoiled) {
+    if (*ret && (*ret)->is_invalidated) {
         delete *ret;
         *ret = nullptr;
     }
@@ -313,7 +313,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
 {
-    run_everything();
+    run_all_streams();
     delete graph;
     return cudaSuccess;
 }

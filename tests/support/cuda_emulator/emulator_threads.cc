@@ -1,12 +1,12 @@
 /*
- * The threads of a block.
+ * emulator_threads: the threads of a block.
  *
- * One fiber runs threads of a block one after the other as long as none of them waits; a thread
- * that waits keeps its fiber and the next one starts on another.  After each pass over the block
- * the barriers that are complete open.  Passes go up or down in the block at random, and so do
- * blocks in the grid: code that works in one order only gives varying results.  The first entry
- * into a fiber is swapcontext, later ones are _setjmp and _longjmp, which need no system call (with
- * AddressSanitizer, which follows only the former, all of them are).
+ * One fiber runs the threads of a block one after the other while none of them waits; a waiting
+ * thread keeps its fiber, and the next thread starts on another one.  After each pass over the
+ * block the complete barriers are released.  A pass runs the threads in ascending or descending
+ * order at random, and so run the blocks of a grid: code that depends on the order gives varying
+ * results.  The first entry into a fiber uses swapcontext, later ones _setjmp and _longjmp, which
+ * need no system call; with AddressSanitizer, which supports only the former, all entries use it.
  */
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 
@@ -29,7 +29,7 @@ namespace
 
 constexpr unsigned WARP = 32;
 constexpr size_t STACK_BYTES = 256 * 1024;
-constexpr size_t VALUE_BYTES = 64; /* largest exchanged: operands of a product */
+constexpr size_t VALUE_BYTES = 64; /* maximum of an exchange: operands of a product */
 
 enum state { UNSTARTED, READY, AT_BARRIER, AT_WARP, DONE };
 
@@ -47,8 +47,9 @@ struct thread {
     const char *file; /* where it waits */
     int line;
     unsigned mask;
-    unsigned turn;                                       /* exchanges so far */
-    std::vector<std::pair<void *, const void *>> copies; /* started: to, from */
+    /* so far; its parity selects the buffer */
+    unsigned exchange_count;
+    std::vector<std::pair<void *, const void *>> copies; /* started, not made yet: to, from */
 };
 
 struct warp {
@@ -62,24 +63,24 @@ struct block {
     std::vector<std::unique_ptr<fiber>> idle;
     std::vector<std::unique_ptr<fiber>> busy;
     const std::function<void()> *body;
-    struct thread *now;
+    struct thread *current;
     struct fiber *running;
-    bool upwards;
+    bool is_ascending;
     size_t cursor; /* next thread of this pass that may start */
     ucontext_t scheduler;
-    jmp_buf back;
+    jmp_buf scheduler_resume;
 };
 
-block the_block;
+block current_block;
 unsigned char *shared_memory;
-uint64_t chance = 88172645463325252u;
+uint64_t random_state = 88172645463325252u;
 
-bool coin()
+bool random_bit()
 {
-    chance ^= chance << 13;
-    chance ^= chance >> 7;
-    chance ^= chance << 17;
-    return chance >> 40 & 1;
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state >> 40 & 1;
 }
 
 [[noreturn]] void fail(const char *what, const struct thread &t)
@@ -94,22 +95,22 @@ bool coin()
 
 void leave_fiber()
 {
-    struct fiber *f = the_block.running;
+    struct fiber *f = current_block.running;
 
 #ifdef __SANITIZE_ADDRESS__
-    (void)swapcontext(&f->context, &the_block.scheduler);
+    (void)swapcontext(&f->context, &current_block.scheduler);
 #else
     if (_setjmp(f->resume) == 0)
-        _longjmp(the_block.back, 1);
+        _longjmp(current_block.scheduler_resume, 1);
 #endif
 }
 
 struct thread *next_unstarted()
 {
-    block &b = the_block;
+    block &b = current_block;
 
     for (; b.cursor < b.threads.size(); b.cursor++) {
-        size_t at = b.upwards ? b.cursor : b.threads.size() - 1 - b.cursor;
+        size_t at = b.is_ascending ? b.cursor : b.threads.size() - 1 - b.cursor;
 
         if (b.threads[at].state == UNSTARTED)
             return &b.threads[at];
@@ -117,32 +118,32 @@ struct thread *next_unstarted()
     return nullptr;
 }
 
-/* Runs threads until one of them waits, or none is left to start. */
+/* Run threads until one of them waits, or all have started. */
 void fiber_main()
 {
-    block &b = the_block;
+    block &b = current_block;
 
     for (;;) {
         (*b.body)();
-        if (!b.now->copies.empty())
-            fail("a thread ends and has not waited for its copies", *b.now);
-        b.now->state = DONE;
+        if (!b.current->copies.empty())
+            fail("a thread ended without waiting for its copies", *b.current);
+        b.current->state = DONE;
         struct thread *next = next_unstarted();
         if (!next) {
             leave_fiber();
-            abort(); /* a fiber is given to a thread of the next block, from its start */
+            abort(); /* the next block starts the fiber anew */
         }
         next->fiber = b.running;
         next->state = READY;
-        b.now->fiber = nullptr;
-        b.now = next;
+        b.current->fiber = nullptr;
+        b.current = next;
         thread_index = next->index;
     }
 }
 
-struct fiber *take_fiber()
+struct fiber *acquire_fiber()
 {
-    block &b = the_block;
+    block &b = current_block;
 
     if (b.idle.empty()) {
         std::unique_ptr<fiber> made(new fiber());
@@ -159,18 +160,18 @@ struct fiber *take_fiber()
     return b.busy.back().get();
 }
 
-void enter(struct thread *t)
+void resume_thread(struct thread *t)
 {
-    block &b = the_block;
+    block &b = current_block;
 
     if (!t->fiber)
-        t->fiber = take_fiber();
+        t->fiber = acquire_fiber();
     t->state = READY;
-    b.now = t;
+    b.current = t;
     b.running = t->fiber;
     thread_index = t->index;
 #ifndef __SANITIZE_ADDRESS__
-    if (_setjmp(b.back) != 0)
+    if (_setjmp(b.scheduler_resume) != 0)
         return;
     if (b.running->started)
         _longjmp(b.running->resume, 1);
@@ -186,9 +187,9 @@ void enter(struct thread *t)
     (void)swapcontext(&b.scheduler, &b.running->context);
 }
 
-void wait(enum state state, unsigned mask, const char *file, int line)
+void suspend_thread(enum state state, unsigned mask, const char *file, int line)
 {
-    struct thread *t = the_block.now;
+    struct thread *t = current_block.current;
 
     t->state = state;
     t->mask = mask;
@@ -197,7 +198,7 @@ void wait(enum state state, unsigned mask, const char *file, int line)
     leave_fiber();
 }
 
-void check_together(const struct thread &a, const struct thread &b, const char *what)
+void check_same_call_site(const struct thread &a, const struct thread &b, const char *what)
 {
     if (a.file != b.file || a.line != b.line) {
         (void)fprintf(stderr, "cuda emulator: at the same time at %s:%d\n", a.file, a.line);
@@ -205,10 +206,10 @@ void check_together(const struct thread &a, const struct thread &b, const char *
     }
 }
 
-/* All of the block wait at one barrier: go on. */
-bool open_block_barrier()
+/* Release the block barrier if all threads of the block wait at it. */
+bool release_block_barrier()
 {
-    block &b = the_block;
+    block &b = current_block;
     const struct thread *first = nullptr;
     size_t waiting = 0;
 
@@ -218,7 +219,7 @@ bool open_block_barrier()
         return false;
     for (struct thread &t : b.threads) {
         if (first)
-            check_together(*first, t, "threads of a block at different barriers");
+            check_same_call_site(*first, t, "threads of a block at different barriers");
         first = &t;
     }
     for (struct thread &t : b.threads)
@@ -226,9 +227,9 @@ bool open_block_barrier()
     return true;
 }
 
-bool open_warp(size_t begin, size_t end)
+bool release_warp(size_t begin, size_t end)
 {
-    block &b = the_block;
+    block &b = current_block;
 
     for (size_t i = begin; i < end; i++) {
         unsigned mask = b.threads[i].mask;
@@ -244,7 +245,8 @@ bool open_warp(size_t begin, size_t end)
         for (size_t j = begin; j < end; j++) {
             if (!(mask >> (j - begin) & 1))
                 continue;
-            check_together(b.threads[i], b.threads[j], "lanes of a warp at different exchanges");
+            check_same_call_site(b.threads[i], b.threads[j],
+                                 "lanes of a warp at different exchanges");
             b.threads[j].state = READY;
         }
         return true;
@@ -254,41 +256,41 @@ bool open_warp(size_t begin, size_t end)
 
 bool run_pass()
 {
-    block &b = the_block;
+    block &b = current_block;
     size_t count = b.threads.size();
     bool progressed = false;
 
-    b.upwards = coin();
+    b.is_ascending = random_bit();
     b.cursor = 0;
     for (size_t i = 0; i < count; i++) {
-        struct thread *t = &b.threads[b.upwards ? i : count - 1 - i];
+        struct thread *t = &b.threads[b.is_ascending ? i : count - 1 - i];
 
         if (t->state == READY || t->state == UNSTARTED) {
-            enter(t);
+            resume_thread(t);
             progressed = true;
         }
     }
     for (size_t begin = 0; begin < count; begin += WARP)
-        while (open_warp(begin, begin + WARP < count ? begin + WARP : count))
+        while (release_warp(begin, begin + WARP < count ? begin + WARP : count))
             progressed = true;
-    return open_block_barrier() || progressed;
+    return release_block_barrier() || progressed;
 }
 
 void run_block()
 {
-    block &b = the_block;
+    block &b = current_block;
 
     for (;;) {
-        const struct thread *left = nullptr;
+        const struct thread *unfinished = nullptr;
         bool progressed = run_pass();
 
         for (const struct thread &t : b.threads)
             if (t.state != DONE)
-                left = &t;
-        if (!left)
+                unfinished = &t;
+        if (!unfinished)
             break;
         if (!progressed)
-            fail("a thread waits for others that do not come", *left);
+            fail("a thread waits for others that do not arrive", *unfinished);
     }
     while (!b.busy.empty()) {
         b.idle.push_back(std::move(b.busy.back()));
@@ -296,9 +298,9 @@ void run_block()
     }
 }
 
-void lay_out_block(dim3 size)
+void init_block(dim3 size)
 {
-    block &b = the_block;
+    block &b = current_block;
     size_t count = (size_t)size.x * size.y * size.z;
 
     b.threads.assign(count, {});
@@ -319,20 +321,20 @@ size_t linear_index()
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread)
 {
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
-    bool upwards = coin();
+    bool is_ascending = random_bit();
 
     if (posix_memalign(reinterpret_cast<void **>(&shared_memory), 256, shared_bytes + 1) != 0)
         abort();
     grid_size = grid;
     block_size = block;
-    the_block.body = &thread;
+    current_block.body = &thread;
     for (uint64_t i = 0; i < blocks; i++) {
-        uint64_t at = upwards ? i : blocks - 1 - i;
+        uint64_t at = is_ascending ? i : blocks - 1 - i;
 
         block_index = {(unsigned)(at % grid.x), (unsigned)(at / grid.x % grid.y),
                        (unsigned)(at / grid.x / grid.y)};
-        memset(shared_memory, 0xff, shared_bytes); /* NaNs: nothing is there before it is written */
-        lay_out_block(block);
+        memset(shared_memory, 0xff, shared_bytes); /* NaNs */
+        init_block(block);
         run_block();
     }
     free(shared_memory);
@@ -350,7 +352,7 @@ unsigned lane()
 
 void block_barrier(const char *file, int line)
 {
-    wait(AT_BARRIER, 0, file, line);
+    suspend_thread(AT_BARRIER, 0, file, line);
 }
 
 void warp_barrier(unsigned mask, const char *file, int line)
@@ -362,33 +364,33 @@ void warp_barrier(unsigned mask, const char *file, int line)
 
 void *const *exchange(unsigned mask, const void *value, size_t size, const char *file, int line)
 {
-    struct thread *t = the_block.now;
-    struct warp *w = the_block.warps[linear_index() / WARP].get();
-    unsigned mine = lane();
-    unsigned turn = t->turn++ % 2;
+    struct thread *t = current_block.current;
+    struct warp *w = current_block.warps[linear_index() / WARP].get();
+    unsigned own_lane = lane();
+    unsigned buffer = t->exchange_count++ % 2;
 
     t->file = file;
     t->line = line;
     if (size > VALUE_BYTES)
         fail("too large a value for a warp", *t);
-    memcpy(w->values[turn][mine], value, size);
-    w->at[turn][mine] = w->values[turn][mine];
-    wait(AT_WARP, mask, file, line);
-    return w->at[turn];
+    memcpy(w->values[buffer][own_lane], value, size);
+    w->at[buffer][own_lane] = w->values[buffer][own_lane];
+    suspend_thread(AT_WARP, mask, file, line);
+    return w->at[buffer];
 }
 
-void copy_later(void *shared, const void *from)
+void defer_copy(void *shared, const void *from)
 {
-    the_block.now->copies.push_back({shared, from});
+    current_block.current->copies.push_back({shared, from});
 }
 
-void copies_arrive()
+void complete_deferred_copies()
 {
     static const unsigned char zeros[16] = {};
 
-    for (const auto &copy : the_block.now->copies)
+    for (const auto &copy : current_block.current->copies)
         memcpy(copy.first, copy.second ? copy.second : zeros, sizeof(zeros));
-    the_block.now->copies.clear();
+    current_block.current->copies.clear();
 }
 
 } // namespace cuda_emulator

@@ -1,6 +1,7 @@
 /*
- * A warp's products and fragments on the emulated GPU against plain ones: lanes hold the elements
- * of the PTX ISA's formulas, so that kernels which pass on the emulator read correctly on a GPU.
+ * The products and fragments of a warp on the emulated GPU against plain loops.  Lanes must hold
+ * the elements of the formulas of the PTX ISA, so that kernels which pass on the emulator also read
+ * correctly on a GPU.
  */
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 
@@ -16,20 +17,20 @@ namespace
 template <typename T> constexpr unsigned DEPTH = MMA_BYTES / sizeof(T);
 constexpr unsigned CHUNK_PITCH = 3; /* chunks of 16 bytes from row to row */
 
-/* Small whole numbers: every type has them, and sums are exact. */
+/* Small integers: exact in every type, and so are their sums. */
 template <typename T> void fill_whole(T *values, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
-        put(&values[i], (float)(int)(support_random() * 17.0) - 8.0f);
+        store_value(&values[i], (float)(int)(support_random() * 17.0) - 8.0f);
 }
 
 /* Rows and columns of element i of a lane's A and B, 9.7.14.5 of the PTX ISA: m16n8k16 with
  * .f16/.bf16, m16n8k8 with .tf32. */
-struct place {
+struct position {
     unsigned row, column;
 };
 
-template <typename T> place place_in_a(unsigned lane, unsigned i)
+template <typename T> position position_in_a(unsigned lane, unsigned i)
 {
     unsigned group = lane / 4;
     unsigned in_group = lane % 4;
@@ -40,7 +41,7 @@ template <typename T> place place_in_a(unsigned lane, unsigned i)
     return {i == 0 || i == 2 ? group : group + 8, i < 2 ? in_group : in_group + 4};
 }
 
-template <typename T> place place_in_b(unsigned lane, unsigned i)
+template <typename T> position position_in_b(unsigned lane, unsigned i)
 {
     unsigned in_group = lane % 4;
 
@@ -49,7 +50,7 @@ template <typename T> place place_in_b(unsigned lane, unsigned i)
     return {i == 0 ? in_group : in_group + 4, lane / 4};
 }
 
-place place_in_d(unsigned lane, unsigned i)
+position position_in_d(unsigned lane, unsigned i)
 {
     return {i < 2 ? lane / 4 : lane / 4 + 8, lane % 4 * 2 + (i & 1)};
 }
@@ -72,18 +73,18 @@ template <typename T> void check_product()
         float sums[4] = {1.0f, 2.0f, 3.0f, 4.0f};
 
         for (unsigned i = 0; i < 16 / sizeof(T); i++) {
-            place at = place_in_a<T>(threadIdx.x, i);
+            position at = position_in_a<T>(threadIdx.x, i);
             left[i] = a[at.row * DEPTH<T> + at.column];
         }
         for (unsigned i = 0; i < 8 / sizeof(T); i++) {
-            place at = place_in_b<T>(threadIdx.x, i);
+            position at = position_in_b<T>(threadIdx.x, i);
             right[i] = b[at.row * 8 + at.column];
         }
         memcpy(a_registers, left, sizeof(left));
         memcpy(b_registers, right, sizeof(right));
         multiply_add(sums, a_registers, b_registers[0], b_registers[1], type_tag<T>());
         for (unsigned i = 0; i < 4; i++) {
-            place at = place_in_d(threadIdx.x, i);
+            position at = position_in_d(threadIdx.x, i);
             d[at.row * 8 + at.column] = sums[i] - (float)(i + 1);
         }
     });
@@ -98,7 +99,7 @@ template <typename T> void check_product()
     }
 }
 
-/* Each lane's registers, loaded as kernels do, against the elements that the formulas name. */
+/* Compare an element of the registers of this lane with the element of the formula. */
 template <typename T> void expect_registers(const uint32_t *registers, unsigned i, const T &wanted)
 {
     T got;
@@ -120,20 +121,20 @@ template <typename T> void check_fragments()
 
         load_a(a, tile, PITCH);
         for (unsigned i = 0; i < 16 / sizeof(T); i++) {
-            place at = place_in_a<T>(threadIdx.x, i);
+            position at = position_in_a<T>(threadIdx.x, i);
             expect_registers(a, i, tile[at.row * PITCH + at.column]);
         }
         load_b_of_rows(b, tile, PITCH);
-        for (unsigned i = 0; i < 16 / sizeof(T); i++) { /* of two B: columns are rows of the tile */
-            place at = place_in_b<T>(threadIdx.x, i % (8 / sizeof(T)));
+        for (unsigned i = 0; i < 16 / sizeof(T); i++) { /* two B: columns are rows of the tile */
+            position at = position_in_b<T>(threadIdx.x, i % (8 / sizeof(T)));
             unsigned row = at.column + i / (8 / sizeof(T)) * 8;
             expect_registers(b, i, tile[row * PITCH + at.row]);
         }
     });
 }
 
-/* Weights (16, DEPTH) as sums lie, times rows of a tile (DEPTH, 16): the order of the rows that
- * load_b and sums_as_a agree on does not show. */
+/* Weights (16, DEPTH) in the layout of sums, times a tile (DEPTH, 16).  load_b and sums_as_a use
+ * the same order of rows, which does not affect the product. */
 template <typename T> void check_weighted()
 {
     constexpr unsigned PITCH = 16 + chunk<T>();
@@ -144,21 +145,21 @@ template <typename T> void check_weighted()
     fill_whole(tile, 16 * PITCH);
     fill_whole(weights, 16 * DEPTH<T>);
     run_warp([&] {
-        float lying[DEPTH<T> / 8][4];
+        float accumulators[DEPTH<T> / 8][4];
         float sums[2][4] = {};
         uint32_t left[4], right[4];
 
         for (unsigned n = 0; n < DEPTH<T> / 8; n++)
             for (unsigned i = 0; i < 4; i++) {
-                place at = place_in_d(threadIdx.x, i);
-                lying[n][i] = to_float(weights[at.row * DEPTH<T> + 8 * n + at.column]);
+                position at = position_in_d(threadIdx.x, i);
+                accumulators[n][i] = to_float(weights[at.row * DEPTH<T> + 8 * n + at.column]);
             }
-        sums_as_a(left, lying, 0, type_tag<T>());
+        sums_as_a(left, accumulators, 0, type_tag<T>());
         load_b(right, tile, PITCH);
         for (unsigned n = 0; n < 2; n++) {
             multiply_add(sums[n], left, right[2 * n], right[2 * n + 1], type_tag<T>());
             for (unsigned i = 0; i < 4; i++) {
-                place at = place_in_d(threadIdx.x, i);
+                position at = position_in_d(threadIdx.x, i);
                 d[at.row * 16 + 8 * n + at.column] = sums[n][i];
             }
         }
@@ -203,10 +204,10 @@ START_TEST(test_copies)
         copy_async(mine, from, true);
         copy_async(mine + 4, from, false);
         if (!std::isnan(mine[0]) || !std::isnan(mine[7]))
-            ck_abort_msg("a copy is there before it was waited for");
+            ck_abort_msg("a copy was made before it was waited for");
         copies_wait();
         if (memcmp(mine, from, sizeof(from)) != 0 || mine[4] != 0.0f || mine[7] != 0.0f)
-            ck_abort_msg("a copy that was waited for is not there");
+            ck_abort_msg("a copy that was waited for was not made");
     });
 }
 END_TEST

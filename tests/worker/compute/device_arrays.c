@@ -1,3 +1,8 @@
+/*
+ * device_arrays: allocation, random and NaN contents, transfers between the two sides, and error
+ * bounds.  Values are rounded by an upload and a download, so that both sides start equal.  The
+ * precision of the expectations is global to the test process.
+ */
 #include "tests/worker/compute/device_arrays.h"
 
 #include "tests/support/support.h"
@@ -6,24 +11,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SMALLEST 0x1p-126 /* normal number: a device may make 0 of what is below */
+#define SMALLEST 0x1p-126 /* smallest normal number: a device may flush smaller ones to 0 */
 
 static struct error err;
-static double unit; /* relative, of rounding a value where that is not float32 */
+static double unit; /* relative rounding error of a value; 0 in float32 */
 
 void expect_precision(enum precision precision)
 {
     unit = precision == PRECISION_FLOAT32 ? 0.0 : precision == PRECISION_BF16 ? 0x1p-8 : 0x1p-10;
 }
 
-/* Whether the two sides have orders of their own. */
-static bool turned(struct compute *c, const struct array *a)
+/* Whether the device's layout differs from the host's. */
+static bool is_transposed(struct compute *c, const struct array *a)
 {
     return compute_channels_last(c) && a->channels > 1 && a->points > 1;
 }
 
-/* The host's order from the device's, or the other way. */
-static void turn(const struct array *a, const float *from, float *to, bool to_device)
+/* Convert between the host's and the device's layout. */
+static void transpose(const struct array *a, const float *from, float *to, bool to_device)
 {
     for (size_t i = 0; i < a->count; i++) {
         size_t point = i % a->points;
@@ -66,7 +71,7 @@ static struct array randomised(struct compute *c, struct array a)
 {
     for (size_t i = 0; i < a.count; i++)
         a.host[i] = (float)(2.0 * support_random() - 1.0);
-    array_send(c, &a);
+    array_upload(c, &a);
     return a;
 }
 
@@ -74,7 +79,7 @@ static struct array poisoned(struct compute *c, struct array a)
 {
     for (size_t i = 0; i < a.count; i++)
         a.host[i] = nanf("");
-    array_send(c, &a);
+    array_upload(c, &a);
     return a;
 }
 
@@ -117,7 +122,7 @@ struct array images_poisoned(struct compute *c, size_t images, size_t channels, 
     return poisoned(c, make_images(c, images, channels, points, true));
 }
 
-struct array choices_poisoned(struct compute *c, size_t images, size_t channels, size_t points)
+struct array argmax_poisoned(struct compute *c, size_t images, size_t channels, size_t points)
 {
     return poisoned(c, make_images(c, images, channels, points, false));
 }
@@ -128,20 +133,20 @@ void array_free(struct compute *c, struct array *a)
     free(a->host);
 }
 
-static void send_words(struct compute *c, const struct array *a)
+static void upload_words(struct compute *c, const struct array *a)
 {
-    float *other = turned(c, a) ? array_copy(a) : NULL;
+    float *other = is_transposed(c, a) ? array_copy(a) : NULL;
 
     if (other)
-        turn(a, a->host, other, true);
+        transpose(a, a->host, other, true);
     assert_ok(compute_upload(c, a->device, other ? other : a->host, a->count, &err));
     free(other);
 }
 
-void array_send(struct compute *c, const struct array *a)
+void array_upload(struct compute *c, const struct array *a)
 {
     if (!a->values) {
-        send_words(c, a);
+        upload_words(c, a);
         return;
     }
     if (a->channels > 0)
@@ -149,10 +154,10 @@ void array_send(struct compute *c, const struct array *a)
                                         a->channels, a->points, &err));
     else
         assert_ok(compute_upload_values(c, a->device, a->host, a->count, &err));
-    array_receive(c, a); /* as the device rounded them */
+    array_download(c, a); /* as rounded by the device */
 }
 
-void array_receive(struct compute *c, const struct array *a)
+void array_download(struct compute *c, const struct array *a)
 {
     float *other;
 
@@ -160,10 +165,10 @@ void array_receive(struct compute *c, const struct array *a)
         assert_ok(compute_download_values(c, a->host, a->device, a->count, &err));
     else
         assert_ok(compute_download(c, a->host, a->device, a->count, &err));
-    if (!turned(c, a))
+    if (!is_transposed(c, a))
         return;
     other = array_copy(a);
-    turn(a, other, a->host, false);
+    transpose(a, other, a->host, false);
     free(other);
 }
 
@@ -202,19 +207,19 @@ void exact_expect_sum(const char *what, size_t index, float got, const struct ex
                    (struct bounded){e->value, (double)e->terms * ROUNDING * e->magnitude});
 }
 
-void expect_bounded(const char *what, size_t index, float got, struct bounded wanted)
+void expect_bounded(const char *what, size_t index, float got, struct bounded expected)
 {
-    expect_near(what, index, got, wanted.value,
-                wanted.error + unit * (fabs(wanted.value) + wanted.error) + SMALLEST);
+    expect_near(what, index, got, expected.value,
+                expected.error + unit * (fabs(expected.value) + expected.error) + SMALLEST);
 }
 
-void expect_near(const char *what, size_t index, float got, double wanted, double allowed)
+void expect_near(const char *what, size_t index, float got, double expected, double allowed)
 {
-    /* Written so that a NaN fails; Check notes every assertion in a file, so this compares first.
-     */
-    if (!(fabs((double)got - wanted) <= allowed))
+    /* Written so that a NaN fails.  Check logs every assertion in a file, so compare before
+     * asserting. */
+    if (!(fabs((double)got - expected) <= allowed))
         ck_abort_msg("%s: element %zu is %.9g, wanted %.9g within %.2g", what, index, (double)got,
-                     wanted, allowed);
+                     expected, allowed);
 }
 
 double precision_unit(void)

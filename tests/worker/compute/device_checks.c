@@ -1,3 +1,7 @@
+/*
+ * device_checks: transfers, linear layers with ReLU, softmax and cross-entropy, and the list of all
+ * checks.  The other operations are in device_checks_*.c.
+ */
 #include "tests/worker/compute/device_checks.h"
 
 #include "tests/support/support.h"
@@ -20,7 +24,7 @@ void check_transfers(struct compute *c)
     assert_ok(compute_alloc_host(c, 1001, &pinned, &err));
     ck_assert(pinned[0] == 0.0f && pinned[1000] == 0.0f);
     assert_ok(compute_download(c, pinned, device, 1001, &err));
-    ck_assert(pinned[0] == 0.0f && pinned[1000] == 0.0f); /* device memory starts as zeros too */
+    ck_assert(pinned[0] == 0.0f && pinned[1000] == 0.0f); /* device memory is zeroed too */
     assert_ok(compute_upload(c, device, a.host, 1001, &err));
     for (size_t i = 0; i < COMPUTE_DOWNLOADS_MAX; i++)
         assert_ok(compute_download_start(c, pinned + 10 * i, device + 10 * i, 10, &err));
@@ -52,7 +56,7 @@ void check_linear_forward(struct compute *c, size_t batch, size_t in, size_t out
                             .activation = relu ? ACTIVATION_RELU : ACTIVATION_NONE};
 
     assert_ok(compute_linear_forward(c, &linear, x.device, NULL, NULL, y.device, batch, &err));
-    array_receive(c, &y);
+    array_download(c, &y);
     for (size_t i = 0; i < batch * out; i++) {
         struct exact e = {0};
 
@@ -81,9 +85,9 @@ void check_relu_backward(struct compute *c, size_t count)
         if (support_random() < 0.3)
             y.host[i] = i % 2 ? 0.0f : -0.0f;
     }
-    array_send(c, &y);
+    array_upload(c, &y);
     assert_ok(compute_activation_backward(c, ACTIVATION_RELU, y.device, dy.device, count, &err));
-    array_receive(c, &dy);
+    array_download(c, &dy);
     for (size_t i = 0; i < count; i++)
         if (dy.host[i] != (y.host[i] > 0.0f ? before[i] : 0.0f))
             ck_abort_msg("relu backward: element %zu of %zu", i, count);
@@ -108,7 +112,7 @@ void check_linear_backward_weight(struct compute *c, size_t batch, size_t in, si
         assert_ok(compute_upload(c, gradient.device, start.host, start.count, &err));
     assert_ok(
         compute_linear_backward_weight(c, &linear, x.device, dy.device, batch, accumulate, &err));
-    array_receive(c, &gradient);
+    array_download(c, &gradient);
     for (size_t i = 0; i < out * in + out; i++) {
         bool is_bias = i >= out * in;
         size_t row = is_bias ? i - out * in : i / in;
@@ -136,7 +140,7 @@ void check_linear_backward_input(struct compute *c, size_t batch, size_t in, siz
     struct linear linear = {.in = in, .out = out, .weight = weight.device};
 
     assert_ok(compute_linear_backward_input(c, &linear, dy.device, dx.device, batch, false, &err));
-    array_receive(c, &dx);
+    array_download(c, &dx);
     for (size_t i = 0; i < batch * in; i++) {
         struct exact e = {0};
 
@@ -159,8 +163,8 @@ struct softmax_row {
     size_t best;
 };
 
-/* Relative, of e^x: the difference and its product with a log2(e) that is rounded, too, are off by
- * 3u of x, and the exponential by 2 units in the last place. */
+/* Relative error of e^x: the difference and its product with a rounded log2(e) contribute 3u of x,
+ * and the exponential 2 units in the last place. */
 static double exponential_off(double x)
 {
     return ROUNDING * (3.0 * fabs(x) + 4.0);
@@ -182,7 +186,7 @@ static struct softmax_row exact_row(const float *row, size_t classes)
         r.sum += exp(x);
         r.off += exp(x) * exponential_off(x);
     }
-    /* Any order of sums; a GPU joins parts at most 24 times, with an exponential each. */
+    /* Any order of sums; a GPU merges parts at most 24 times, each with an exponential. */
     r.off = r.off / r.sum + (double)classes * ROUNDING +
             fmin((double)classes - 1.0, 24.0) * exponential_off(0.0);
     return r;
@@ -209,26 +213,27 @@ void check_softmax_cross_entropy(struct compute *c, size_t batch, size_t classes
     struct array logits = values_random(c, batch * stride);
     struct array gradient = values_poisoned(c, batch * stride);
     int32_t *labels = malloc(batch * sizeof(*labels));
-    double wanted_loss = 0.0;
-    double loss_off = 0.0; /* a relative error of a sum is one of its logarithm, which is double */
-    size_t wanted_correct = 0;
+    double expected_loss = 0.0;
+    double loss_off = 0.0; /* the relative error of a sum is the absolute error of its logarithm,
+                              computed in double */
+    size_t expected_correct = 0;
 
     ck_assert_ptr_nonnull(labels);
     for (size_t i = 0; i < batch * stride; i++)
         logits.host[i] *= 10.0f;
     for (size_t i = 0; i < batch; i++)
         labels[i] = (int32_t)(support_random() * (double)classes);
-    array_send(c, &logits);
+    array_upload(c, &logits);
     assert_ok(compute_softmax_cross_entropy(c, logits.device, labels, gradient.device, batch,
                                             classes, stride, &err));
-    array_receive(c, &gradient);
+    array_download(c, &gradient);
     for (size_t i = 0; i < batch; i++) {
         const float *row = logits.host + i * stride;
         struct softmax_row r = exact_row(row, classes);
 
-        wanted_loss += (log(r.sum) + r.max - (double)row[labels[i]]) / (double)batch;
+        expected_loss += (log(r.sum) + r.max - (double)row[labels[i]]) / (double)batch;
         loss_off += (r.off + DOUBLE * fabs(r.max - (double)row[labels[i]])) / (double)batch;
-        wanted_correct += r.best == (size_t)labels[i];
+        expected_correct += r.best == (size_t)labels[i];
         check_gradient(row, gradient.host + i * stride, &r, (size_t)labels[i], batch, classes);
     }
     for (int call = 0; call < 3; call++) { /* the one above; evaluation; over the logits */
@@ -240,14 +245,14 @@ void check_softmax_cross_entropy(struct compute *c, size_t batch, size_t classes
                                                     call == 2 ? logits.device : NULL, batch,
                                                     classes, stride, &err));
         assert_ok(compute_loss_wait(c, &loss, &correct, &err));
-        ck_assert_double_le(fabs(loss - wanted_loss), loss_off);
-        ck_assert_uint_eq(correct, wanted_correct);
+        ck_assert_double_le(fabs(loss - expected_loss), loss_off);
+        ck_assert_uint_eq(correct, expected_correct);
     }
-    array_receive(c, &logits);
+    array_download(c, &logits);
     for (size_t i = 0; i < batch; i++) {
         ck_assert_mem_eq(logits.host + i * stride, gradient.host + i * stride,
                          classes * sizeof(float));
-        for (size_t j = classes; j < stride; j++) /* between rows nothing is written */
+        for (size_t j = classes; j < stride; j++) /* the gaps between rows are not written */
             ck_assert(isnan(gradient.host[i * stride + j]));
     }
     free(labels);
@@ -260,7 +265,7 @@ static double loss_of(struct compute *c, struct array *logits, size_t batch, con
 {
     double loss = -1.0;
 
-    array_send(c, logits);
+    array_upload(c, logits);
     assert_ok(compute_softmax_cross_entropy(c, logits->device, labels, NULL, batch,
                                             logits->count / batch, logits->count / batch, &err));
     assert_ok(compute_loss_wait(c, &loss, ret_correct, &err));
@@ -306,14 +311,14 @@ void check_relu_nan(struct compute *c)
                             .activation = ACTIVATION_RELU};
 
     x.host[0] = nanf("");
-    array_send(c, &x);
+    array_upload(c, &x);
     assert_ok(compute_linear_forward(c, &linear, x.device, NULL, NULL, y.device, 1, &err));
-    array_receive(c, &y);
+    array_download(c, &y);
     ck_assert(isnan(y.host[0]));
     dy.host[0] = 3.0f;
-    array_send(c, &dy);
+    array_upload(c, &dy);
     assert_ok(compute_activation_backward(c, ACTIVATION_RELU, y.device, dy.device, 1, &err));
-    array_receive(c, &dy);
+    array_download(c, &dy);
     ck_assert(dy.host[0] == 3.0f);
     array_free(c, &x);
     array_free(c, &y);

@@ -25,17 +25,16 @@ void check_relu_nan(struct compute *c);
 /* Forward with bias and ReLU, both gradients; kernels from 1 to 7, strides, padding, a NaN. */
 void check_convolutions(struct compute *c, int rounds);
 
-/* Max pooling with its choices and gradient (NaN, equal ones, -infinity), and means. */
+/* Max pooling with its indices and gradient (NaN, equal values, -infinity), and means. */
 void check_pooling(struct compute *c, int rounds);
 
-/* Of vectors and of images: training with and without residual and ReLU, evaluation, gradients. */
+/* Vectors and images: training with and without residual and ReLU, evaluation, gradients. */
 void check_batch_norm(struct compute *c, int rounds);
 
-/* Linear layers with GELU and residual, forward and backward, of rows that are aligned and that are
- * not. */
+/* Linear layers with GELU and residual, forward and backward, with aligned and unaligned rows. */
 void check_linears(struct compute *c, int rounds);
 
-/* Wide and narrow rows, a mean beside which deviations are small, a NaN. */
+/* Wide and narrow rows, a mean much larger than the deviations, a NaN. */
 void check_layer_norms(struct compute *c, int rounds);
 
 /* Causal attention: outputs, logarithms of sums, all gradients; sharp rows, a NaN. */

@@ -1,6 +1,6 @@
 /*
- * Attention against double, with whole probabilities.  What a float32 score may be off by counts as
- * an error of every exponential, and so of every sum that these weight.
+ * Attention against double, with the full matrix of probabilities.  The error of a float32 score
+ * counts as an error of its exponential, and of every sum weighted by it.
  */
 #include "tests/support/support.h"
 #include "tests/worker/compute/device_arrays.h"
@@ -18,7 +18,7 @@ struct attention_case {
     struct array qkv, log_sums, y;
 };
 
-/* Where in qkv (which 0: query, 1: key, 2: value) a head's row lies. */
+/* Offset in qkv (which 0: query, 1: key, 2: value) of a head's row. */
 static size_t row_of(const struct attention_case *a, size_t sample, size_t head, size_t position,
                      size_t which)
 {
@@ -38,8 +38,8 @@ static double row_dot(const float *a, const float *b, size_t size, double *ret_m
     return sum;
 }
 
-/* Probabilities of one query into p (positions), zero beyond it; what a float32 score may be off
- * by, and the logarithm of the sum. */
+/* Compute the probabilities of one query into p (positions), zero after it, the error bound of a
+ * float32 score, and the logarithm of the sum. */
 static double exact_probabilities(const struct attention_case *a, size_t sample, size_t head,
                                   size_t query, double *p, double *ret_log_sum)
 {
@@ -81,12 +81,12 @@ static struct attention_case attention_make(struct compute *c, size_t batch, siz
 
     for (size_t i = 0; i < a.qkv.count; i++)
         a.qkv.host[i] *= spread;
-    array_send(c, &a.qkv);
+    array_upload(c, &a.qkv);
     assert_ok(compute_attention_prepare(c, &a.attention, batch + 1, &err));
     assert_ok(compute_attention_forward(c, &a.attention, a.qkv.device, a.log_sums.device,
                                         a.y.device, batch, &err));
-    array_receive(c, &a.y);
-    array_receive(c, &a.log_sums);
+    array_download(c, &a.y);
+    array_download(c, &a.log_sums);
     return a;
 }
 
@@ -94,7 +94,7 @@ static void attention_free(struct compute *c, struct attention_case *a)
 {
     compute_attention_release(c, &a->attention);
     ck_assert_ptr_null(a->attention.plan);
-    compute_attention_release(c, &a->attention); /* one that was never prepared */
+    compute_attention_release(c, &a->attention); /* release of a struct that was never prepared */
     array_free(c, &a->qkv);
     array_free(c, &a->log_sums);
     array_free(c, &a->y);
@@ -109,7 +109,8 @@ static void expect_outputs(const struct attention_case *a, size_t sample, size_t
         double off = exact_probabilities(a, sample, head, query, p, &log_sum);
         size_t at = (sample * a->attention.heads + head) * positions + query;
 
-        /* Exponentials, each off as its score is and by 4 roundings, query sums, a logarithm. */
+        /* Exponentials with the errors of their scores and 4 roundings, `query` sums, a logarithm.
+         */
         expect_near("attention, logarithm of a sum", at, a->log_sums.host[at], log_sum,
                     off + (double)(query + 8) * ROUNDING + 4.0 * ROUNDING * fabs(log_sum));
         for (size_t j = 0; j < a->size; j++) {
@@ -118,7 +119,8 @@ static void expect_outputs(const struct attention_case *a, size_t sample, size_t
             for (size_t k = 0; k <= query; k++)
                 exact_add(&e, p[k] * (double)a->qkv.host[row_of(a, sample, head, k, 2) + j]);
             at = (sample * positions + query) * a->attention.width + head * a->size + j;
-            /* Exponentials, their sum and that of products; the factors round to the precision. */
+            /* Exponentials, their sum and that of products; factors are rounded to the precision.
+             */
             e.magnitude *= 2.0 * off + (double)(query + 8) * ULP + 2.0 * precision_unit();
             expect_bounded("attention forward", at, a->y.host[at],
                            (struct bounded){e.value, e.magnitude});
@@ -139,7 +141,7 @@ static void check_attention_forward(struct compute *c, size_t batch, size_t head
     attention_free(c, &a);
 }
 
-/* The three gradients of a head, as qkv lies: `terms` counts what a score is off by as well. */
+/* The three gradients of a head, in qkv's layout: `terms` includes the error of a score. */
 struct attention_sums {
     struct exact *dqkv;
     double *p;
@@ -158,8 +160,8 @@ static void add_query(const struct attention_case *a, const float *dy, size_t sa
     double factor = 1.0 / sqrt((double)a->size);
     double log_sum;
     double off = exact_probabilities(a, sample, head, query, s->p, &log_sum);
-    /* p and dy . y, of which forward was off as well; sums over positions and a head's width; and
-     * in a coarser precision two factors of each of three products. */
+    /* p and dy . y, which include forward's error; sums over positions and a head's width; in a
+     * coarser precision two factors of each of three products. */
     double relative =
         4.0 * off + (double)(a->attention.positions + a->size + 16) * ULP + 6.0 * precision_unit();
     const float *gradient =
@@ -203,7 +205,7 @@ static void check_attention_backward(struct compute *c, size_t batch, size_t hea
     ck_assert(sums.dqkv && sums.p);
     assert_ok(compute_attention_backward(c, &a.attention, a.qkv.device, a.log_sums.device,
                                          a.y.device, dy.device, dqkv.device, batch, &err));
-    array_receive(c, &dqkv);
+    array_download(c, &dqkv);
     for (size_t i = 0; i < batch * heads * positions; i++)
         add_query(&a, dy.host, i / positions / heads, i / positions % heads, i % positions, &sums);
     for (size_t i = 0; i < dqkv.count; i++)
@@ -216,16 +218,16 @@ static void check_attention_backward(struct compute *c, size_t batch, size_t hea
     attention_free(c, &a);
 }
 
-/* A NaN in a query spoils its own row of its own head. */
+/* A NaN in a query affects only its own row of its own head. */
 static void check_attention_nan(struct compute *c)
 {
     struct attention_case a = attention_make(c, 1, 2, 70, 5, 1.0f);
 
     a.qkv.host[row_of(&a, 0, 1, 66, 0)] = nanf("");
-    array_send(c, &a.qkv);
+    array_upload(c, &a.qkv);
     assert_ok(compute_attention_forward(c, &a.attention, a.qkv.device, a.log_sums.device,
                                         a.y.device, 1, &err));
-    array_receive(c, &a.y);
+    array_download(c, &a.y);
     for (size_t i = 0; i < a.y.count; i++)
         if ((i >= 66 * 10 + 5 && i < 67 * 10) != (bool)isnan(a.y.host[i]))
             ck_abort_msg("attention with a NaN: element %zu is %g", i, (double)a.y.host[i]);

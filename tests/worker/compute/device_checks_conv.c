@@ -1,5 +1,5 @@
 /*
- * Convolutions: a sum per element, straight from the definition.
+ * Convolutions: each element against a sum computed from the definition.
  */
 #include "tests/support/support.h"
 #include "tests/worker/compute/device_arrays.h"
@@ -11,7 +11,7 @@
 
 static struct error err;
 
-/* What all three directions share: y[n][f][oh][ow] has the terms x[n][c][h][w] * weight[f][c][i][j]
+/* Data of all three directions: y[n][f][oh][ow] has the terms x[n][c][h][w] * weight[f][c][i][j]
  * with h = oh * stride + i - padding, likewise w. */
 struct problem {
     struct convolution conv;
@@ -38,16 +38,16 @@ static struct problem problem_make(struct compute *c, const struct convolution *
 static void problem_free(struct compute *c, struct problem *p)
 {
     compute_conv_release(c, &p->conv);
-    compute_conv_release(c, &p->conv); /* as of a struct that was never prepared */
+    compute_conv_release(c, &p->conv); /* also accepts a struct that was never prepared */
     array_free(c, &p->x);
     array_free(c, &p->y);
     array_free(c, &p->weight);
     array_free(c, &p->bias);
 }
 
-/* Fails with the shape in the text: element and sum alone would not say which of many. */
-static void expect(const struct problem *p, const char *what, size_t index, float got,
-                   const struct exact *e)
+/* Fails with the shape in the text, to identify the failing case. */
+static void expect_element(const struct problem *p, const char *what, size_t index, float got,
+                           const struct exact *e)
 {
     char text[160];
 
@@ -57,8 +57,8 @@ static void expect(const struct problem *p, const char *what, size_t index, floa
     exact_expect(text, index, got, e);
 }
 
-/* Row of x that output row `out` sees at tap `i`; SIZE_MAX: padding. */
-static size_t seen(const struct convolution *conv, size_t out, size_t i, size_t size)
+/* Row of x that output row `out` reads at tap `i`; SIZE_MAX: padding. */
+static size_t input_index(const struct convolution *conv, size_t out, size_t i, size_t size)
 {
     size_t at = out * conv->stride + i;
 
@@ -74,8 +74,8 @@ static struct exact exact_output(const struct problem *p, size_t n, size_t f, si
 
     for (size_t tap = 0; tap < s->channels * s->kernel * s->kernel; tap++) {
         size_t channel = tap / (s->kernel * s->kernel);
-        size_t h = seen(s, row, tap / s->kernel % s->kernel, s->height);
-        size_t w = seen(s, column, tap % s->kernel, s->width);
+        size_t h = input_index(s, row, tap / s->kernel % s->kernel, s->height);
+        size_t w = input_index(s, column, tap % s->kernel, s->width);
 
         if (h != SIZE_MAX && w != SIZE_MAX)
             exact_add(
@@ -94,7 +94,7 @@ static void check_forward(struct compute *c, struct problem *p, bool bias, bool 
     p->conv.bias = bias ? p->bias.device : NULL;
     p->conv.activation = relu ? ACTIVATION_RELU : ACTIVATION_NONE;
     assert_ok(compute_conv_forward(c, &p->conv, p->x.device, y.device, p->batch, &err));
-    array_receive(c, &y);
+    array_download(c, &y);
     for (size_t i = 0; i < y.count; i++) {
         size_t f = i / points % p->conv.filters;
         struct exact e = exact_output(p, i / points / p->conv.filters, f, i % points / p->columns,
@@ -104,7 +104,7 @@ static void check_forward(struct compute *c, struct problem *p, bool bias, bool 
             exact_add(&e, (double)p->bias.host[f]);
         if (relu && e.value < 0.0)
             e.value = 0.0;
-        expect(p, "convolution", i, y.host[i], &e);
+        expect_element(p, "convolution", i, y.host[i], &e);
     }
     array_free(c, &y);
 }
@@ -121,8 +121,8 @@ static struct exact exact_dweight(const struct problem *p, size_t index)
 
     for (size_t at = 0; at < p->batch * p->rows * p->columns; at++) {
         size_t n = at / (p->rows * p->columns);
-        size_t h = seen(s, at / p->columns % p->rows, i, s->height);
-        size_t w = seen(s, at % p->columns, j, s->width);
+        size_t h = input_index(s, at / p->columns % p->rows, i, s->height);
+        size_t w = input_index(s, at % p->columns, j, s->width);
 
         if (h != SIZE_MAX && w != SIZE_MAX)
             exact_add(
@@ -157,20 +157,20 @@ static void check_backward_weight(struct compute *c, struct problem *p, bool bia
         assert_ok(compute_upload(c, gradient.device, start.host, start.count, &err));
     assert_ok(compute_conv_backward_weight(c, &p->conv, p->x.device, p->y.device, p->batch,
                                            accumulate, &err));
-    array_receive(c, &gradient);
+    array_download(c, &gradient);
     for (size_t i = 0; i < (bias ? gradient.count : count); i++) {
         struct exact e = i < count ? exact_dweight(p, i) : exact_dbias(p, i - count);
 
         if (accumulate)
             exact_add(&e, (double)start.host[i]);
-        expect(p, i < count ? "weight gradient" : "bias gradient", i, gradient.host[i], &e);
+        expect_element(p, i < count ? "weight gradient" : "bias gradient", i, gradient.host[i], &e);
     }
     array_free(c, &start);
     array_free(c, &gradient);
 }
 
-/* Adds y's share of dx through one output element. */
-static void spread(const struct problem *p, size_t at, struct exact *sums)
+/* Add the terms of one output element to dx. */
+static void add_input_terms(const struct problem *p, size_t at, struct exact *sums)
 {
     const struct convolution *s = &p->conv;
     size_t points = p->rows * p->columns;
@@ -179,8 +179,8 @@ static void spread(const struct problem *p, size_t at, struct exact *sums)
 
     for (size_t tap = 0; tap < s->channels * s->kernel * s->kernel; tap++) {
         size_t channel = tap / (s->kernel * s->kernel);
-        size_t h = seen(s, at % points / p->columns, tap / s->kernel % s->kernel, s->height);
-        size_t w = seen(s, at % p->columns, tap % s->kernel, s->width);
+        size_t h = input_index(s, at % points / p->columns, tap / s->kernel % s->kernel, s->height);
+        size_t w = input_index(s, at % p->columns, tap % s->kernel, s->width);
 
         if (h != SIZE_MAX && w != SIZE_MAX)
             exact_add(&sums[((n * s->channels + channel) * s->height + h) * s->width + w],
@@ -200,17 +200,17 @@ static void check_backward_input(struct compute *c, struct problem *p, bool accu
     for (size_t i = 0; i < p->x.count && accumulate; i++)
         exact_add(&sums[i], (double)dx.host[i]);
     for (size_t at = 0; at < p->y.count; at++)
-        spread(p, at, sums);
+        add_input_terms(p, at, sums);
     assert_ok(compute_conv_backward_input(c, &p->conv, p->y.device, dx.device, p->batch, accumulate,
                                           &err));
-    array_receive(c, &dx);
+    array_download(c, &dx);
     for (size_t i = 0; i < dx.count; i++)
-        expect(p, "input gradient of a convolution", i, dx.host[i], &sums[i]);
+        expect_element(p, "input gradient of a convolution", i, dx.host[i], &sums[i]);
     free(sums);
     array_free(c, &dx);
 }
 
-/* All three, twice: with and without what may be left out. */
+/* All three directions, with and without the optional parts. */
 static void check_shape(struct compute *c, size_t batch, const struct convolution *shape)
 {
     struct problem p = problem_make(c, shape, batch);
@@ -224,7 +224,7 @@ static void check_shape(struct compute *c, size_t batch, const struct convolutio
     problem_free(c, &p);
 }
 
-/* Fewer images than were prepared for; and a NaN, that ReLU lets pass, reaches what saw it. */
+/* Fewer images than prepared for; a NaN passes ReLU and reaches the outputs that read it. */
 static void check_nan(struct compute *c)
 {
     const struct convolution shape = {
@@ -233,10 +233,10 @@ static void check_nan(struct compute *c)
 
     p.batch = 2;
     p.x.host[7] = nanf("");
-    array_send(c, &p.x);
+    array_upload(c, &p.x);
     p.conv.activation = ACTIVATION_RELU;
     assert_ok(compute_conv_forward(c, &p.conv, p.x.device, p.y.device, p.batch, &err));
-    array_receive(c, &p.y);
+    array_download(c, &p.y);
     for (size_t i = 0; i < 2 * 4 * 30; i++)
         if (!isnan(p.y.host[i]) != !(i < 4 * 30 && i % 30 == 7))
             ck_abort_msg("convolution of a NaN: element %zu is %g", i, (double)p.y.host[i]);

@@ -1,5 +1,5 @@
 /*
- * Layer normalisation against double, within what a running error analysis of float32 allows.
+ * Layer normalisation against double, within a running error analysis of float32.
  */
 #include "tests/support/support.h"
 #include "tests/worker/compute/device_arrays.h"
@@ -26,9 +26,9 @@ static void norm_moments(struct norm_case *n)
         struct bounded mean = {0};
         struct bounded variance = {0};
 
-        for (size_t j = 0; j < width; j++) /* and a quotient, and a correction by a second mean */
+        for (size_t j = 0; j < width; j++) /* plus a quotient and the correction by a second mean */
             bounded_add(&mean, bounded_exact((double)x[j] / (double)width), width + 4);
-        /* Around a mean that is off by e the mean square is the variance + e^2; each square has
+        /* With a mean that has the error e the mean square is the variance + e^2; each square has
          * the roundings of its difference twice, of itself, of the sum and of the quotient. */
         for (size_t j = 0; j < width; j++)
             variance.value += pow((double)x[j] - mean.value, 2.0) / (double)width;
@@ -39,7 +39,7 @@ static void norm_moments(struct norm_case *n)
     }
 }
 
-/* offset: of all of x; a mean beside which the deviations are small. */
+/* offset: added to all of x, for a mean much larger than the deviations. */
 static struct norm_case norm_make(struct compute *c, size_t rows, size_t width, float offset)
 {
     struct norm_case n = {
@@ -58,14 +58,14 @@ static struct norm_case norm_make(struct compute *c, size_t rows, size_t width, 
     ck_assert(n.exact_mean && n.exact_inverse);
     for (size_t i = 0; i < n.x.count; i++)
         n.x.host[i] += offset;
-    array_send(c, &n.x);
+    array_upload(c, &n.x);
     norm_moments(&n);
     n.norm.weight = n.weight.device;
     n.norm.bias = n.bias.device;
     n.norm.mean = n.mean.device;
     n.norm.inverse_std = n.inverse_std.device;
     assert_ok(compute_layer_norm_forward(c, &n.norm, n.x.device, n.y.device, rows, &err));
-    array_receive(c, &n.y);
+    array_download(c, &n.y);
     return n;
 }
 
@@ -119,7 +119,8 @@ static void expect_row_gradient(const struct norm_case *n, size_t row, const flo
     struct bounded sum = {0};
     struct bounded projection = {0};
 
-    for (size_t i = row * width; i < (row + 1) * width; i++) { /* the sums' terms, and quotients */
+    for (size_t i = row * width; i < (row + 1) * width;
+         i++) { /* terms of the sums, and quotients */
         bounded_add(&sum, weighted(n, i, dy), width + 1);
         bounded_add(&projection, bounded_product(weighted(n, i, dy), normalised(n, i)), width + 1);
     }
@@ -175,8 +176,8 @@ static void check_layer_norm_backward(struct compute *c, size_t rows, size_t wid
     n.norm.dbias = gradient.device + width;
     assert_ok(compute_layer_norm_backward(c, &n.norm, n.x.device, dy.device, dx.device, rows,
                                           add_input, add_parameters, &err));
-    array_receive(c, &dx);
-    array_receive(c, &gradient);
+    array_download(c, &dx);
+    array_download(c, &gradient);
     for (size_t row = 0; row < rows; row++)
         expect_row_gradient(&n, row, dy.host, dx.host, add_input ? dx_before : NULL);
     expect_norm_parameters(&n, dy.host, add_parameters ? before : NULL, &gradient);
@@ -188,15 +189,15 @@ static void check_layer_norm_backward(struct compute *c, size_t rows, size_t wid
     norm_free(c, &n);
 }
 
-/* A NaN spoils its own row and no other. */
+/* A NaN affects only its own row. */
 static void check_layer_norm_nan(struct compute *c)
 {
     struct norm_case n = norm_make(c, 3, 40, 0.0f);
 
     n.x.host[45] = nanf("");
-    array_send(c, &n.x);
+    array_upload(c, &n.x);
     assert_ok(compute_layer_norm_forward(c, &n.norm, n.x.device, n.y.device, 3, &err));
-    array_receive(c, &n.y);
+    array_download(c, &n.y);
     for (size_t i = 0; i < 120; i++)
         if ((i / 40 == 1) != (bool)isnan(n.y.host[i]))
             ck_abort_msg("layer norm of a row with a NaN: element %zu is %g", i,
@@ -217,7 +218,7 @@ void check_layer_norms(struct compute *c, int rounds)
     check_norm_shape(c, 1, 1);
     check_norm_shape(c, 3, 128);
     check_norm_shape(c, 130, 31);
-    check_norm_shape(c, 1550, 8); /* more rows than a GPU's blocks take at once */
+    check_norm_shape(c, 1550, 8); /* more rows than a GPU's blocks process at once */
     check_norm_shape(c, 6, 1024);
     check_norm_shape(c, 6, 1032);
     check_layer_norm_nan(c);

@@ -1,6 +1,6 @@
 /*
- * Linear layers as transformers have them against double: with GELU, a residual, without bias, and
- * the gradient that goes back through the activation before them.
+ * Linear layers of transformers against double: with GELU, with a residual, without bias, and the
+ * input gradient that includes the backward of the previous activation.
  */
 #include "tests/support/support.h"
 #include "tests/worker/compute/device_arrays.h"
@@ -11,10 +11,10 @@
 
 static struct error err;
 
-#define SLOPE_MAX 1.13 /* of GELU */
+#define SLOPE_MAX 1.13 /* maximum of GELU's derivative */
 
-/* s = (1 + tanh(z / 2)) / 2, with which GELU is x s.  float32 makes z with 8 roundings at most, and
- * (1 + t) / 2 or 1 / (1 + e^-z) with 4u; where less than u / 8 is left, that is lost. */
+/* s = (1 + tanh(z / 2)) / 2; GELU is x s. float32 computes z with 8 roundings at most, and (1 + t)
+ * / 2 or 1 / (1 + e^-z) with 4u; results below u / 8 may be lost. */
 static struct bounded sigmoid_of(double x)
 {
     double z = 2.0 * sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x);
@@ -25,7 +25,7 @@ static struct bounded sigmoid_of(double x)
     return (struct bounded){1.0 / (1.0 + exp(-z)), error};
 }
 
-/* s + x s (1 - s) z', whose z' takes 5 roundings */
+/* s + x s (1 - s) z'; z' has 5 roundings. */
 static struct bounded gelu_slope(double x)
 {
     double factor = 2.0 * sqrt(2.0 / M_PI) * (1.0 + 3.0 * 0.044715 * x * x);
@@ -48,7 +48,7 @@ static struct bounded activate(enum activation activation, struct bounded x)
     return y;
 }
 
-/* Parameters lie as in a model's slab: one behind the other, aligned as a float is. */
+/* Parameters are adjacent as in a model's slab, aligned as a float is. */
 static void check_linear(struct compute *c, const struct linear *shape, size_t rows, bool bias,
                          bool residual)
 {
@@ -66,11 +66,11 @@ static void check_linear(struct compute *c, const struct linear *shape, size_t r
     l.bias = bias ? params.device + second : NULL;
     assert_ok(compute_linear_forward(c, &l, x.device, residual ? r.device : NULL,
                                      gelu ? pre.device : NULL, y.device, rows, &err));
-    array_receive(c, &y);
-    array_receive(c, &pre);
+    array_download(c, &y);
+    array_download(c, &pre);
     for (size_t i = 0; i < rows * l.out; i++) {
         struct exact e = {0};
-        struct bounded wanted;
+        struct bounded expected;
 
         if (bias)
             exact_add(&e, (double)params.host[second + i % l.out]);
@@ -79,10 +79,10 @@ static void check_linear(struct compute *c, const struct linear *shape, size_t r
                               (double)params.host[first + i % l.out * l.in + k]);
         if (gelu)
             exact_expect("GELU's input", i, pre.host[i], &e);
-        wanted = activate(l.activation, exact_product(&e));
+        expected = activate(l.activation, exact_product(&e));
         if (residual)
-            wanted = bounded_plus(wanted, bounded_exact((double)r.host[i]));
-        expect_bounded("linear forward", i, y.host[i], wanted);
+            expected = bounded_plus(expected, bounded_exact((double)r.host[i]));
+        expect_bounded("linear forward", i, y.host[i], expected);
     }
     array_free(c, &x);
     array_free(c, &params);
@@ -100,9 +100,9 @@ static void check_gelu_backward(struct compute *c, size_t count)
 
     for (size_t i = 0; i < count; i++)
         pre.host[i] = i < sizeof(extremes) / sizeof(extremes[0]) ? extremes[i] : 6 * pre.host[i];
-    array_send(c, &pre);
+    array_upload(c, &pre);
     assert_ok(compute_activation_backward(c, ACTIVATION_GELU, pre.device, dy.device, count, &err));
-    array_receive(c, &dy);
+    array_download(c, &dy);
     for (size_t i = 0; i < count; i++)
         expect_bounded(
             "GELU backward", i, dy.host[i],
@@ -112,25 +112,25 @@ static void check_gelu_backward(struct compute *c, size_t count)
     array_free(c, &dy);
 }
 
-/* A layer's input gradient, taken back through the activation before it. */
-static void check_linear_slope(struct compute *c, enum activation before, size_t rows, size_t in,
+/* A layer's input gradient times the derivative of the previous activation. */
+static void check_linear_slope(struct compute *c, enum activation previous, size_t rows, size_t in,
                                size_t out)
 {
     struct array dy = values_random(c, rows * out);
     struct array weight = array_random(c, out * in);
-    struct array kept = values_random(c, rows * in);
+    struct array saved = values_random(c, rows * in);
     struct array dx = values_poisoned(c, rows * in);
     struct linear l = {.in = in,
                        .out = out,
                        .weight = weight.device,
-                       .before = before,
-                       .before_kept = kept.device};
+                       .previous = previous,
+                       .previous_saved = saved.device};
 
     assert_ok(compute_linear_backward_input(c, &l, dy.device, dx.device, rows, false, &err));
-    array_receive(c, &dx);
+    array_download(c, &dx);
     for (size_t i = 0; i < rows * in; i++) {
-        double x = (double)kept.host[i];
-        struct bounded slope = before == ACTIVATION_GELU ? gelu_slope(x) : bounded_exact(x > 0.0);
+        double x = (double)saved.host[i];
+        struct bounded slope = previous == ACTIVATION_GELU ? gelu_slope(x) : bounded_exact(x > 0.0);
         struct exact e = {0};
 
         for (size_t k = 0; k < out; k++)
@@ -140,7 +140,7 @@ static void check_linear_slope(struct compute *c, enum activation before, size_t
     }
     array_free(c, &dy);
     array_free(c, &weight);
-    array_free(c, &kept);
+    array_free(c, &saved);
     array_free(c, &dx);
 }
 
@@ -153,15 +153,15 @@ static void check_gelu_nan(struct compute *c)
     struct linear l = {.in = 1, .out = 1, .weight = weight.device, .activation = ACTIVATION_GELU};
 
     x.host[0] = nanf("");
-    array_send(c, &x);
+    array_upload(c, &x);
     assert_ok(compute_linear_forward(c, &l, x.device, NULL, pre.device, y.device, 2, &err));
-    array_receive(c, &y);
+    array_download(c, &y);
     ck_assert(isnan(y.host[0]) && !isnan(y.host[1]));
-    array_send(c, &x);
+    array_upload(c, &x);
     y.host[0] = y.host[1] = 1.0f;
-    array_send(c, &y);
+    array_upload(c, &y);
     assert_ok(compute_activation_backward(c, ACTIVATION_GELU, pre.device, y.device, 2, &err));
-    array_receive(c, &y);
+    array_download(c, &y);
     ck_assert(isnan(y.host[0]) && !isnan(y.host[1]));
     array_free(c, &x);
     array_free(c, &weight);

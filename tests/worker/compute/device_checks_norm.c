@@ -21,10 +21,11 @@ struct problem {
     struct array x, residual, dy, y;
     struct array weight, bias, dweight, dbias, running_mean, running_var, mean, inverse_std;
     struct bounded *exact_mean, *exact_var;
-    size_t roundings; /* of a term of a channel's sums: the CPU's are in double, and rounded */
+    size_t roundings; /* of a term of a channel's sums; the CPU's are in double and rounded once */
 };
 
-/* A channel's mean and variance.  A GPU sums what exceeds a first value, and its squares. */
+/* A channel's mean and variance.  A GPU sums differences from the first value, and their squares.
+ */
 static void moments(struct problem *p, size_t channel, struct bounded *ret_mean,
                     struct bounded *ret_var)
 {
@@ -72,7 +73,7 @@ static struct problem problem_make(struct compute *c, size_t batch, size_t chann
     ck_assert(p.exact_mean && p.exact_var);
     for (size_t i = 0; i < channels; i++)
         p.running_var.host[i] = fabsf(p.running_var.host[i]) + 0.1f;
-    array_send(c, &p.running_var);
+    array_upload(c, &p.running_var);
     p.norm = (struct batch_norm){.channels = channels,
                                  .inner = inner,
                                  .weight = p.weight.device,
@@ -109,20 +110,20 @@ static struct bounded normalised(float x, struct bounded mean, struct bounded va
                            bounded_inverse_std(variance, (double)EPSILON));
 }
 
-/* One element of y, with this mean and variance. */
+/* Check one element of y, with this mean and variance. */
 static void expect_output(const struct problem *p, const char *what, size_t i, const float *x,
                           struct bounded mean, struct bounded variance)
 {
     size_t channel = i / p->norm.inner % p->norm.channels;
-    struct bounded wanted = bounded_product(normalised(x[i], mean, variance),
-                                            bounded_exact((double)p->weight.host[channel]));
+    struct bounded expected = bounded_product(normalised(x[i], mean, variance),
+                                              bounded_exact((double)p->weight.host[channel]));
 
-    wanted = bounded_plus(wanted, bounded_exact((double)p->bias.host[channel]));
+    expected = bounded_plus(expected, bounded_exact((double)p->bias.host[channel]));
     if (p->with_residual)
-        wanted = bounded_plus(wanted, bounded_exact((double)p->residual.host[i]));
-    if (p->norm.activation == ACTIVATION_RELU && wanted.value < 0.0)
-        wanted.value = 0.0;
-    expect_bounded(what, i, p->y.host[i], wanted);
+        expected = bounded_plus(expected, bounded_exact((double)p->residual.host[i]));
+    if (p->norm.activation == ACTIVATION_RELU && expected.value < 0.0)
+        expected.value = 0.0;
+    expect_bounded(what, i, p->y.host[i], expected);
 }
 
 static void check_evaluate(struct compute *c, struct problem *p, bool in_place)
@@ -133,12 +134,12 @@ static void check_evaluate(struct compute *c, struct problem *p, bool in_place)
     assert_ok(compute_batch_norm_evaluate(
         c, &p->norm, p->x.device, p->with_residual ? p->residual.device : NULL, y, p->batch, &err));
     if (in_place) {
-        array_receive(c, &p->x);
+        array_download(c, &p->x);
         memcpy(p->y.host, p->x.host, p->x.count * sizeof(float));
         memcpy(p->x.host, x, p->x.count * sizeof(float));
-        array_send(c, &p->x);
+        array_upload(c, &p->x);
     } else {
-        array_receive(c, &p->y);
+        array_download(c, &p->y);
     }
     for (size_t i = 0; i < p->y.count; i++) {
         size_t channel = i / p->norm.inner % p->norm.channels;
@@ -154,11 +155,11 @@ static void check_evaluate(struct compute *c, struct problem *p, bool in_place)
 static void expect_running(const char *what, size_t i, float got, float before, struct bounded now)
 {
     double m = (double)MOMENTUM;
-    struct bounded wanted = {0};
+    struct bounded expected = {0};
 
-    bounded_add(&wanted, (struct bounded){m * now.value, m * now.error}, 3);
-    bounded_add(&wanted, bounded_exact((1.0 - m) * (double)before), 3);
-    expect_near(what, i, got, wanted.value, wanted.error);
+    bounded_add(&expected, (struct bounded){m * now.value, m * now.error}, 3);
+    bounded_add(&expected, bounded_exact((1.0 - m) * (double)before), 3);
+    expect_near(what, i, got, expected.value, expected.error);
 }
 
 static void check_forward(struct compute *c, struct problem *p)
@@ -170,9 +171,9 @@ static void check_forward(struct compute *c, struct problem *p)
     assert_ok(compute_batch_norm_forward(c, &p->norm, p->x.device,
                                          p->with_residual ? p->residual.device : NULL, p->y.device,
                                          p->batch, &err));
-    array_receive(c, &p->y);
-    array_receive(c, &p->running_mean);
-    array_receive(c, &p->running_var);
+    array_download(c, &p->y);
+    array_download(c, &p->running_mean);
+    array_download(c, &p->running_var);
     for (size_t i = 0; i < p->y.count; i++) {
         size_t channel = i / p->norm.inner % p->norm.channels;
 
@@ -187,12 +188,12 @@ static void check_forward(struct compute *c, struct problem *p)
     free(variance);
 }
 
-/* The gradient behind the mask of the y that forward has just made, for free(). */
+/* The gradient after the mask of forward's y; for free(). */
 static float *masked(struct compute *c, const struct problem *p)
 {
     float *dy = array_copy(&p->dy);
 
-    array_receive(c, &p->y);
+    array_download(c, &p->y);
     for (size_t i = 0; i < p->y.count; i++)
         if (p->norm.activation == ACTIVATION_RELU && p->y.host[i] <= 0.0f)
             dy[i] = 0.0f;
@@ -206,12 +207,14 @@ static struct bounded channel_normalised(const struct problem *p, size_t i)
     return normalised(p->x.host[i], p->exact_mean[channel], p->exact_var[channel]);
 }
 
-/* What the derivative of the definition says: dy is behind the mask; before: dweight and dbias. */
+/* Gradients from the derivative of the definition; dy is masked; before: earlier dweight and dbias.
+ */
 static void expect_gradients(const struct problem *p, const float *dx, const float *dy,
                              float *const before[2])
 {
     size_t channels = p->norm.channels;
-    struct bounded *sums = calloc(2 * channels, sizeof(*sums)); /* of dy, and with normalised x */
+    struct bounded *sums = calloc(2 * channels, sizeof(*sums)); /* of dy, and of its products with
+                                                                   the normalised x */
 
     ck_assert_ptr_nonnull(sums);
     for (size_t i = 0; i < p->x.count; i++) {
@@ -246,7 +249,6 @@ static void expect_gradients(const struct problem *p, const float *dx, const flo
     free(sums);
 }
 
-/* Against what the derivative of the definition says. */
 static void check_backward(struct compute *c, struct problem *p, bool residual, bool accumulate)
 {
     size_t channels = p->norm.channels;
@@ -255,18 +257,18 @@ static void check_backward(struct compute *c, struct problem *p, bool residual, 
     float *dy = masked(c, p);
     float *before[2] = {array_copy(&p->dweight), array_copy(&p->dbias)};
 
-    array_send(c, &p->dy);
+    array_upload(c, &p->dy);
     assert_ok(compute_batch_norm_backward(c, &p->norm, p->x.device, p->y.device, p->dy.device,
                                           dx->device, p->batch, residual, accumulate, &err));
-    array_receive(c, dx);
+    array_download(c, dx);
     if (residual)
-        array_receive(c, &p->dy);
+        array_download(c, &p->dy);
     for (size_t i = 0; i < p->dy.count && residual; i++)
         if (p->dy.host[i] != dy[i])
             ck_abort_msg("gradient of batch norm's residual: element %zu is %g, wanted %g", i,
                          (double)p->dy.host[i], (double)dy[i]);
-    array_receive(c, &p->dweight);
-    array_receive(c, &p->dbias);
+    array_download(c, &p->dweight);
+    array_download(c, &p->dbias);
     expect_gradients(p, dx->host, dy, accumulate ? before : NULL);
     free(before[0]);
     free(before[1]);
@@ -282,7 +284,7 @@ static void check_shape(struct compute *c, size_t batch, size_t channels, size_t
     check_evaluate(c, &p, true);
     check_forward(c, &p);
     check_backward(c, &p, p.with_residual, false);
-    assert_ok(compute_batch_norm_forward(c, &p.norm, (array_send(c, &p.x), p.x.device), NULL,
+    assert_ok(compute_batch_norm_forward(c, &p.norm, (array_upload(c, &p.x), p.x.device), NULL,
                                          p.y.device, batch, &err));
     check_backward(c, &p, false, true);
     problem_free(c, &p);

@@ -1,5 +1,5 @@
 /*
- * Pooling and batch normalisation: each element from its definition, in double.
+ * Pooling and flattening: each element against its definition, in double.
  */
 #include "tests/support/support.h"
 #include "tests/worker/compute/device_arrays.h"
@@ -13,9 +13,9 @@ static struct error err;
 
 /* ---- max pooling ---- */
 
-/* Where the maximum of window (row, column) lies in its plane: a NaN, else the first of the
- * largest. */
-static size_t exact_choice(const struct pool *p, const float *plane, size_t row, size_t column)
+/* Index in its plane of the maximum of window (row, column): a NaN, else the first of the largest.
+ */
+static size_t exact_argmax(const struct pool *p, const float *plane, size_t row, size_t column)
 {
     size_t best = SIZE_MAX;
 
@@ -33,8 +33,8 @@ static size_t exact_choice(const struct pool *p, const float *plane, size_t row,
     return best;
 }
 
-/* What comes back through `chosen`, beside what was there. */
-static void check_pool_backward(struct compute *c, const struct pool *p, const int32_t *chosen,
+/* The gradient through `argmax`, added to the existing one or not. */
+static void check_pool_backward(struct compute *c, const struct pool *p, const int32_t *argmax,
                                 size_t batch, bool accumulate)
 {
     size_t windows = compute_windows(p->height, p->kernel, p->stride, p->padding) *
@@ -44,18 +44,18 @@ static void check_pool_backward(struct compute *c, const struct pool *p, const i
     struct array dx = accumulate ? images_random(c, batch, p->channels, points)
                                  : images_poisoned(c, batch, p->channels, points);
     struct exact *sums = calloc(dx.count, sizeof(*sums));
-    struct array indices = choices_poisoned(c, batch, p->channels, windows);
+    struct array indices = argmax_poisoned(c, batch, p->channels, windows);
 
     ck_assert_ptr_nonnull(sums);
-    memcpy(indices.host, chosen, dy.count * sizeof(*chosen));
-    array_send(c, &indices);
+    memcpy(indices.host, argmax, dy.count * sizeof(*argmax));
+    array_upload(c, &indices);
     for (size_t i = 0; i < dx.count && accumulate; i++)
         exact_add(&sums[i], (double)dx.host[i]);
     for (size_t i = 0; i < dy.count; i++)
-        exact_add(&sums[i / windows * points + (size_t)chosen[i]], (double)dy.host[i]);
+        exact_add(&sums[i / windows * points + (size_t)argmax[i]], (double)dy.host[i]);
     assert_ok(compute_max_pool_backward(c, p, (const int32_t *)(const void *)indices.device,
                                         dy.device, dx.device, batch, accumulate, &err));
-    array_receive(c, &dx);
+    array_download(c, &dx);
     for (size_t i = 0; i < dx.count; i++)
         exact_expect_sum("input gradient of max pooling", i, dx.host[i], &sums[i]);
     free(sums);
@@ -71,7 +71,7 @@ static void check_max_pool(struct compute *c, const struct pool *p, size_t batch
     size_t points = p->height * p->width;
     struct array x = images_random(c, batch, p->channels, points);
     struct array y = images_poisoned(c, batch, p->channels, windows);
-    struct array chosen = choices_poisoned(c, batch, p->channels, windows);
+    struct array argmax = argmax_poisoned(c, batch, p->channels, windows);
     int32_t *indices = malloc(y.count * sizeof(*indices));
 
     ck_assert_ptr_nonnull(indices);
@@ -80,18 +80,18 @@ static void check_max_pool(struct compute *c, const struct pool *p, size_t batch
 
         if (dice < 0.05)
             x.host[i] = nanf("");
-        else if (dice < 0.7) /* equal ones, and windows of nothing but -infinity */
+        else if (dice < 0.7) /* equal values, and windows of only -infinity */
             x.host[i] = dice < 0.5 ? -INFINITY : 0.5f;
     }
-    array_send(c, &x);
-    assert_ok(compute_max_pool_forward(c, p, x.device, (int32_t *)(void *)chosen.device, y.device,
+    array_upload(c, &x);
+    assert_ok(compute_max_pool_forward(c, p, x.device, (int32_t *)(void *)argmax.device, y.device,
                                        batch, &err));
-    array_receive(c, &y);
-    array_receive(c, &chosen);
-    memcpy(indices, chosen.host, y.count * sizeof(*indices));
+    array_download(c, &y);
+    array_download(c, &argmax);
+    memcpy(indices, argmax.host, y.count * sizeof(*indices));
     for (size_t i = 0; i < y.count; i++) {
         const float *plane = x.host + i / windows * points;
-        size_t at = exact_choice(p, plane, i % windows / columns, i % columns);
+        size_t at = exact_argmax(p, plane, i % windows / columns, i % columns);
         bool nan = isnan(plane[at]);
 
         if (nan ? !isnan(y.host[i]) || !isnan(plane[indices[i]])
@@ -106,7 +106,7 @@ static void check_max_pool(struct compute *c, const struct pool *p, size_t batch
     free(indices);
     array_free(c, &x);
     array_free(c, &y);
-    array_free(c, &chosen);
+    array_free(c, &argmax);
 }
 
 static void check_random_pool(struct compute *c)
@@ -132,7 +132,7 @@ static void check_mean(struct compute *c, size_t batch, size_t channels, size_t 
     struct array dx = images_poisoned(c, batch, channels, inner);
 
     assert_ok(compute_mean_forward(c, x.device, y.device, batch, channels, inner, &err));
-    array_receive(c, &y);
+    array_download(c, &y);
     for (size_t i = 0; i < y.count; i++) {
         struct exact e = {0};
 
@@ -146,7 +146,7 @@ static void check_mean(struct compute *c, size_t batch, size_t channels, size_t 
 
         assert_ok(compute_mean_backward(c, y.device, out->device, batch, channels, inner,
                                         accumulate, &err));
-        array_receive(c, out);
+        array_download(c, out);
         for (size_t i = 0; i < out->count; i++) {
             struct exact e = {0};
 
@@ -165,7 +165,7 @@ static void check_mean(struct compute *c, size_t batch, size_t channels, size_t 
 
 /* ---- flattening ---- */
 
-/* An image's features in the order of its host side, there and back. */
+/* An image's features in the order of the host, forward and backward. */
 static void check_flatten(struct compute *c, size_t batch, size_t channels, size_t inner)
 {
     struct array x = images_random(c, batch, channels, inner);
@@ -174,7 +174,7 @@ static void check_flatten(struct compute *c, size_t batch, size_t channels, size
     struct array dx = images_poisoned(c, batch, channels, inner);
 
     assert_ok(compute_flatten_forward(c, x.device, y.device, batch, channels, inner, &err));
-    array_receive(c, &y);
+    array_download(c, &y);
     for (size_t i = 0; i < y.count; i++)
         if (y.host[i] != x.host[i])
             ck_abort_msg("flattened element %zu of %zux%zux%zu is %g, wanted %g", i, batch,
@@ -185,7 +185,7 @@ static void check_flatten(struct compute *c, size_t batch, size_t channels, size
 
         assert_ok(compute_flatten_backward(c, y.device, out->device, batch, channels, inner,
                                            accumulate, &err));
-        array_receive(c, out);
+        array_download(c, out);
         for (size_t i = 0; i < out->count; i++) {
             struct exact e = {0};
 

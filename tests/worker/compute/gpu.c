@@ -1,6 +1,6 @@
 /*
- * What cannot be opened is told in one line.  tests/gpu sets SPARRING_TEST_GPU, and then it has to
- * be there.
+ * open_gpu: a GPU that cannot be opened is reported in one line and the test skipped, unless
+ * tests/gpu has set SPARRING_TEST_GPU: then it is a failure.
  */
 #include "tests/worker/compute/gpu.h"
 #include "tests/support/support.h"

@@ -1,5 +1,5 @@
 /*
- * gpu: the GPU for a test, which says why it is skipped where there is none.
+ * gpu: opens the GPU for a test; without a GPU it prints why the test is skipped.
  */
 #ifndef SPARRING_TESTS_WORKER_COMPUTE_GPU_H
 #define SPARRING_TESTS_WORKER_COMPUTE_GPU_H
@@ -7,9 +7,9 @@
 #include "worker/compute/compute.h"
 
 /*
- * Open a GPU with the module that was built, or with SPARRING_CUDA_MODULE's.
+ * Open a GPU with the module of this build, or of SPARRING_CUDA_MODULE.
  *   device  "cuda" or "cuda:N"
- * Returns the device, the caller's to close; NULL, and a line on stdout says why.
+ * Returns the device, to be closed by the caller; NULL: a line on stdout gives the reason.
  */
 struct compute *open_gpu(const char *device, enum precision precision);
 

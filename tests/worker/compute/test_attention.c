@@ -1,8 +1,8 @@
 /*
- * Attention on a GPU, in every precision, against double with what the precision's own roundings
- * allow and no more: those of exponentials, of their gradients and of results.  Scores and sums are
- * float32, and what is random here is exact in TF32.  Shapes are around the tiles' sizes, heads of
- * whole chunks of 16 bytes and others.  Without a GPU every test says why it is skipped.
+ * Attention on a GPU, in every precision, against double with the roundings of that precision only:
+ * those of exponentials, of their gradients and of results.  Scores and sums are float32, and the
+ * random inputs are exact in TF32.  Shapes are around the tiles' sizes; heads are whole chunks of
+ * 16 bytes and others.  Without a GPU every test reports why it is skipped.
  */
 #include "common/base/clock.h"
 #include "tests/support/support.h"
@@ -16,8 +16,8 @@
 
 static struct error err;
 
-/* What rounding moves by at most: fp16 has few numbers below 2^-14.  sums: of a head's scores,
- * exponentials and sums in float32, relative. */
+/* Bounds of a rounding: fp16 has few numbers below 2^-14. sums: relative, of a head's scores,
+ * exponentials and sums in float32. */
 struct rounding {
     double unit, least, sums;
 };
@@ -41,11 +41,11 @@ struct shape {
     size_t batch, heads, positions, size; /* size: width of a head */
 };
 
-struct sample { /* one of attention's calls, and what is exact */
+struct sample { /* one call of attention, and its exact results */
     struct attention attention;
     struct shape shape;
     struct array qkv, y, dy, dqkv, log_sums;
-    double *p, *slopes; /* (positions, positions) of one head; zeros where nothing is seen */
+    double *p, *slopes; /* (positions, positions) of one head; zeros where masked */
 };
 
 static float *row_of(const struct sample *a, const struct array *of, size_t sample, size_t position,
@@ -79,7 +79,7 @@ static void make_exact_in_tf32(struct compute *c, struct array *a)
 {
     for (size_t i = 0; i < a->count; i++)
         a->host[i] = roundf(a->host[i] * 512.0f) / 512.0f;
-    array_send(c, a);
+    array_upload(c, a);
 }
 
 static struct sample sample_make(struct compute *c, const struct shape *s)
@@ -116,21 +116,21 @@ static void sample_free(struct compute *c, struct sample *a)
     free(a->slopes);
 }
 
-static void run(struct compute *c, const struct sample *a)
+static void run_attention(struct compute *c, const struct sample *a)
 {
     assert_ok(compute_attention_forward(c, &a->attention, a->qkv.device, a->log_sums.device,
                                         a->y.device, a->shape.batch, &err));
     assert_ok(compute_attention_backward(c, &a->attention, a->qkv.device, a->log_sums.device,
                                          a->y.device, a->dy.device, a->dqkv.device, a->shape.batch,
                                          &err));
-    array_receive(c, &a->y);
-    array_receive(c, &a->log_sums);
-    array_receive(c, &a->dqkv);
+    array_download(c, &a->y);
+    array_download(c, &a->log_sums);
+    array_download(c, &a->dqkv);
 }
 
-/* p of a head, and its rows' logarithms against the device's.  Returns what float32 leaves p off
- * by, relative: a score's n terms round twice by 2^-24 at most where Tensor Cores cut off, and both
- * it and the logarithm are in the exponent; then the sums over keys, and roundings of each step. */
+/* Compute p of a head, and check its rows' logarithms.  Returns the relative error of p in float32:
+ * a score's n terms round twice by 2^-24 at most where tensor cores truncate, and both it and the
+ * logarithm are in the exponent; then the sums over keys, and the roundings of each step. */
 static double find_probabilities(const struct sample *a, size_t sample, size_t head)
 {
     size_t positions = a->shape.positions;
@@ -180,8 +180,8 @@ static void expect_output(const struct sample *a, size_t sample, size_t head, si
     }
 }
 
-/* slopes: gradients of scores, but for the scale; ret_off (positions): what a row's may be off by
- * for each unit of p, since the device subtracts dy . y with the y that it rounded. */
+/* slopes: gradients of scores without the scale; ret_off (positions): a row's error per unit of p,
+ * since the device subtracts dy . y with the rounded y. */
 static void find_slopes(const struct sample *a, size_t sample, size_t head, struct rounding r,
                         double *ret_off)
 {
@@ -214,12 +214,12 @@ static void find_slopes(const struct sample *a, size_t sample, size_t head, stru
     }
 }
 
-/* A sum of weights that the device rounds, times values. */
+/* A sum of values times weights that the device rounds. */
 struct weighted {
     double value, off;
 };
 
-static void add(struct weighted *sum, double weight, double off, double value)
+static void add_weighted(struct weighted *sum, double weight, double off, double value)
 {
     sum->value += weight * value;
     sum->off += off * fabs(value);
@@ -237,16 +237,16 @@ static void expect_gradients(const struct sample *a, size_t sample, size_t head,
         for (size_t k = 0; k <= i; k++) {
             size_t at = i * positions + k;
 
-            add(&dq, a->slopes[at], off_by(r, a->slopes[at]) + off[i] * a->p[at],
-                (double)row_of(a, &a->qkv, sample, k, 1, head)[j]);
+            add_weighted(&dq, a->slopes[at], off_by(r, a->slopes[at]) + off[i] * a->p[at],
+                         (double)row_of(a, &a->qkv, sample, k, 1, head)[j]);
         }
         for (size_t q = i; q < positions; q++) {
             size_t at = q * positions + i;
 
-            add(&dk, a->slopes[at], off_by(r, a->slopes[at]) + off[q] * a->p[at],
-                (double)row_of(a, &a->qkv, sample, q, 0, head)[j]);
-            add(&dv, a->p[at], off_by(r, a->p[at]),
-                (double)row_of(a, &a->dy, sample, q, 0, head)[j]);
+            add_weighted(&dk, a->slopes[at], off_by(r, a->slopes[at]) + off[q] * a->p[at],
+                         (double)row_of(a, &a->qkv, sample, q, 0, head)[j]);
+            add_weighted(&dv, a->p[at], off_by(r, a->p[at]),
+                         (double)row_of(a, &a->dy, sample, q, 0, head)[j]);
         }
         expect_near("gradient of a query", i, row_of(a, &a->dqkv, sample, i, 0, head)[j],
                     scale * dq.value, scale * dq.off + off_by(r, scale * dq.value));
@@ -265,7 +265,7 @@ static void check_shape(struct compute *c, const struct shape *s)
     float *before;
 
     ck_assert_ptr_nonnull(off);
-    run(c, &a);
+    run_attention(c, &a);
     for (size_t i = 0; i < s->batch * s->heads; i++) {
         r.sums = find_probabilities(&a, i / s->heads, i % s->heads);
         find_slopes(&a, i / s->heads, i % s->heads, r, off);
@@ -275,7 +275,7 @@ static void check_shape(struct compute *c, const struct shape *s)
         }
     }
     before = array_copy(&a.dqkv);
-    run(c, &a);
+    run_attention(c, &a);
     ck_assert_msg(memcmp(before, a.dqkv.host, a.dqkv.count * sizeof(*before)) == 0,
                   "other bits the second time");
     free(before);
@@ -283,8 +283,8 @@ static void check_shape(struct compute *c, const struct shape *s)
     sample_free(c, &a);
 }
 
-/* What a GPT of 124M parameters calls in each of its 12 layers, in milliseconds and TFLOP/s of the
- * products that a causal mask leaves: 2 forward, 5 backward. */
+/* Time of the calls of a GPT of 124M parameters in each of its 12 layers, in milliseconds and
+ * TFLOP/s of the products that a causal mask leaves: 2 forward, 5 backward. */
 static void print_speed(struct compute *c)
 {
     const struct shape s = {.batch = 16, .heads = 12, .positions = 1024, .size = 64};
@@ -323,7 +323,7 @@ static const enum precision precisions[] = {PRECISION_FLOAT32, PRECISION_TF32, P
 
 START_TEST(test_shapes)
 {
-    /* Each compiled size of heads; rows of whole chunks, and others. */
+    /* Every compiled head size; rows of whole chunks, and others. */
     static const struct shape shapes[] = {
         {1, 1, 1, 64},   {2, 3, 33, 64}, {1, 1, 64, 64}, {1, 2, 65, 64},  {1, 1, 129, 64},
         {1, 1, 200, 64}, {2, 1, 70, 32}, {1, 2, 97, 9},  {1, 1, 66, 96},  {1, 2, 40, 72},
@@ -347,7 +347,7 @@ int main(void)
     Suite *suite = suite_create("attention");
     TCase *tests = tcase_create("attention");
 
-    tcase_set_timeout(tests, 120); /* the random numbers of a large batch */
+    tcase_set_timeout(tests, 120); /* for the random numbers of a large batch */
     tcase_add_loop_test(tests, test_shapes, 0, sizeof(precisions) / sizeof(precisions[0]));
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -1,6 +1,6 @@
 /*
- * The CPU device against double precision, its kernels at every vector width, and the texts that
- * choose a device, with what they say when a GPU is asked for and is not there.
+ * The CPU device against double precision, its kernels at every vector width, the parsing of device
+ * names, and the errors when a GPU is requested and not available.
  */
 #include "common/base/memory.h"
 #include "tests/support/support.h"
@@ -22,7 +22,7 @@ START_TEST(test_operations)
 
     assert_ok(compute_open("cpu", 0, 1 + (unsigned)_i, &c, &err));
     ck_assert(compute_is_host(c));
-    ck_assert_str_eq(compute_note(c), "");
+    ck_assert_str_eq(compute_fallback_reason(c), "");
     ck_assert_ptr_nonnull(strstr(compute_name(c), _i == 0 ? ", 1 thread)" : ", 2 threads)"));
     check_device(c, 25);
     compute_close(c);
@@ -64,9 +64,9 @@ START_TEST(test_widths)
         fill(y, BATCH * OUT);
         fill(bias, OUT);
         memcpy(b, a, sizeof(a));
-        tables[SIMD_BASELINE]->finish(a, round % 3 ? bias : NULL, round % 5 ? y : NULL, BATCH, out,
-                                      flag);
-        tables[_i]->finish(b, round % 3 ? bias : NULL, round % 5 ? y : NULL, BATCH, out, flag);
+        tables[SIMD_BASELINE]->epilogue(a, round % 3 ? bias : NULL, round % 5 ? y : NULL, BATCH,
+                                        out, flag);
+        tables[_i]->epilogue(b, round % 3 ? bias : NULL, round % 5 ? y : NULL, BATCH, out, flag);
         assert_same(a, b, BATCH * OUT, "finish");
         tables[SIMD_BASELINE]->relu_backward(y, a, BATCH * out);
         tables[_i]->relu_backward(y, b, BATCH * out);
@@ -93,7 +93,7 @@ START_TEST(test_image_widths)
             .mean = 0.1f, .inverse_std = 1.7f, .weight = 0.3f, .bias = -0.2f, .relu = count % 2};
         const struct pool pool = {1, 1, count, 1 + count % 3, 1 + count % 4, count % 3 > 0};
         double sums[2][2] = {{0.5, 0.25}, {0.5, 0.25}};
-        int32_t chosen[2][OUT];
+        int32_t argmax[2][OUT];
 
         fill(x, OUT);
         fill(dy, OUT);
@@ -116,7 +116,7 @@ START_TEST(test_image_widths)
         }
         assert_same(out[0], out[1], count, "norm_gradient");
         for (size_t i = 0; i < 2; i++)
-            images[i == 0 ? SIMD_BASELINE : _i]->max_pool(&pool, x, chosen[i], out[i]);
+            images[i == 0 ? SIMD_BASELINE : _i]->max_pool(&pool, x, argmax[i], out[i]);
         assert_same(out[0], out[1], compute_windows(count, pool.kernel, pool.stride, pool.padding),
                     "max_pool");
     }
@@ -127,7 +127,7 @@ END_TEST
 
 struct sample {
     size_t m, n, k, a_row, b_row, c_row;
-    bool a_along, b_along; /* elements of one step of k are neighbours */
+    bool a_along, b_along; /* elements of one step of k are contiguous */
     bool accumulate;
     float *a, *b, *c, *packed_a, *packed_b;
 };
@@ -168,7 +168,7 @@ static void sample_free(struct sample *s)
     free(s->packed_b);
 }
 
-/* Every element against double, and nothing between the rows of c. */
+/* Every element against double; the gaps between the rows of c are not written. */
 static void check_sample(const struct sample *s, const float *before)
 {
     for (size_t at = 0; at < s->m * s->c_row; at++) {
@@ -214,11 +214,11 @@ END_TEST
 
 /* ---- choosing a device ---- */
 
-static void refused(const char *device, enum status wanted, const char *part)
+static void expect_refused(const char *device, enum status expected, const char *part)
 {
     struct compute *c = NULL;
 
-    assert_fails(compute_open(device, 0, 1, &c, &err), wanted, part);
+    assert_fails(compute_open(device, 0, 1, &c, &err), expected, part);
     ck_assert_ptr_null(c);
     ck_assert_msg(!strchr(err.text, '\n'), "not one line: %s", err.text);
 }
@@ -227,35 +227,36 @@ START_TEST(test_refused_devices)
 {
     struct compute *c = NULL;
 
-    refused("", STATUS_INVALID, "device ''");
-    refused("gpu", STATUS_INVALID, "'gpu': not one of auto, cpu, cuda, cuda:I");
-    refused("CPU", STATUS_INVALID, "'CPU'");
-    refused("cuda:", STATUS_INVALID, "'cuda:'");
-    refused("cuda:-1", STATUS_INVALID, "'cuda:-1'");
-    refused("cuda:1x", STATUS_INVALID, "'cuda:1x'");
-    refused("cuda:1024", STATUS_INVALID, "0 to 1023");
+    expect_refused("", STATUS_INVALID, "device ''");
+    expect_refused("gpu", STATUS_INVALID, "'gpu': not one of auto, cpu, cuda, cuda:I");
+    expect_refused("CPU", STATUS_INVALID, "'CPU'");
+    expect_refused("cuda:", STATUS_INVALID, "'cuda:'");
+    expect_refused("cuda:-1", STATUS_INVALID, "'cuda:-1'");
+    expect_refused("cuda:1x", STATUS_INVALID, "'cuda:1x'");
+    expect_refused("cuda:1024", STATUS_INVALID, "0 to 1023");
     assert_fails(compute_open("cpu", 0, 0, &c, &err), STATUS_INVALID, "0 threads");
     assert_fails(compute_open("cpu", 0, 5000, &c, &err), STATUS_INVALID, "5000 threads");
     compute_close(NULL);
 }
 END_TEST
 
-/* A module named by the user is used or it is an error: no silent way around it. */
+/* A module named by the user must load, or opening fails: there is no silent fallback. */
 START_TEST(test_named_module_is_missing)
 {
     struct compute *c = NULL;
 
     ck_assert_int_eq(setenv("SPARRING_CUDA_MODULE", "/nowhere/sparring_cuda.so", 1), 0);
-    refused("cuda", STATUS_NOT_FOUND,
-            "device 'cuda': SPARRING_CUDA_MODULE: cannot find '/nowhere/sparring_cuda.so': ");
+    expect_refused(
+        "cuda", STATUS_NOT_FOUND,
+        "device 'cuda': SPARRING_CUDA_MODULE: cannot find '/nowhere/sparring_cuda.so': ");
     assert_ok(compute_open("auto", 0, 1, &c, &err));
     ck_assert(compute_is_host(c));
-    ck_assert_ptr_nonnull(strstr(compute_note(c), "/nowhere/sparring_cuda.so"));
+    ck_assert_ptr_nonnull(strstr(compute_fallback_reason(c), "/nowhere/sparring_cuda.so"));
     compute_close(c);
 }
 END_TEST
 
-/* Where there is no GPU, `cuda` says why and `auto` takes the CPU with the same reason. */
+/* Without a GPU, `cuda` fails with a reason and `auto` opens the CPU with the same reason. */
 START_TEST(test_without_gpu)
 {
     struct compute *c = NULL;
@@ -271,7 +272,7 @@ START_TEST(test_without_gpu)
     ck_assert(!strchr(err.text, '\n'));
     assert_ok(compute_open("auto", 0, 1, &c, &err));
     ck_assert(compute_is_host(c));
-    ck_assert_uint_gt(strlen(compute_note(c)), 0);
+    ck_assert_uint_gt(strlen(compute_fallback_reason(c)), 0);
     compute_close(c);
 }
 END_TEST

@@ -1,7 +1,7 @@
 /*
- * The GPU device: the same checks against double precision as the CPU passes, in every precision,
- * uploads that run ahead, the choice of a device and running out of memory.  Without a GPU, or
- * without the module, every test says why it is skipped.
+ * The GPU device: the same checks against double precision as for the CPU, in every precision,
+ * uploads ahead, the choice of a device and running out of memory.  Without a GPU, or without the
+ * module, every test reports why it is skipped.
  */
 #include "tests/support/support.h"
 #include "tests/worker/compute/device_arrays.h"
@@ -27,7 +27,7 @@ START_TEST(test_operations)
 }
 END_TEST
 
-/* Coarser values; what is counted, chosen or copied is exact all the same. */
+/* Coarser values; counts, indices and copies are still exact. */
 START_TEST(test_precisions)
 {
     const enum precision precision = _i == 0 ? PRECISION_TF32 : PRECISION_BF16;
@@ -42,8 +42,8 @@ START_TEST(test_precisions)
 }
 END_TEST
 
-/* Products whose epilogues the library does not have, in whatever way it says so (the emulator's,
- * told so; a GPU's library has or has not): ours do their work. */
+/* Products whose epilogues the library does not support, for each way it reports that (the emulator
+ * is configured so; a GPU's library may support them): the separate passes are used. */
 START_TEST(test_without_epilogues)
 {
     static const char *const ways[] = {"1", "invalid", "late"};
@@ -60,7 +60,7 @@ START_TEST(test_without_epilogues)
 }
 END_TEST
 
-/* ---- uploads that run ahead ---- */
+/* ---- uploads ahead ---- */
 
 enum { AHEAD_COUNT = 1000 };
 
@@ -70,7 +70,7 @@ static void fill(float *values, float first)
         values[i] = first + (float)(i % 64);
 }
 
-/* The upload of `count` from host brings first, first + 1, ... */
+/* The upload of `count` from host yields first, first + 1, ... */
 static void check_upload(struct compute *c, struct array *a, const float *host, size_t count,
                          float first)
 {
@@ -81,7 +81,7 @@ static void check_upload(struct compute *c, struct array *a, const float *host, 
                       (double)a->host[i], (double)(first + (float)(i % 64)));
 }
 
-/* What was sent ahead is what the upload finds; of anything else it takes the host's. */
+/* An upload uses the floats uploaded ahead; any other upload reads the host. */
 START_TEST(test_uploads_ahead)
 {
     struct compute *c = open_gpu("cuda", _i == 0 ? PRECISION_FLOAT32 : PRECISION_BF16);
@@ -94,39 +94,39 @@ START_TEST(test_uploads_ahead)
     for (int i = 0; i < 2; i++)
         assert_ok(compute_alloc_host(c, AHEAD_COUNT, &host[i], &err));
     fill(host[0], 1);
-    check_upload(c, &a, host[0], AHEAD_COUNT, 1); /* nothing was */
+    check_upload(c, &a, host[0], AHEAD_COUNT, 1); /* none is pending */
     for (unsigned turn = 0; turn < 6; turn++) {
         float *mine = host[turn % 2];
 
         fill(mine, (float)turn);
         assert_ok(compute_upload_ahead(c, mine, AHEAD_COUNT - turn, &err));
-        if (turn % 3 == 2) { /* it has travelled by then: the host's are read no more */
+        if (turn % 3 == 2) { /* it is complete by then: the host memory is no longer read */
             assert_ok(compute_synchronize(c, &err));
             fill(mine, 100);
         }
         check_upload(c, &a, mine, AHEAD_COUNT - turn, (float)turn);
         fill(mine, 99);
-        check_upload(c, &a, mine, AHEAD_COUNT - turn, 99); /* taken once */
+        check_upload(c, &a, mine, AHEAD_COUNT - turn, 99); /* used once */
     }
     fill(host[0], 7);
     assert_ok(compute_upload_ahead(c, host[0], AHEAD_COUNT, &err));
-    check_upload(c, &a, host[0], AHEAD_COUNT / 2, 7); /* as many others */
+    check_upload(c, &a, host[0], AHEAD_COUNT / 2, 7); /* a different count */
     fill(host[1], 8);
-    assert_ok(compute_upload_ahead(c, host[1], AHEAD_COUNT, &err)); /* the last one counts */
+    assert_ok(compute_upload_ahead(c, host[1], AHEAD_COUNT, &err)); /* replaces the first */
     assert_ok(compute_synchronize(c, &err));
     fill(host[0], 9);
     check_upload(c, &a, host[0], AHEAD_COUNT, 9);
-    (void)compute_ahead_wait_ns(c);
+    (void)compute_upload_ahead_wait_ns(c);
     fill(host[1], 8);
     assert_ok(compute_upload_ahead(c, host[1], AHEAD_COUNT, &err));
     check_upload(c, &a, host[1], AHEAD_COUNT, 8);
-    ck_assert_int_gt(compute_ahead_wait_ns(c), 0);
-    ck_assert_int_eq(compute_ahead_wait_ns(c), 0); /* it was told */
+    ck_assert_int_gt(compute_upload_ahead_wait_ns(c), 0);
+    ck_assert_int_eq(compute_upload_ahead_wait_ns(c), 0); /* already reported */
     assert_ok(compute_upload_ahead(c, host[1], AHEAD_COUNT, &err));
-    assert_ok(compute_forget_ahead(c, &err));
+    assert_ok(compute_upload_ahead_cancel(c, &err));
     fill(host[1], 10);
     check_upload(c, &a, host[1], AHEAD_COUNT, 10);
-    assert_ok(compute_upload_ahead(c, host[1], AHEAD_COUNT, &err)); /* under way at the end */
+    assert_ok(compute_upload_ahead(c, host[1], AHEAD_COUNT, &err)); /* still pending at the end */
     for (int i = 0; i < 2; i++)
         compute_free_host(c, host[i]);
     array_free(c, &a);
@@ -151,7 +151,7 @@ START_TEST(test_choice)
     compute_close(c);
     assert_ok(compute_open("auto", 0, 1, &c, &err));
     ck_assert(!compute_is_host(c));
-    ck_assert_str_eq(compute_note(c), "");
+    ck_assert_str_eq(compute_fallback_reason(c), "");
     compute_close(c);
 }
 END_TEST
@@ -169,7 +169,7 @@ START_TEST(test_out_of_memory)
                  "overflow");
     assert_fails(compute_download_wait(c, &err), STATUS_INTERNAL, "no download");
     ck_assert_ptr_null(memory);
-    check_transfers(c); /* it still works */
+    check_transfers(c); /* the device still works */
     compute_close(c);
 }
 END_TEST

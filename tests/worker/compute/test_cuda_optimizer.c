@@ -1,7 +1,7 @@
 /*
- * The optimizer on the GPU: the host's bits, the parameters' copies in 16 bits, a layer's step as a
- * graph, and fp16's scale. Without a
- * GPU, or without the module, every test says why it is skipped.
+ * The optimizer on the GPU: the host's bits, the 16-bit copies of parameters, a layer's step as a
+ * graph, and fp16's loss scaling.  Without a GPU, or without the module, every test reports why it
+ * is skipped.
  */
 #include "common/optimizer/optimizer.h"
 #include "tests/support/support.h"
@@ -27,19 +27,20 @@ static struct optimizer_config optimizer_of(int i)
     return config;
 }
 
-/* ---- updates beside the host's ---- */
+/* ---- updates against the host's ---- */
 
-struct twins { /* the same parameters, trained by the host's optimizer and by the device's */
+struct optimizer_pair { /* the same parameters, updated by the host's optimizer and by the
+                           device's */
     struct optimizer host;
     float *expected; /* owned, for free(): the host's parameters */
     struct array params;
     struct compute_update update;
 };
 
-static void twins_open(struct compute *c, struct twins *t, const struct optimizer_config *config,
-                       size_t count)
+static void optimizer_pair_open(struct compute *c, struct optimizer_pair *t,
+                                const struct optimizer_config *config, size_t count)
 {
-    *t = (struct twins){.params = array_random(c, count)};
+    *t = (struct optimizer_pair){.params = array_random(c, count)};
     t->expected = array_copy(&t->params);
     t->update = (struct compute_update){.params = t->params.device, .count = count};
     assert_ok(optimizer_init(&t->host, config, count, &err));
@@ -47,7 +48,7 @@ static void twins_open(struct compute *c, struct twins *t, const struct optimize
         assert_ok(compute_alloc(c, count, "state", &t->update.state[s], &err));
 }
 
-static void twins_close(struct compute *c, struct twins *t)
+static void optimizer_pair_close(struct compute *c, struct optimizer_pair *t)
 {
     compute_free(c, t->update.state[0]);
     compute_free(c, t->update.state[1]);
@@ -56,9 +57,10 @@ static void twins_close(struct compute *c, struct twins *t)
     array_free(c, &t->params);
 }
 
-/* The device's update and the host's give the same bits.  host_step 0: the host makes none. */
-static void twins_update(struct compute *c, struct twins *t, const struct array *grads, double rate,
-                         uint64_t step, uint64_t host_step)
+/* The device's and the host's update have the same bits. host_step 0: the host skips the update. */
+static void optimizer_pair_update(struct compute *c, struct optimizer_pair *t,
+                                  const struct array *grads, double rate, uint64_t step,
+                                  uint64_t host_step)
 {
     size_t count = t->update.count;
 
@@ -66,7 +68,7 @@ static void twins_update(struct compute *c, struct twins *t, const struct array 
     assert_ok(compute_optimizer_update(c, &t->host.config, rate, step, &t->update, &err));
     if (host_step > 0)
         optimizer_update_at(&t->host, rate, host_step, 0, count, t->expected, grads->host);
-    array_receive(c, &t->params);
+    array_download(c, &t->params);
     for (size_t i = 0; i < count; i++)
         if (t->params.host[i] != t->expected[i])
             ck_abort_msg("step %u: element %zu is %.9g, wanted %.9g", (unsigned)step, i,
@@ -77,25 +79,25 @@ START_TEST(test_optimizer)
 {
     struct compute *c = open_gpu("cuda", PRECISION_FLOAT32);
     struct optimizer_config config = optimizer_of(_i);
-    struct twins t;
+    struct optimizer_pair t;
 
     if (!c)
         return;
-    twins_open(c, &t, &config, random_size(5000));
+    optimizer_pair_open(c, &t, &config, random_size(5000));
     for (uint64_t step = 1; step <= 5; step++) {
         struct array grads = array_random(c, t.update.count);
 
-        twins_update(c, &t, &grads, 0.1 / (double)step, step, step);
+        optimizer_pair_update(c, &t, &grads, 0.1 / (double)step, step, step);
         array_free(c, &grads);
     }
-    twins_close(c, &t);
+    optimizer_pair_close(c, &t);
     compute_close(c);
 }
 END_TEST
 
 /* ---- copies in 16 bits ---- */
 
-/* A product by 1 reads a view's copy: it has to be what 16 bits make of the parameters. */
+/* A product by 1 reads a view's copy, which must be the parameters rounded to 16 bits. */
 static void expect_copy(struct compute *c, const struct array *params, size_t start, size_t count)
 {
     struct linear linear = {.in = 1, .out = count, .weight = params->device + start};
@@ -104,12 +106,12 @@ static void expect_copy(struct compute *c, const struct array *params, size_t st
     struct array y = values_poisoned(c, count);
 
     one.host[0] = 1.0f;
-    array_send(c, &one);
+    array_upload(c, &one);
     memcpy(wanted.host, params->host + start, count * sizeof(float));
-    array_send(c, &wanted);
-    array_receive(c, &wanted);
+    array_upload(c, &wanted);
+    array_download(c, &wanted);
     assert_ok(compute_linear_forward(c, &linear, one.device, NULL, NULL, y.device, 1, &err));
-    array_receive(c, &y);
+    array_download(c, &y);
     for (size_t i = 0; i < count; i++)
         if (y.host[i] != wanted.host[i])
             ck_abort_msg("copy of element %zu + %zu: %g, wanted %g", start, i, (double)y.host[i],
@@ -119,7 +121,7 @@ static void expect_copy(struct compute *c, const struct array *params, size_t st
     array_free(c, &y);
 }
 
-/* Views that end within a thread's elements, and some that hold several units of the table. */
+/* Views that end within a thread's elements, and views that span several units of the table. */
 START_TEST(test_copies)
 {
     static const size_t starts[] = {0, 8, 300, 301, 304, 1024, 2600, 2601, 2602};
@@ -143,12 +145,12 @@ START_TEST(test_copies)
         for (size_t v = 0; v < views; v++)
             expect_copy(c, &params, starts[v], (v + 1 < views ? starts[v + 1] : count) - starts[v]);
         assert_ok(compute_optimizer_update(c, &config, 0.1, 1, &update, &err));
-        array_receive(c, &params);
+        array_download(c, &params);
     }
     for (size_t i = 0; i < 100; i++)
         params.host[500 + i] = (float)i;
     assert_ok(compute_upload(c, params.device + 501, params.host + 501, 97, &err));
-    array_receive(c, &params);
+    array_download(c, &params);
     for (size_t v = 0; v < views; v++)
         expect_copy(c, &params, starts[v], (v + 1 < views ? starts[v + 1] : count) - starts[v]);
     compute_free(c, update.state[0]);
@@ -183,7 +185,7 @@ static void layer_open(struct compute *c, struct layer_step *l)
     l->grads = array_poisoned(c, count);
     for (size_t i = 0; i < LAYER_ROWS; i++)
         l->labels[i] = (int32_t)(support_random() * LAYER_OUT);
-    /* The bias first: the weight's place in the slab is an odd one. */
+    /* The bias first: the weight's offset in the slab is odd. */
     l->linear = (struct linear){.in = LAYER_IN,
                                 .out = LAYER_OUT,
                                 .stride = LAYER_STRIDE,
@@ -226,7 +228,7 @@ static double layer_loss(struct compute *c)
     return loss;
 }
 
-/* The graph has the places of memory that a larger batch gives up. */
+/* The graph holds addresses of memory that a larger batch reallocates. */
 static void check_larger_batch(struct compute *c, const struct layer_step *l,
                                const struct compute_graph *graph)
 {
@@ -237,7 +239,7 @@ static void check_larger_batch(struct compute *c, const struct layer_step *l,
                                             LAYER_OUT, LAYER_OUT, &err));
     (void)layer_loss(c);
     assert_fails(compute_graph_launch(c, graph, l->labels, LAYER_ROWS, &l->config, 0.1, 6, &err),
-                 STATUS_UNAVAILABLE, "note it again");
+                 STATUS_UNAVAILABLE, "capture it again");
     array_free(c, &logits);
 }
 
@@ -249,7 +251,7 @@ static uint64_t skipped_updates(struct compute *c)
     return now.skipped;
 }
 
-/* A graph's launches are the calls that it noted: the same bits. */
+/* A graph's launches have the bits of the captured calls. */
 START_TEST(test_graph)
 {
     static const enum precision precisions[] = {PRECISION_FLOAT32, PRECISION_BF16, PRECISION_FP16};
@@ -268,10 +270,10 @@ START_TEST(test_graph)
         losses[step - 1] = layer_loss(c);
         ck_assert(step == 1 || losses[step - 1] < losses[step - 2]);
     }
-    array_receive(c, &l.params);
+    array_download(c, &l.params);
     after = array_copy(&l.params);
     memcpy(l.params.host, start, l.params.count * sizeof(float));
-    array_send(c, &l.params);
+    array_upload(c, &l.params);
     assert_ok(compute_graph_begin(c, &err));
     layer_run(c, &l, 1);
     assert_ok(compute_graph_end(c, &graph, &err));
@@ -279,7 +281,7 @@ START_TEST(test_graph)
         assert_ok(compute_graph_launch(c, graph, l.labels, LAYER_ROWS, &l.config, 0.1, step, &err));
         ck_assert(layer_loss(c) == losses[step - 1]);
     }
-    array_receive(c, &l.params);
+    array_download(c, &l.params);
     for (size_t i = 0; i < l.params.count; i++)
         ck_assert(l.params.host[i] == after[i]);
     ck_assert_uint_eq(skipped_updates(c), 0);
@@ -294,7 +296,7 @@ END_TEST
 
 /* ---- fp16's scale ---- */
 
-/* A gradient that is not finite changes nothing but the scale. */
+/* A gradient that is not finite changes only the scale. */
 START_TEST(test_overflow)
 {
     struct compute *c = open_gpu("cuda", PRECISION_FP16);
@@ -306,18 +308,18 @@ START_TEST(test_overflow)
     layer_open(c, &l);
     layer_run(c, &l, 1);
     (void)layer_loss(c);
-    array_receive(c, &l.params);
+    array_download(c, &l.params);
     start = array_copy(&l.params);
     l.grads.host[3] = INFINITY;
-    array_send(c, &l.grads);
+    array_upload(c, &l.grads);
     assert_ok(compute_optimizer_update(c, &l.config, 0.1, 2, &l.update, &err));
-    array_receive(c, &l.params);
+    array_download(c, &l.params);
     for (size_t i = 0; i < l.params.count; i++)
         ck_assert(l.params.host[i] == start[i]);
     layer_run(c, &l, 2);
     (void)layer_loss(c);
     ck_assert_uint_eq(skipped_updates(c), 1);
-    array_receive(c, &l.params);
+    array_download(c, &l.params);
     ck_assert(l.params.host[0] != start[0] && isfinite(l.params.host[0]));
     free(start);
     layer_close(c, &l);
@@ -332,40 +334,40 @@ static void check_scale(struct compute *c, float scale)
     struct array logits = values_random(c, 2);
 
     memset(logits.host, 0, 2 * sizeof(float));
-    array_send(c, &logits);
+    array_upload(c, &logits);
     assert_ok(
         compute_softmax_cross_entropy(c, logits.device, &label, logits.device, 1, 2, 2, &err));
     (void)layer_loss(c);
-    array_receive(c, &logits);
+    array_download(c, &logits);
     ck_assert_msg(logits.host[1] == scale / 2, "%g, not %g", (double)logits.host[1],
                   (double)scale / 2);
     array_free(c, &logits);
 }
 
-/* An update that overflowed is none for AdamW, and the very next gradients have another scale. */
+/* A skipped update does not count for AdamW, and the next gradients have another scale. */
 START_TEST(test_scale_as_torch)
 {
     static const bool bad[] = {false, true, false, true, true, false, false};
     struct compute *c = open_gpu("cuda", PRECISION_FP16);
     struct optimizer_config config = optimizer_of(4);
     struct gradient_scale now;
-    struct twins t;
+    struct optimizer_pair t;
     struct array grads;
     float scale = 65536;
     uint64_t made = 0;
 
     if (!c)
         return;
-    twins_open(c, &t, &config, 100);
+    optimizer_pair_open(c, &t, &config, 100);
     for (uint64_t step = 1; step <= sizeof(bad) / sizeof(bad[0]); step++) {
         check_scale(c, scale);
         grads = array_random(c, t.update.count);
         if (bad[step - 1]) {
             scale /= 2;
             grads.host[step] = step % 2 ? (float)NAN : (float)-INFINITY;
-            array_send(c, &grads);
+            array_upload(c, &grads);
         }
-        twins_update(c, &t, &grads, 0.05, step, bad[step - 1] ? 0 : ++made);
+        optimizer_pair_update(c, &t, &grads, 0.05, step, bad[step - 1] ? 0 : ++made);
         array_free(c, &grads);
     }
     assert_ok(compute_gradient_scale(c, &now, &err));
@@ -373,19 +375,19 @@ START_TEST(test_scale_as_torch)
     now.good = 1999;
     assert_ok(compute_set_gradient_scale(c, &now, &err));
     grads = array_random(c, t.update.count);
-    twins_update(c, &t, &grads, 0.05, 8, ++made);
+    optimizer_pair_update(c, &t, &grads, 0.05, 8, ++made);
     check_scale(c, 2 * scale);
     assert_ok(compute_gradient_scale(c, &now, &err));
     ck_assert(now.scale == 2 * scale && now.good == 0 && now.skipped == 3);
     now = (struct gradient_scale){.scale = 0x1p126f, .good = 1999, .skipped = 3};
     assert_ok(compute_set_gradient_scale(c, &now, &err));
-    twins_update(c, &t, &grads, 0.05, 9, ++made);
+    optimizer_pair_update(c, &t, &grads, 0.05, 9, ++made);
     assert_ok(compute_gradient_scale(c, &now, &err));
     ck_assert(now.scale == 0x1p126f && now.good == 0);
     now.scale = 0.5f;
     assert_fails(compute_set_gradient_scale(c, &now, &err), STATUS_INVALID, "0.5");
     array_free(c, &grads);
-    twins_close(c, &t);
+    optimizer_pair_close(c, &t);
     compute_close(c);
 }
 END_TEST

@@ -1,7 +1,8 @@
 /*
- * A model trained on the GPU beside the same one on the CPU, and the ways of its gradients: to the
- * host part by part, back as another's mean, or not at all where the optimizer is on the GPU.
- * Without a GPU, or without the module, every test says why it is skipped.
+ * A model trained on the GPU against the same model on the CPU, and the paths of its gradients:
+ * staged through the host part by part, uploaded again as the mean, or not transferred when the
+ * optimizer is on the GPU.  Without a GPU, or without the module, every test reports why it is
+ * skipped.
  */
 #include "common/optimizer/optimizer.h"
 #include "tests/support/support.h"
@@ -19,16 +20,16 @@
 
 static struct error err;
 
-struct trainee {
+struct training {
     struct compute *compute;
     struct model *model;
     struct optimizer optimizer;
-    size_t halved; /* gradients of the step that another rank has had a part in */
+    size_t halved; /* gradients of the step that were averaged so far */
 };
 
-static struct trainee trainee_open(struct compute *compute)
+static struct training training_open(struct compute *compute)
 {
-    struct trainee t = {.compute = compute};
+    struct training t = {.compute = compute};
     struct optimizer_config config = optimizer_defaults(OPTIMIZER_SGD);
 
     config.learning_rate = 0.05;
@@ -39,7 +40,7 @@ static struct trainee trainee_open(struct compute *compute)
     return t;
 }
 
-static void trainee_close(struct trainee *t)
+static void training_close(struct training *t)
 {
     optimizer_release(&t->optimizer);
     model_close(t->model);
@@ -61,7 +62,7 @@ static void random_batch(struct batch_data *b)
         b->labels[i] = (int32_t)(support_random() * 10.0);
 }
 
-static double train(struct trainee *t, const struct batch_data *b, uint64_t step)
+static double train(struct training *t, const struct batch_data *b, uint64_t step)
 {
     double loss = -1.0;
 
@@ -72,13 +73,13 @@ static double train(struct trainee *t, const struct batch_data *b, uint64_t step
     return loss;
 }
 
-/* Fifty updates: float32 on both sides, so the two drift apart by roundings only. */
+/* Fifty updates: both sides are float32, so they differ only by roundings. */
 START_TEST(test_fifty_steps)
 {
     struct compute *gpu = open_gpu("cuda", PRECISION_FLOAT32);
     struct compute *cpu = NULL;
-    struct trainee on_gpu;
-    struct trainee on_cpu;
+    struct training on_gpu;
+    struct training on_cpu;
     static struct batch_data batch;
     double worst_loss = 0.0;
     double worst_param = 0.0;
@@ -86,8 +87,8 @@ START_TEST(test_fifty_steps)
     if (!gpu)
         return;
     assert_ok(compute_open("cpu", 0, 1, &cpu, &err));
-    on_gpu = trainee_open(gpu);
-    on_cpu = trainee_open(cpu);
+    on_gpu = training_open(gpu);
+    on_cpu = training_open(cpu);
     for (uint64_t step = 1; step <= 50; step++) {
         random_batch(&batch);
         worst_loss =
@@ -100,22 +101,22 @@ START_TEST(test_fifty_steps)
                  worst_param);
     ck_assert_double_le(worst_loss, 1e-4);
     ck_assert_double_le(worst_param, 1e-4);
-    trainee_close(&on_gpu);
-    trainee_close(&on_cpu);
+    training_close(&on_gpu);
+    training_close(&on_cpu);
 }
 END_TEST
 
-/* Another rank's part of the step: the mean is half of this rank's gradient. */
-static void halve(void *user, size_t ready_count)
+/* Averages with a rank whose gradient is zero: the mean is half of this rank's gradient. */
+static void halve_gradients(void *user, size_t ready_count)
 {
-    struct trainee *t = user;
+    struct training *t = user;
 
     for (; t->halved < ready_count; t->halved++)
         model_grads(t->model)[t->halved] *= 0.5f;
 }
 
-/* ... part by part. */
-static void bring_back(struct trainee *t)
+/* Upload the mean part by part. */
+static void upload_mean(struct training *t)
 {
     size_t count = model_table(t->model)->count;
 
@@ -126,26 +127,26 @@ static void bring_back(struct trainee *t)
     t->halved = 0;
 }
 
-/* The third step accumulates two batches, the fifth has none; after the sixth the host changes
- * what both train. */
-enum { ACCUMULATED = 3, SHADOWED = 5, CHANGED = 6, LAST = 8 };
+/* The third step accumulates two batches, the fifth has a zero gradient; after the sixth the host
+ * changes the parameters and state of both models. */
+enum { ACCUMULATED = 3, ZERO_GRADIENT = 5, CHANGED = 6, LAST = 8 };
 
-static void staged_gradients(struct trainee *t, const struct batch_data *b, uint64_t step)
+static void staged_gradients(struct training *t, const struct batch_data *b, uint64_t step)
 {
     double loss;
 
-    if (step == SHADOWED) {
+    if (step == ZERO_GRADIENT) {
         assert_ok(model_clear_grads(t->model, &err));
-        halve(t, model_table(t->model)->count);
+        halve_gradients(t, model_table(t->model)->count);
         return;
     }
     if (step == ACCUMULATED)
         assert_ok(model_step(t->model, b->x, b->labels, 1, false, NULL, NULL, &loss, &err));
-    assert_ok(model_step(t->model, b->x, b->labels, b->count, step == ACCUMULATED, halve, t, &loss,
-                         &err));
+    assert_ok(model_step(t->model, b->x, b->labels, b->count, step == ACCUMULATED, halve_gradients,
+                         t, &loss, &err));
 }
 
-static void change_on_host(struct trainee *t)
+static void change_on_host(struct training *t)
 {
     assert_ok(model_fetch(t->model, &err));
     for (size_t i = 0; i < model_table(t->model)->count; i++) {
@@ -155,23 +156,23 @@ static void change_on_host(struct trainee *t)
     assert_ok(model_restore(t->model, &err));
 }
 
-/* Gradients by way of the host, with the optimizer on the GPU and without: the same bits. */
+/* Staged gradients, with the optimizer on the GPU and on the host: the same bits. */
 START_TEST(test_staged)
 {
     struct compute *gpu = open_gpu("cuda", PRECISION_FLOAT32);
-    struct trainee resident;
-    struct trainee host;
+    struct training resident;
+    struct training host;
     static struct batch_data batch;
 
     if (!gpu)
         return;
-    host = trainee_open(open_gpu("cuda", PRECISION_FLOAT32));
-    resident = trainee_open(gpu);
+    host = training_open(open_gpu("cuda", PRECISION_FLOAT32));
+    resident = training_open(gpu);
     assert_ok(model_keep_on_device(resident.model, &resident.optimizer, GRADIENTS_STAGED, &err));
     for (uint64_t step = 1; step <= LAST; step++) {
         random_batch(&batch);
         staged_gradients(&resident, &batch, step);
-        bring_back(&resident);
+        upload_mean(&resident);
         assert_ok(model_update(resident.model, 0.05, step, &err));
         staged_gradients(&host, &batch, step);
         host.halved = 0;
@@ -188,26 +189,26 @@ START_TEST(test_staged)
         ck_assert(model_params(resident.model)[i] == model_params(host.model)[i]);
         ck_assert(resident.optimizer.state[0][i] == host.optimizer.state[0][i]);
     }
-    trainee_close(&resident);
-    trainee_close(&host);
+    training_close(&resident);
+    training_close(&host);
 }
 END_TEST
 
-/* With the optimizer on the GPU the host gets the same parameters and state when it asks. */
+/* With the optimizer on the GPU, model_fetch returns the same parameters and state. */
 START_TEST(test_on_device)
 {
     struct compute *gpu = open_gpu("cuda", PRECISION_FLOAT32);
     struct compute *other = NULL;
-    struct trainee resident;
-    struct trainee staged;
+    struct training resident;
+    struct training staged;
     static struct batch_data batch;
     double loss, expected;
 
     if (!gpu)
         return;
     other = open_gpu("cuda", PRECISION_FLOAT32);
-    resident = trainee_open(gpu);
-    staged = trainee_open(other);
+    resident = training_open(gpu);
+    staged = training_open(other);
     assert_ok(model_keep_on_device(resident.model, &resident.optimizer, GRADIENTS_STAY, &err));
     ck_assert(model_on_device(resident.model) && !model_on_device(staged.model));
     for (uint64_t step = 1; step <= 10; step++) {
@@ -223,14 +224,14 @@ START_TEST(test_on_device)
         ck_assert(model_params(resident.model)[i] == model_params(staged.model)[i]);
         ck_assert(resident.optimizer.state[0][i] == staged.optimizer.state[0][i]);
     }
-    trainee_close(&resident);
-    trainee_close(&staged);
+    training_close(&resident);
+    training_close(&staged);
 }
 END_TEST
 
 struct ready_log {
     struct model *model;
-    float *seen; /* the slab as it was when its parts became ready */
+    float *seen; /* copy of the slab's parts when they became ready */
     size_t count;
     unsigned calls;
 };
@@ -246,10 +247,8 @@ static void log_ready(void *user, size_t ready_count)
     log->calls++;
 }
 
-/* What is called ready is final; two batches accumulate on the device; the same step gives the same
- * bits. */
-/* A batch of which rounding decides nothing, and what float32 may make of its gradient. */
-static void bounded_batch(const struct trainee *t, struct batch_data *batch,
+/* A batch whose ReLUs do not depend on rounding, and the float32 error bound of its gradient. */
+static void bounded_batch(const struct training *t, struct batch_data *batch,
                           struct bounded_model *ret)
 {
     struct spec spec;
@@ -262,11 +261,13 @@ static void bounded_batch(const struct trainee *t, struct batch_data *batch,
     } while (ret->undecided);
 }
 
+/* Gradients reported as ready are final; two batches accumulate on the device; the same step gives
+ * the same bits. */
 START_TEST(test_gradients)
 {
     static struct bounded_model bounded[2];
     struct compute *gpu = open_gpu("cuda", PRECISION_FLOAT32);
-    struct trainee t;
+    struct training t;
     static struct batch_data batches[2];
     struct ready_log log;
     float *first;
@@ -275,7 +276,7 @@ START_TEST(test_gradients)
 
     if (!gpu)
         return;
-    t = trainee_open(gpu);
+    t = training_open(gpu);
     count = model_table(t.model)->count;
     log = (struct ready_log){.model = t.model, .seen = calloc(count, sizeof(float))};
     first = calloc(count, sizeof(float));
@@ -300,7 +301,7 @@ START_TEST(test_gradients)
     memcpy(log.seen, model_grads(t.model), count * sizeof(float));
     assert_ok(model_step(t.model, batches[0].x, batches[0].labels, batches[0].count, true, NULL,
                          NULL, &loss, &err));
-    for (size_t i = 0; i < count; i++) { /* each batch's gradient errs twice: here and there */
+    for (size_t i = 0; i < count; i++) { /* each batch's gradient has an error on both sides */
         struct bounded sum = bounded_plus(bounded[0].grads[i], bounded[1].grads[i]);
 
         ck_assert_double_le(
@@ -309,7 +310,7 @@ START_TEST(test_gradients)
     }
     free(first);
     free(log.seen);
-    trainee_close(&t);
+    training_close(&t);
 }
 END_TEST
 

@@ -1,6 +1,6 @@
 /*
- * The kernels of transformers at every vector width: the exponential within its bound over all of
- * float32, and the same bits from every width.
+ * The kernels of transformers at every vector width: the error bound of the exponential over all
+ * float32 values, and the same bits from every width.
  */
 #include "tests/support/support.h"
 #include "worker/compute/cpu/sequence_kernels.h"
@@ -15,15 +15,15 @@ static const struct sequence_kernels *const tables[SIMD_LEVELS] = SIMD_TABLES(se
 
 enum { BLOCK = 4096 };
 
-/* In units of the last place; of a subnormal, of the smallest one. */
-static double distance(float got, double wanted)
+/* Error in units of the last place; for subnormals, of the smallest one. */
+static double distance(float got, double expected)
 {
     int exponent;
 
-    if (wanted > (double)3.4028235677973366e38) /* rounds to infinity */
+    if (expected > (double)3.4028235677973366e38) /* rounds to infinity */
         return isinf(got) ? 0.0 : 1e9;
-    (void)frexp(wanted, &exponent);
-    return fabs((double)got - wanted) / ldexp(1.0, exponent - 24 > -149 ? exponent - 24 : -149);
+    (void)frexp(expected, &exponent);
+    return fabs((double)got - expected) / ldexp(1.0, exponent - 24 > -149 ? exponent - 24 : -149);
 }
 
 static void check_block(const struct sequence_kernels *kernels, const float *x, double *worst)
@@ -45,7 +45,7 @@ static void check_block(const struct sequence_kernels *kernels, const float *x, 
     }
 }
 
-/* Every few thousandth of all float32 from a fresh start, NaNs and infinities among them. */
+/* Every few thousandth float32 from a random start, including NaNs and infinities. */
 START_TEST(test_exponential)
 {
     const uint32_t step = SUPPORT_DRAWS(1009, 20011);
@@ -59,14 +59,14 @@ START_TEST(test_exponential)
         check_block(tables[_i], x, &worst);
     }
     for (size_t i = 0; i < BLOCK; i++)
-        x[i] = (float)(192.0 * support_random() - 104.0); /* where results are finite */
+        x[i] = (float)(192.0 * support_random() - 104.0); /* range of finite results */
     x[0] = -INFINITY;
     x[1] = INFINITY;
     x[2] = 88.722839f; /* the largest with a finite result, and the next */
     x[3] = 88.722847f;
     x[4] = -0.0f;
     check_block(tables[_i], x, &worst);
-    ck_assert_double_gt(worst, 0.3); /* it was compared at all */
+    ck_assert_double_gt(worst, 0.3); /* the comparison has run */
 }
 END_TEST
 
@@ -128,7 +128,7 @@ static void run_rows(const struct sequence_kernels *k, const float *x, const flo
     k->layer_norm_backward(&n, x, y, o->more, ROWS, accumulate);
 }
 
-/* Scores of ROWS queries, the last of which sees `width` keys. */
+/* Scores of ROWS queries, the last of which uses `width` keys. */
 static void run_scores(const struct sequence_kernels *k, const float *x, const float *y,
                        size_t width, struct outputs *o)
 {
@@ -137,7 +137,7 @@ static void run_scores(const struct sequence_kernels *k, const float *x, const f
     float *log_sums = o->small;
     float *shifts = o->small + WIDTH;
 
-    r.before = r.keys - r.rows;
+    r.first = r.keys - r.rows;
     memset(o, 0, sizeof(*o));
     memcpy(o->values, x, COUNT * sizeof(float));
     memcpy(o->more, y, COUNT * sizeof(float));
@@ -145,7 +145,7 @@ static void run_scores(const struct sequence_kernels *k, const float *x, const f
     memcpy(o->values, x, COUNT * sizeof(float));
     k->softmax_rows_backward(&r, o->values, o->more, log_sums, shifts, 0.3f);
     for (size_t i = 0; i < r.rows; i++)
-        for (size_t j = r.before + i + 1; j < r.keys; j++)
+        for (size_t j = r.first + i + 1; j < r.keys; j++)
             if (o->values[i * r.stride + j] != 0.0f || o->more[i * r.stride + j] != 0.0f)
                 ck_abort_msg("row %zu sees key %zu", i, j);
 }
@@ -183,7 +183,7 @@ START_TEST(test_widths)
 }
 END_TEST
 
-/* A NaN is never the largest; of nothing else the largest is -infinity. */
+/* NaN is never the maximum; the maximum of only NaNs is -infinity. */
 START_TEST(test_largest)
 {
     float row[100];

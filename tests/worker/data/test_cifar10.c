@@ -1,6 +1,6 @@
 /*
- * cifar10:DIR against records written here: which file a sample comes from, planes and classes as
- * they stand; files that are missing, cut off or hold a class that is none; failing allocations.
+ * cifar10:DIR with records written here: order of the files, planes and classes; files that are
+ * missing or cut off, or have an invalid class; failing allocations.
  */
 #include "common/base/memory.h"
 #include "tests/support/support.h"
@@ -36,8 +36,8 @@ static unsigned char pixel(unsigned sample, size_t k)
     return (unsigned char)(sample * 31 + k * 7 + k / 1024);
 }
 
-/* A file of `count` records, whose samples are numbered from `first`; the class is the number
- * modulo 10.  `more` bytes of a further one. */
+/* Write `count` records, with samples numbered from `first` and the number modulo 10 as class, and
+ * the first `more` bytes of another record. */
 static void write_file(const char *name, unsigned first, unsigned count, size_t more)
 {
     static unsigned char records[(RECORDS_MAX + 1) * CIFAR10_RECORD];
@@ -128,7 +128,7 @@ START_TEST(refuses)
     assert_fails(open_split(SPLIT_TRAIN, 0, &d), STATUS_DATA,
                  "data_batch_3.bin': record 2 has class 10; classes are 0 to 9");
     (void)support_write("test_batch.bin", records, 2 * CIFAR10_RECORD);
-    assert_ok(open_split(SPLIT_TEST, 0, &d)); /* the training files are none of its business */
+    assert_ok(open_split(SPLIT_TEST, 0, &d)); /* does not read the training files */
     dataset_close(d);
     free(records);
     assert_fails(dataset_open(&(struct dataset_config){.spec = "cifar10:/nowhere"}, &d, &err),

@@ -1,7 +1,6 @@
 /*
- * The front and the kinds that read files or draw noise: what each gives, what each refuses, and
- * that a failure at any allocation leaves nothing behind.  Digits, CIFAR-10 and tokens have tests
- * of their own.
+ * dataset_open and the kinds that read files or draw noise: their samples, their errors, and no
+ * leak when any allocation fails.  Digits, CIFAR-10 and tokens have tests of their own.
  */
 #include "common/base/file.h"
 #include "common/base/memory.h"
@@ -88,7 +87,7 @@ START_TEST(random_is_seeded_noise)
     dataset_gather(other, indices, 700, x + 10000, y);
     ck_assert_mem_eq(x, x + 10000, 700 * 5 * sizeof(float));
     dataset_close(other);
-    assert_ok(open_spec("random:2000,5x1x1,4", SPLIT_TRAIN, 0, &other)); /* a shape is no other */
+    assert_ok(open_spec("random:2000,5x1x1,4", SPLIT_TRAIN, 0, &other)); /* the same values */
     dataset_gather(other, indices, 2000, x + 10000, y);
     ck_assert_mem_eq(x, x + 10000, 10000 * sizeof(float));
     dataset_close(other);
@@ -172,7 +171,7 @@ START_TEST(tensors_of_pytorch)
 }
 END_TEST
 
-/* A file of this header and these data bytes. */
+/* Write a safetensors file of this header and these data bytes. */
 static const char *write_tensors(const char *header, const void *data, size_t bytes)
 {
     size_t length = strlen(header);
@@ -364,7 +363,7 @@ START_TEST(real_mnist)
 }
 END_TEST
 
-/* Each allocation of each kind fails in turn; the leak checker watches the clean-up. */
+/* Each allocation of each kind fails in turn; the leak checker verifies the clean-up. */
 START_TEST(survives_failing_allocations)
 {
     const char *specs[4] = {"digits", "random:20,3,2"};

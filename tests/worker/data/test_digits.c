@@ -1,6 +1,6 @@
 /*
- * The built-in digits: the same bytes on every machine and in any order, different for every seed,
- * split and index, evenly spread over the classes, with ink where a digit is.
+ * The built-in digits: the same bytes on every machine and in any order; different for every seed,
+ * split and index; evenly distributed over the classes; with a plausible amount of ink.
  */
 #include "tests/support/support.h"
 #include "worker/data/digits.h"
@@ -26,7 +26,7 @@ static uint64_t hash_sample(uint64_t seed, enum dataset_split split, uint64_t in
     return hash_bytes(hash, &label, 1);
 }
 
-/* Pins the drawing: whoever changes a digit changes every figure that was measured with it. */
+/* Pins the drawing: a change of a digit invalidates every figure measured with it. */
 START_TEST(draws_these_bytes)
 {
     uint64_t all = UINT64_C(0xcbf29ce484222325);
@@ -69,7 +69,7 @@ START_TEST(all_samples_differ)
 }
 END_TEST
 
-/* The set holds sample i at place i, however many samples were asked for. */
+/* Sample i of the set is digits_draw's sample i, for any number of samples. */
 START_TEST(set_is_addressed_by_index)
 {
     static const int64_t indices[] = {299, 0, 17};

@@ -1,6 +1,7 @@
 /*
- * How hard the built-in digits are, measured with the real loader, model and optimizer: a linear
- * model must fail where one hidden layer succeeds, or the set would tell nothing about training.
+ * Difficulty of the built-in digits, measured with the real loader, model and optimizer: a linear
+ * model must be worse than one with a hidden layer, or the set would not show whether training
+ * works.
  */
 #include "common/base/memory.h"
 #include "common/optimizer/optimizer.h"
@@ -77,7 +78,7 @@ static void train_epoch(struct training *t)
     }
 }
 
-/* Percent of the test split that is named right. */
+/* Percent of the test split that is classified correctly. */
 static double test_accuracy(struct training *t)
 {
     size_t total = dataset_count(t->test);
@@ -126,7 +127,7 @@ START_TEST(a_hidden_layer_is_needed)
     double linear = best_accuracy("linear:784-10", (uint64_t)_i, 6);
     double mlp = best_accuracy("mlp:784-128-10", (uint64_t)_i, 6);
 
-    ck_assert_double_gt(linear, 75); /* something can be learned at all */
+    ck_assert_double_gt(linear, 75); /* the set can be learned */
     ck_assert_double_lt(linear, 95);
     ck_assert_double_ge(mlp, 97);
 }

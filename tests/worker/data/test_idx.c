@@ -1,6 +1,6 @@
 /*
  * IDX: plain and compressed round trips, every wrong length, hostile headers, a decompression bomb,
- * failing allocations, and the real MNIST where it is at hand.
+ * failing allocations, and the real MNIST if it is available.
  */
 #include "common/base/file.h"
 #include "common/base/memory.h"
@@ -68,7 +68,7 @@ START_TEST(reads_plain_and_gzip)
 }
 END_TEST
 
-/* Only the whole file is a file: any prefix, and any byte more, is refused. */
+/* Every proper prefix, and one more byte, is refused. */
 static void check_lengths(const unsigned char *file, size_t size)
 {
     unsigned char *longer = calloc(1, size + 1);
@@ -100,7 +100,7 @@ START_TEST(every_length_but_the_right_one)
 }
 END_TEST
 
-/* Any flipped bit in compressed data is noticed: gzip has a checksum. */
+/* A flipped bit in compressed data is detected: gzip has a checksum. */
 START_TEST(gzip_damage_is_noticed)
 {
     size_t size;
@@ -161,7 +161,7 @@ START_TEST(empty_arrays)
 }
 END_TEST
 
-/* A bomb (8 MiB of zeros in 8 KiB) costs no more than its header promises, and is refused. */
+/* A bomb (8 MiB of zeros in 8 KiB) costs at most what its header specifies, and is refused. */
 START_TEST(bombs)
 {
     static const unsigned char two_gib[] = {0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 1};

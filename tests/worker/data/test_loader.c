@@ -1,6 +1,6 @@
 /*
- * The prefetching loader against a plain walk through sampler and data set, with random sizes;
- * stopping at every stage; failing allocations.  Under TSan this is the check of its locking.
+ * The prefetching loader against a sequential walk through sampler and data set, with random sizes;
+ * closing at every stage; failing allocations.  Under TSan this checks the loader's locking.
  */
 #include "common/base/memory.h"
 #include "tests/support/support.h"
@@ -29,7 +29,7 @@ static struct dataset *open_data(void)
     return open_spec("random:97,3,5");
 }
 
-/* What the loader must give, one batch after the other, without threads. */
+/* The reference: the expected batches in order, without threads. */
 struct walk {
     struct sampler sampler;
     size_t at;
@@ -67,14 +67,14 @@ static void check_same(const struct dataset *d, const struct batch *got, const s
     ck_assert_mem_eq(got->y, wanted->y, wanted->count * dataset_positions(d) * sizeof(int32_t));
 }
 
-/* Memory that is not the heap's, of which the loader takes fewer buffers than of that. */
-struct arena {
+/* Caller's memory that counts its blocks. */
+struct counted_memory {
     size_t live, most;
 };
 
-static enum status arena_alloc(void *user, size_t count, float **ret, struct error *e)
+static enum status counted_alloc(void *user, size_t count, float **ret, struct error *e)
 {
-    struct arena *a = user;
+    struct counted_memory *a = user;
     enum status status = mem_calloc(count, sizeof(**ret), "arena", ret, e);
 
     a->live += status == STATUS_OK;
@@ -82,9 +82,9 @@ static enum status arena_alloc(void *user, size_t count, float **ret, struct err
     return status;
 }
 
-static void arena_free(void *user, float *memory)
+static void counted_free(void *user, float *memory)
 {
-    struct arena *a = user;
+    struct counted_memory *a = user;
 
     a->live--;
     free(memory);
@@ -97,8 +97,8 @@ static void check_against_walk(const struct dataset *d, unsigned rank, unsigned 
     struct sampler sampler;
     struct loader *l;
     struct batch got, peeked;
-    struct arena arena = {0};
-    const struct loader_memory memory = {arena_alloc, arena_free, &arena};
+    struct counted_memory counted = {0};
+    const struct loader_memory memory = {counted_alloc, counted_free, &counted};
     size_t per_epoch = 0, part;
     uint64_t number = 0;
 
@@ -122,19 +122,19 @@ static void check_against_walk(const struct dataset *d, unsigned rank, unsigned 
             ck_assert_uint_eq(per_epoch, (part + batch_size - 1) / batch_size);
     }
     loader_close(l);
-    ck_assert_uint_eq(arena.live, 0);
-    ck_assert_uint_eq(arena.most, batches % 2 ? 8 : 0);
+    ck_assert_uint_eq(counted.live, 0);
+    ck_assert_uint_eq(counted.most, batches % 2 ? 8 : 0);
     sampler_release(&sampler);
     sampler_release(&w->sampler);
     free(w);
 }
 
-/* Large batches in such memory: three buffers by turns, and the same samples. */
+/* Large batches in the caller's memory: three buffers, and the same samples. */
 START_TEST(takes_few_large_buffers)
 {
     static const char spec[] = "random:3,4500000,5";
-    struct arena arena = {0};
-    const struct loader_memory memory = {arena_alloc, arena_free, &arena};
+    struct counted_memory counted = {0};
+    const struct loader_memory memory = {counted_alloc, counted_free, &counted};
     struct dataset *d;
     struct sampler sampler;
     struct loader *l;
@@ -146,19 +146,19 @@ START_TEST(takes_few_large_buffers)
     assert_ok(mem_calloc(2 * dataset_features(d), sizeof(*x), "batch", &x, &err));
     assert_ok(sampler_init(&sampler, 3, 0, 1, false, false, 0, &err));
     assert_ok(loader_open(d, &sampler, 2, &memory, &l, &err));
-    ck_assert_uint_eq(arena.most, 3);
+    ck_assert_uint_eq(counted.most, 3);
     for (unsigned i = 0; i < 9; i++) {
         int64_t indices[2];
 
         loader_next(l, &got);
-        ck_assert_uint_eq(got.at, i % 2 * 2);
+        ck_assert_uint_eq(got.offset, i % 2 * 2);
         for (size_t k = 0; k < got.count; k++)
-            indices[k] = (int64_t)(got.at + k);
+            indices[k] = (int64_t)(got.offset + k);
         dataset_gather(d, indices, got.count, x, y);
         ck_assert(memcmp(got.x, x, got.count * dataset_features(d) * sizeof(*x)) == 0);
     }
     loader_close(l);
-    ck_assert_uint_eq(arena.live, 0);
+    ck_assert_uint_eq(counted.live, 0);
     free(x);
     sampler_release(&sampler);
     dataset_close(d);
@@ -186,8 +186,8 @@ START_TEST(gives_what_a_plain_walk_gives)
 }
 END_TEST
 
-/* At any moment the ranks become fewer: the loader goes on from any sample, and divides the data
- * anew from the next epoch on. */
+/* The world shrinks at any batch: the loader continues at any sample, and uses the new partition
+ * from the next epoch on. */
 START_TEST(resumes_with_another_partition)
 {
     struct dataset *d = open_data();
@@ -209,11 +209,11 @@ START_TEST(resumes_with_another_partition)
         for (unsigned i = 0; i < 1 + (unsigned)(support_random() * 30); i++) {
             loader_next(l, &got);
             wanted = walk_next(w, d, batch_size);
-            ck_assert_uint_eq(got.at + got.count, w->at);
+            ck_assert_uint_eq(got.offset + got.count, w->at);
         }
-        loader_pause(l); /* the last batch comes again, then the rest of its epoch */
+        loader_pause(l); /* expect the last batch again, then the rest of its epoch */
         assert_ok(sampler_repartition(&sampler, got.epoch + 1, rank / 2, 2, &err));
-        assert_ok(loader_resume(l, got.epoch, got.at, &err));
+        assert_ok(loader_resume(l, got.epoch, got.offset, &err));
         loader_next(l, &got);
         check_same(d, &got, &wanted);
         while (!got.last_of_epoch) {
@@ -241,7 +241,7 @@ START_TEST(resumes_with_another_partition)
 }
 END_TEST
 
-/* A batch stays as it is until the next call, although the thread fills the other buffer. */
+/* A borrowed batch is constant until the next call, while the thread fills other buffers. */
 START_TEST(a_held_batch_does_not_change)
 {
     struct dataset *d = open_data();
@@ -309,7 +309,7 @@ START_TEST(refuses)
             break;
         ck_assert_int_eq(status, STATUS_NO_MEMORY);
     }
-    ck_assert_uint_eq(n, 1 + 1 + 16); /* the loader and two buffers of samples and labels */
+    ck_assert_uint_eq(n, 1 + 1 + 16); /* the loader, and samples and labels of eight buffers */
     loader_close(l);
     sampler_release(&sampler);
     dataset_close(d);

@@ -1,6 +1,6 @@
 /*
- * DistributedSampler: published vectors, the orders of five PyTorch runs, and a literal retelling
- * of PyTorch's source beside ours with random sizes.
+ * DistributedSampler: published vectors, the orders of five PyTorch runs, and a literal translation
+ * of PyTorch's source against ours with random sizes.
  */
 #include "common/base/memory.h"
 #include "common/base/random.h"
@@ -84,9 +84,9 @@ START_TEST(pytorch_runs)
 }
 END_TEST
 
-/* torch/utils/data/distributed.py, step by step and with its lists. */
-static size_t retell(int64_t *mine, size_t n, unsigned rank, unsigned ranks, bool shuffle,
-                     bool drop_last, uint64_t seed, uint64_t epoch)
+/* torch/utils/data/distributed.py, translated statement by statement. */
+static size_t reference_order(int64_t *mine, size_t n, unsigned rank, unsigned ranks, bool shuffle,
+                              bool drop_last, uint64_t seed, uint64_t epoch)
 {
     size_t each = drop_last && n % ranks != 0 ? (n >= ranks ? (n - ranks + ranks - 1) / ranks : 0)
                                               : (n + ranks - 1) / ranks;
@@ -113,7 +113,7 @@ static size_t retell(int64_t *mine, size_t n, unsigned rank, unsigned ranks, boo
     return taken;
 }
 
-START_TEST(equals_the_retelling)
+START_TEST(equals_the_reference)
 {
     for (unsigned round = 0; round < 400; round++) {
         size_t n = 1 + (size_t)(support_random() * 60);
@@ -124,11 +124,11 @@ START_TEST(equals_the_retelling)
         uint64_t seed = (uint64_t)(support_random() * 1e6);
         uint64_t epoch = (uint64_t)(support_random() * 5);
         int64_t mine[64] = {0};
-        size_t length = retell(mine, n, rank, ranks, shuffle, drop_last, seed, epoch);
+        size_t length = reference_order(mine, n, rank, ranks, shuffle, drop_last, seed, epoch);
         struct sampler s;
 
         assert_ok(sampler_init(&s, n, rank, ranks, shuffle, drop_last, seed, &err));
-        sampler_set_epoch(&s, epoch + 1); /* an earlier epoch must leave nothing behind */
+        sampler_set_epoch(&s, epoch + 1); /* another epoch must have no effect */
         sampler_set_epoch(&s, epoch);
         ck_assert_uint_eq(s.length, length);
         ck_assert_mem_eq(s.order, mine, length * sizeof(mine[0]));
@@ -138,7 +138,7 @@ START_TEST(equals_the_retelling)
 }
 END_TEST
 
-/* Over all ranks every sample is seen, and only the padding is seen twice. */
+/* The ranks together use every sample, and repeat only the padding. */
 START_TEST(ranks_cover_the_data)
 {
     static const unsigned ranks = 7;
@@ -190,7 +190,7 @@ int main(void)
 
     tcase_add_test(tcase, published_vectors);
     tcase_add_loop_test(tcase, pytorch_runs, 0, 5);
-    tcase_add_test(tcase, equals_the_retelling);
+    tcase_add_test(tcase, equals_the_reference);
     tcase_add_test(tcase, ranks_cover_the_data);
     tcase_add_test(tcase, limits);
     suite_add_tcase(suite, tcase);

@@ -1,6 +1,6 @@
 /*
- * Tokens: the decoder against ids put together here, for every width; text:, tokens: and
- * random-tokens: as data sets, their splits and what they refuse; tiny Shakespeare where it is.
+ * Tokens: the decoder with ids encoded here, for every width; text:, tokens: and random-tokens: as
+ * data sets, their splits and their errors; tiny Shakespeare if it is available.
  */
 #include "common/base/file.h"
 #include "common/base/memory.h"
@@ -36,7 +36,7 @@ static const char *spec_of(const char *kind, const char *path)
 
 /* ---- the decoder ---- */
 
-START_TEST(every_width_and_place)
+START_TEST(every_width_and_position)
 {
     static const unsigned widths[] = {1, 2, 4};
 
@@ -44,7 +44,7 @@ START_TEST(every_width_and_place)
         unsigned width = widths[w];
         size_t count = 1 + (size_t)(support_random() * 300);
         size_t positions = 1 + (size_t)(support_random() * 20);
-        unsigned char *bytes = calloc(count, width); /* of exact size, for AddressSanitizer */
+        unsigned char *bytes = calloc(count, width); /* exact size, for AddressSanitizer */
         uint32_t ids[301];
         float x[21];
         int32_t y[21];
@@ -168,7 +168,7 @@ START_TEST(text_refuses)
     assert_fails(open_spec(spec_of("text", support_folder()), SPLIT_TRAIN, 0, 4, &d), STATUS_DATA,
                  "is not a file");
     path = support_path("pipe");
-    ck_assert_int_eq(mkfifo(path, 0600), 0); /* that nobody writes to */
+    ck_assert_int_eq(mkfifo(path, 0600), 0); /* without a writer */
     assert_fails(open_spec(spec_of("text", path), SPLIT_TRAIN, 0, 4, &d), STATUS_DATA,
                  "pipe' is not a file");
     assert_fails(open_spec("text:/nowhere", SPLIT_TRAIN, 0, 4, &d), STATUS_NOT_FOUND,
@@ -364,7 +364,7 @@ int main(void)
     Suite *suite = suite_create("tokens");
     TCase *tcase = tcase_create("all");
 
-    tcase_add_loop_test(tcase, every_width_and_place, 0, 50);
+    tcase_add_loop_test(tcase, every_width_and_position, 0, 50);
     tcase_add_test(tcase, splits_are_nine_to_one);
     tcase_add_test(tcase, ids_beyond_the_vocabulary);
     tcase_add_test(tcase, text_by_bytes);

@@ -1,5 +1,6 @@
 /*
- * bounded_model: the layers of an MLP as model.h's steps run them, each value beside its bound.
+ * bounded_model: forward and backward of an MLP as model_step computes them, each value in double
+ * with its error bound.
  */
 #include "tests/worker/model/bounded_model.h"
 
@@ -8,7 +9,7 @@
 #include <string.h>
 
 #define EPSILON   1e-5 /* of the variance */
-#define IN_DOUBLE 1    /* a sum so long is as good as one in double that is rounded once */
+#define IN_DOUBLE 1    /* terms of a sum in double that is rounded once */
 #define EXP_ERROR (4 * ROUNDING)
 
 enum view { WEIGHT, BIAS, NORM_WEIGHT, NORM_BIAS };
@@ -23,7 +24,7 @@ static struct bounded exactly(float value)
     return bounded_exact((double)value);
 }
 
-/* y of column j; what backward needs of it stays in a. */
+/* Compute y of column j, and save in `a` what backward needs. */
 static void normalise_bounded(struct bounded_model *a, size_t l, size_t j)
 {
     struct bounded(*y)[BOUNDED_WIDTH_MAX] = a->values[l + 1];
@@ -90,7 +91,7 @@ static void forward_bounded(struct bounded_model *a, const float *x)
     }
 }
 
-/* The logits of row i become their gradient, (softmax - one-hot) / batch. */
+/* Replace the logits of row i by their gradient, (softmax - one-hot) / batch. */
 static void cross_entropy_bounded(struct bounded_model *a, size_t i, size_t label)
 {
     struct bounded *logits = a->values[a->spec->layers][i];
@@ -122,7 +123,7 @@ static void cross_entropy_bounded(struct bounded_model *a, size_t i, size_t labe
     memcpy(logits, grads, sizeof(grads));
 }
 
-/* dy of column j becomes the gradient of what the layer normalises. */
+/* Replace dy of column j by the gradient of the layer's input. */
 static void denormalise_bounded(struct bounded_model *a, bounded_rows dy, size_t l, size_t j)
 {
     struct bounded(*hat)[BOUNDED_WIDTH_MAX] = a->normalised[l];

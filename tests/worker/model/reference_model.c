@@ -1,3 +1,7 @@
+/*
+ * reference_model: loss of an MLP in double precision, one sample after the other, without
+ * optimisation.  Supports linear and ReLU layers.
+ */
 #include "tests/worker/model/reference_model.h"
 
 #include <assert.h>
@@ -5,7 +9,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* out = weight in + bias; relu: negative values become 0 and each choice goes into *signs. */
+/* out = weight in + bias; relu: negative values become 0, and each sign is added to the hash
+ * *signs. */
 static void reference_layer(const double *weight, const double *bias, const double *in,
                             size_t in_count, double *out, size_t out_count, bool relu,
                             uint64_t *signs)

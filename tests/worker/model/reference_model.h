@@ -1,5 +1,5 @@
 /*
- * reference_model: a model's loss in double precision, as plainly as it can be written.
+ * reference_model: a model's loss in double precision, in the simplest possible code.
  */
 #ifndef SPARRING_TESTS_WORKER_MODEL_REFERENCE_MODEL_H
 #define SPARRING_TESTS_WORKER_MODEL_REFERENCE_MODEL_H
@@ -15,7 +15,7 @@
  * Mean cross-entropy of a batch.
  *   params      slab in double, laid out as the table says
  *   x, labels   (batch, inputs), (batch)
- *   ret_signs   a hash of which ReLUs were open: a finite difference across two patterns is void
+ *   ret_signs   a hash of the active ReLUs: a finite difference across two patterns is not valid
  *   ret_correct samples whose label has the first largest logit
  */
 double reference_loss(const struct spec *spec, const struct tensor_table *table,

@@ -1,6 +1,6 @@
 /*
  * Every architecture: gradients against differences of the loss along random directions, the
- * promises of ready, await and accumulate, skipped layers, ids.
+ * contracts of ready, await and accumulate, skipped layers, validation of ids.
  */
 #include "tests/support/support.h"
 #include "worker/model/model.h"
@@ -14,7 +14,7 @@
 
 static struct error err;
 
-/* The CPU, or what the environment names: "cuda" with the emulated GPU. */
+/* The CPU, or the device of the environment: "cuda" with the emulated GPU. */
 static const char *device(void)
 {
     const char *name = getenv("SPARRING_TEST_DEVICE");
@@ -41,7 +41,7 @@ struct fixture {
     int32_t *labels;
     float *params; /* a copy */
     double loss;
-    uint64_t drop_seed; /* skip the same layers in each step; 0: none */
+    uint64_t drop_seed; /* seed of the skipped layers, the same in each step; 0: none */
 };
 
 static void *allocate(size_t count, size_t size)
@@ -69,7 +69,7 @@ static void random_batch(struct fixture *f)
         f->labels[i] = (int32_t)uniform(0, (double)classes);
 }
 
-/* Parameters off their symmetric start: biases off 0, norms off 1. */
+/* Move parameters off their symmetric initial values: biases off 0, norms off 1. */
 static struct fixture fixture_open(const char *spec, size_t batch, float scale)
 {
     struct fixture f = {.batch = batch};
@@ -146,11 +146,11 @@ static double norm_of(const float *values, size_t count)
 }
 
 /*
- * How far the gradient of a view is from the loss's double-sided difference along a direction, as a
- * share of it.  The direction is half the gradient's own, so that the loss moves well beyond the
- * rounding of float32, half random, so that elements without their gradient show.  The step moves
- * the loss by 2e-4, and its rounding (some 1e-8: a mean over rows) is a small share of that; what
- * is left is curvature, and the ReLUs and maxima that change sides.
+ * Relative error of a view's gradient against the central difference of the loss along a direction.
+ * The direction is half the gradient's own, so that the loss changes far more than float32
+ * rounding, and half random, so that elements without a gradient are detected.  The step changes
+ * the loss by 2e-4, and its rounding (about 1e-8: a mean over rows) is a small part of that; the
+ * rest of the error is curvature, and ReLUs and maxima that change sides.
  */
 static double difference_error(struct fixture *f, const struct tensor_view *view,
                                const float *grads, double change)
@@ -176,9 +176,9 @@ static double difference_error(struct fixture *f, const struct tensor_view *view
 static const struct {
     const char *spec;
     size_t batch;
-    size_t every; /* view: large models are looked into here and there */
+    size_t every; /* check every n-th view of large models */
     size_t flat;  /* views without a gradient */
-    float scale;  /* of the matrices where their start is too flat for differences */
+    float scale;  /* of the initial matrices, where their gradients are too small for differences */
 } shapes[] = {
     {"linear:6-5-4", 5, 1, 0, 1},
     {"mlp-bn:6-9-9-4", 9, 1, 2, 1},
@@ -191,8 +191,8 @@ static const struct {
     {"vgg11:1x32x33,4", 2, 9, 0, 10},
 };
 
-/* A direction on which too many ReLUs change sides says nothing, and the shorter the step the fewer
- * do; a wrong gradient fails on all. */
+/* A direction along which too many ReLUs change sides is not informative, and a shorter step has
+ * fewer of them.  A wrong gradient fails along all directions. */
 static double least_error(struct fixture *f, const struct tensor_view *view, const float *grads)
 {
     double best = (double)INFINITY;
@@ -203,9 +203,9 @@ static double least_error(struct fixture *f, const struct tensor_view *view, con
     return best;
 }
 
-/* A bias that a batch norm takes away again has the rounding of the sum of up to 90 terms (90 *
- * 2^-24), which its weight's gradient sums with factors: less than 5e-7 of that in 8000 values,
- * where the least of another was 0.015. */
+/* A bias before a batch norm has no effect.  Its gradient is the rounding of a sum of up to 90
+ * terms (90 * 2^-24), which its weight's gradient sums with factors: less than 5e-7 of that in 8000
+ * values, while the smallest of all other biases was 0.015. */
 static bool is_flat(const struct tensor_view *view, const float *grads)
 {
     return strstr(view->name, ".bias") != NULL &&
@@ -243,8 +243,8 @@ static bool check_draw(size_t shape, char *ret_why, size_t size)
     return agrees && flat == shapes[shape].flat;
 }
 
-/* In one draw of a thousand no ReLU passes anything on, or one is so near its corner that float32
- * cannot difference the loss beside it.  A wrong gradient fails in each. */
+/* In one draw of a thousand no ReLU is active, or one is so close to 0 that float32 cannot
+ * difference the loss next to it.  A wrong gradient fails in each draw. */
 START_TEST(test_gradients)
 {
     char why[256];
@@ -256,22 +256,22 @@ START_TEST(test_gradients)
 }
 END_TEST
 
-/* ---- promises ---- */
+/* ---- contracts of the call-backs ---- */
 
 struct ready_log {
     struct fixture *f;
-    const float *wanted; /* the whole gradient */
+    const float *expected; /* the whole gradient */
     size_t last;
 };
 
-/* What is called ready is final. */
+/* Gradients reported as ready are final. */
 static void log_ready(void *user, size_t ready_count)
 {
     struct ready_log *log = user;
 
     ck_assert_uint_gt(ready_count, log->last);
     ck_assert_uint_le(ready_count, log->f->count);
-    ck_assert_mem_eq(model_grads(log->f->model), log->wanted, ready_count * sizeof(float));
+    ck_assert_mem_eq(model_grads(log->f->model), log->expected, ready_count * sizeof(float));
     log->last = ready_count;
 }
 
@@ -279,22 +279,22 @@ START_TEST(test_ready_is_final)
 {
     struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].scale);
     struct ready_log log = {.f = &f};
-    float *wanted;
+    float *expected;
 
     step(&f, false);
-    wanted = copy_grads(&f);
-    log.wanted = wanted;
+    expected = copy_grads(&f);
+    log.expected = expected;
     for (size_t i = 0; i < f.count; i++)
         model_grads(f.model)[i] = nanf("");
     assert_ok(model_step(f.model, f.x, f.labels, f.batch, false, log_ready, &log, &f.loss, &err));
     ck_assert_uint_eq(log.last, f.count);
-    free(wanted);
+    free(expected);
     fixture_close(&f);
 }
 END_TEST
 
-/* Parameters on their way: each range comes when it is awaited, and not before. */
-static enum status arrive(void *user, size_t offset, size_t count, struct error *why)
+/* Parameters that arrive late: each range is written when it is awaited, and not before. */
+static enum status write_awaited_params(void *user, size_t offset, size_t count, struct error *why)
 {
     struct fixture *f = user;
 
@@ -304,9 +304,9 @@ static enum status arrive(void *user, size_t offset, size_t count, struct error 
     return STATUS_OK;
 }
 
-/* And once ready has named an element, what is read of its parameter is read until the next call:
- * then it may be overwritten. */
-static void overwrite(void *user, size_t ready_count)
+/* After ready has reported an element, its parameter is read until the next call only: overwrite
+ * the elements of the previous call. */
+static void overwrite_read_params(void *user, size_t ready_count)
 {
     struct ready_log *log = user;
 
@@ -319,23 +319,24 @@ START_TEST(test_parameters_come_and_go)
 {
     struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].scale);
     struct ready_log log = {.f = &f};
-    double wanted_loss;
-    float *wanted;
+    double expected_loss;
+    float *expected;
 
-    if (!compute_is_host(f.compute)) { /* parameters are awaited in place, or not at all */
+    if (!compute_is_host(f.compute)) { /* await needs parameters in host memory */
         fixture_close(&f);
         return;
     }
     step(&f, false);
-    wanted_loss = f.loss;
-    wanted = copy_grads(&f);
+    expected_loss = f.loss;
+    expected = copy_grads(&f);
     for (size_t i = 0; i < f.count; i++)
         model_params(f.model)[i] = nanf("");
-    model_set_await(f.model, arrive, &f);
-    assert_ok(model_step(f.model, f.x, f.labels, f.batch, false, overwrite, &log, &f.loss, &err));
-    ck_assert(f.loss == wanted_loss);
-    ck_assert_mem_eq(model_grads(f.model), wanted, f.count * sizeof(float));
-    free(wanted);
+    model_set_await(f.model, write_awaited_params, &f);
+    assert_ok(model_step(f.model, f.x, f.labels, f.batch, false, overwrite_read_params, &log,
+                         &f.loss, &err));
+    ck_assert(f.loss == expected_loss);
+    ck_assert_mem_eq(model_grads(f.model), expected, f.count * sizeof(float));
+    free(expected);
     fixture_close(&f);
 }
 END_TEST
@@ -351,8 +352,8 @@ static void exchange_batch(struct fixture *f, struct fixture *other)
     other->labels = labels;
 }
 
-/* The sum over two batches, but for the roundings of three sums over rows: 60 draws of each small
- * model had at most 6.1e-8 of the norm. */
+/* The sum over two batches, within the rounding of three sums over rows: 60 draws of each small
+ * model differed by at most 6.1e-8 of the norm. */
 START_TEST(test_accumulate)
 {
     struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].scale);
@@ -395,7 +396,7 @@ static size_t used_views(const struct model *m)
     return count;
 }
 
-/* A parameter without a gradient has zeros, and the loss is one that its value does not move. */
+/* A parameter without a gradient has a zero gradient, and its value does not affect the loss. */
 static void check_unused(struct fixture *f, double loss)
 {
     const struct tensor_table *t = model_table(f->model);
@@ -417,11 +418,11 @@ static void check_unused(struct fixture *f, double loss)
 
 static const struct {
     const char *spec;
-    size_t blocks, views; /* that may be skipped, and how many parameters each has */
+    size_t blocks, views; /* number of blocks that may be skipped, and parameters of each */
 } dropping[] = {
     {"gpt:3,2,8,6,13", 3, 12}, {"mlp-bn:6-8-8-8-8-3", 3, 4}, {"resnet18:1x8x8,4", 5, 6}};
 
-/* Skipped blocks leave no trace; returns how far off the gradient before all blocks is. */
+/* Skipped blocks have no effect; returns the error of the gradient before all blocks. */
 static double drop_error(size_t shape, uint64_t seed, bool *ret_partly)
 {
     struct fixture f = fixture_open(dropping[shape].spec, 4, 1);
@@ -448,7 +449,7 @@ static double drop_error(size_t shape, uint64_t seed, bool *ret_partly)
     return error;
 }
 
-/* The gradients of what is not skipped are right, whatever is. */
+/* The gradients of the remaining layers are correct for any set of skipped ones. */
 START_TEST(test_layer_drop)
 {
     bool partly = false;
@@ -489,8 +490,7 @@ START_TEST(test_ids)
 }
 END_TEST
 
-/* Of shapes, the first ones are small; the others are tagged, and a sanitizer's run leaves them
- * out. */
+/* The first shapes are small; the others are tagged, and runs with a sanitizer exclude them. */
 #define SMALL 7
 
 static void add_cases(Suite *suite, bool large)
@@ -506,7 +506,7 @@ static void add_cases(Suite *suite, bool large)
     tcase_set_timeout(promises, 100);
     tcase_add_loop_test(gradients, test_gradients, first, end);
     tcase_add_loop_test(gradients, test_layer_drop, first_drop, end_drop);
-    end -= large; /* vgg has nothing that the others have not */
+    end -= large; /* vgg adds no operation that the others do not use */
     tcase_add_loop_test(promises, test_ready_is_final, first, end);
     tcase_add_loop_test(promises, test_parameters_come_and_go, first, end);
     tcase_add_loop_test(promises, test_accumulate, first, end);

@@ -49,7 +49,7 @@ static void read_state(const struct model *m, const json_t *state, float *slab)
     }
 }
 
-/* Two float32 steps are twice as far apart as each from the exact one. */
+/* The difference of two float32 steps is at most the sum of their bounds. */
 static void compare_gradients(struct model *m, const json_t *gradients,
                               const struct bounded_model *bounded)
 {
@@ -75,13 +75,13 @@ static void compare_state(struct model *m, const json_t *state)
     read_state(m, state, slab);
     for (size_t v = 0; v < t->length; v++) {
         const float *got = model_params(m) + t->views[v].offset;
-        const float *wanted = slab + t->views[v].offset;
+        const float *expected = slab + t->views[v].offset;
 
         if (t->views[v].kind == TENSOR_INT64)
-            ck_assert_int_eq(tensor_get_int64(got), tensor_get_int64(wanted));
+            ck_assert_int_eq(tensor_get_int64(got), tensor_get_int64(expected));
         for (size_t i = 0; t->views[v].kind == TENSOR_FLOAT32 && i < t->views[v].count; i++)
-            ck_assert_double_eq_tol((double)got[i], (double)wanted[i],
-                                    2e-4 * (1 + fabs((double)wanted[i])));
+            ck_assert_double_eq_tol((double)got[i], (double)expected[i],
+                                    2e-4 * (1 + fabs((double)expected[i])));
     }
     free(slab);
 }
@@ -100,7 +100,8 @@ static void train_as_pytorch(struct model *m, const json_t *file, size_t batch, 
     config.learning_rate = json_number_value(json_object_get(file, "lr"));
     config.momentum = json_number_value(json_object_get(file, "momentum"));
     assert_ok(optimizer_init(&optimizer, &config, model_table(m)->count, &err));
-    for (size_t step = json_array_size(losses); step-- > 0;) { /* the first batch stays in first_ */
+    for (size_t step = json_array_size(losses);
+         step-- > 0;) { /* the first batch remains in first_x */
         size_t at = json_array_size(losses) - 1 - step;
         float x[BATCH_MAX * WIDTH_MAX];
         int32_t y[BATCH_MAX];
@@ -144,7 +145,7 @@ START_TEST(test_as_pytorch)
     compare_state(m, json_object_get(file, "after"));
     assert_ok(model_evaluate(m, x, y, batch, &loss, &correct, &err));
     ck_assert_double_eq_tol(loss, json_number_value(json_object_get(file, "evaluation")), 1e-3);
-    compare_state(m, json_object_get(file, "after")); /* evaluation changed no statistics */
+    compare_state(m, json_object_get(file, "after")); /* evaluation does not change statistics */
     json_decref(file);
     model_close(m);
     compute_close(compute);
@@ -184,7 +185,7 @@ START_TEST(test_checkpoint_holds_buffers)
     tracked = model_buffers(m) +
               tensor_table_find(model_buffer_table(m), "1.num_batches_tracked")->offset;
     ck_assert_int_eq(tensor_get_int64(tracked), 1);
-    tensor_set_int64(tracked, INT64_C(1) << 40); /* float32 would not count on */
+    tensor_set_int64(tracked, INT64_C(1) << 40); /* float32 could not count further */
     assert_ok(model_step(m, x, y, 4, false, NULL, NULL, &loss[0], &err));
     ck_assert_int_eq(tensor_get_int64(tracked), (INT64_C(1) << 40) + 1);
     assert_fails(model_step(m, x, y, 1, false, NULL, NULL, &loss[0], &err), STATUS_DATA,

@@ -1,7 +1,6 @@
 /*
  * Gradients through batch normalisation against complex-step derivatives of a double-precision
- * model, within a bound of what float32 may err by.
- * Source: Squire and Trapp 1998 (the complex step).
+ * model, within a bound of the float32 error.  Source: Squire and Trapp 1998 (the complex step).
  */
 #include "tests/support/support.h"
 #include "tests/worker/model/bounded_model.h"
@@ -97,7 +96,7 @@ static complex double exact_loss(const struct model *m, const struct spec *spec,
 
 /* ---- gradients ---- */
 
-static void draw(struct model *m, float *x, int32_t *labels)
+static void draw_inputs(struct model *m, float *x, int32_t *labels)
 {
     assert_ok(model_init(m, 11, RANDOM_TWO_ROUNDINGS, &err));
     for (size_t i = 0; i < BATCH_MAX * WIDTH_MAX; i++)
@@ -110,7 +109,7 @@ static void draw(struct model *m, float *x, int32_t *labels)
     }
 }
 
-/* Says little of a wrong gradient, or nothing where ReLU may choose otherwise in float32. */
+/* True if the bound is too wide to detect a wrong gradient, or rounding may change a ReLU. */
 static bool is_blunt(const struct bounded_model *a)
 {
     double largest = 0;
@@ -123,10 +122,10 @@ static bool is_blunt(const struct bounded_model *a)
     return a->undecided || error > BLUNT * largest;
 }
 
-static void within(const char *what, double got, double wanted, double error)
+static void expect_within(const char *what, double got, double expected, double error)
 {
-    ck_assert_msg(fabs(got - wanted) <= error, "%s: %.9g, not %.9g within %.1e", what, got, wanted,
-                  error);
+    ck_assert_msg(fabs(got - expected) <= error, "%s: %.9g, not %.9g within %.1e", what, got,
+                  expected, error);
 }
 
 START_TEST(test_gradients)
@@ -145,11 +144,11 @@ START_TEST(test_gradients)
     assert_ok(model_open(specs[_i], compute, BATCH_MAX, &m, &err));
     assert_ok(spec_parse(specs[_i], &spec, &err));
     do {
-        draw(m, x, labels);
+        draw_inputs(m, x, labels);
         bounded_model_step(&a, &spec, model_table(m), model_params(m), x, labels, batch);
     } while (is_blunt(&a));
     assert_ok(model_step(m, x, labels, batch, false, NULL, NULL, &loss, &err));
-    within("loss", loss, creal(exact_loss(m, &spec, x, labels, batch)), a.loss_error);
+    expect_within("loss", loss, creal(exact_loss(m, &spec, x, labels, batch)), a.loss_error);
     for (size_t i = 0; i < model_table(m)->count; i++) {
         const double h = 1e-30;
         double exact;
@@ -157,9 +156,10 @@ START_TEST(test_gradients)
         params[i] += h * (complex double)I;
         exact = cimag(exact_loss(m, &spec, x, labels, batch)) / h;
         params[i] = creal(params[i]);
-        /* The analysis is of the same gradient: in double it errs 2^-29 times as much. */
-        within("analysis", a.grads[i].value, exact, 1e-7 * a.grads[i].error);
-        within("gradient", (double)model_grads(m)[i], exact, a.grads[i].error);
+        /* The error analysis computes the same gradient: in double its error is 2^-29 times as
+         * large. */
+        expect_within("analysis", a.grads[i].value, exact, 1e-7 * a.grads[i].error);
+        expect_within("gradient", (double)model_grads(m)[i], exact, a.grads[i].error);
     }
     model_close(m);
     compute_close(compute);

@@ -1,6 +1,6 @@
 /*
- * The plan of gradients against memory of which every value has its own: random programs run
- * backward over whole numbers, in the plan's buffers and without them.
+ * The plan of gradients against separate memory for each value: random programs run backward over
+ * integers, in the plan's buffers and in separate ones.
  */
 #include "common/base/memory.h"
 #include "tests/support/support.h"
@@ -22,18 +22,18 @@ struct program {
     size_t length;
 };
 
-static size_t below(size_t n)
+static size_t random_below(size_t n)
 {
     return (size_t)(support_random() * (double)n);
 }
 
-/* A value that may still be read; those that nobody has read come first, most of the time. */
-static unsigned pick(const bool *closed, const bool *read, size_t values, unsigned other)
+/* A random value that may still be read; mostly one without a reader so far. */
+static unsigned pick_value(const bool *closed, const bool *read, size_t values, unsigned other)
 {
     bool unread = support_random() < 0.7;
 
     for (int tries = 0; tries < 200; tries++) {
-        unsigned v = (unsigned)below(values);
+        unsigned v = (unsigned)random_below(values);
 
         if (!closed[v] && v != other && (!unread || !read[v] || tries > 100))
             return v;
@@ -41,38 +41,38 @@ static unsigned pick(const bool *closed, const bool *read, size_t values, unsign
     return (unsigned)values - 1;
 }
 
-/* False: a value is left that nobody reads. */
-static bool draw(struct program *p)
+/* False: some value has no reader. */
+static bool draw_program(struct program *p)
 {
     bool closed[LENGTH_MAX + 1] = {false};
     bool read[LENGTH_MAX + 1] = {false};
 
-    *p = (struct program){.length = 2 + below(LENGTH_MAX - 1)};
+    *p = (struct program){.length = 2 + random_below(LENGTH_MAX - 1)};
     for (size_t i = 0; i < p->length; i++) {
         struct plan_operation *op = &p->operations[i];
 
         op->out = (unsigned)i + 1;
-        op->in = pick(closed, read, i + 1, UINT32_MAX);
+        op->in = pick_value(closed, read, i + 1, UINT32_MAX);
         op->in_place = support_random() < 0.5;
         if (i + 1 < p->length && support_random() < 0.4) {
-            op->residual = pick(closed, read, i + 1, op->in);
+            op->residual = pick_value(closed, read, i + 1, op->in);
             if (op->residual == op->in)
                 op->residual = 0;
             closed[op->residual] = op->residual > 0;
         }
         read[op->in] = read[op->residual] = true;
-        p->counts[i] = 1 + below(100);
-        p->slope[i] = 2 * below(1000) + 3;
-        p->mask[i] = 2 * below(1000) + 3;
+        p->counts[i] = 1 + random_below(100);
+        p->slope[i] = 2 * random_below(1000) + 3;
+        p->mask[i] = 2 * random_below(1000) + 3;
     }
-    p->counts[p->length] = 1 + below(100);
+    p->counts[p->length] = 1 + random_below(100);
     for (size_t v = 1; v < p->length; v++)
         if (!read[v])
             return false;
     return true;
 }
 
-/* Whether an operation behind `index` reads the value, too. */
+/* Whether a later operation also reads the value. */
 static bool read_later(const struct program *p, size_t index, unsigned value)
 {
     for (size_t i = index + 1; i < p->length; i++)
@@ -94,9 +94,9 @@ static void exact_gradients(const struct program *p, uint64_t *gradients)
     }
 }
 
-/* As model_step does it: masks in place, the first contribution sets, later ones add. */
+/* As in model_step: masks in place, the first contribution sets, later ones add. */
 static void check_run(const struct program *p, const struct gradient_plan *plan,
-                      const uint64_t *wanted)
+                      const uint64_t *expected)
 {
     uint64_t buffers[LENGTH_MAX + 1] = {0};
     uint64_t last = 1;
@@ -105,7 +105,7 @@ static void check_run(const struct program *p, const struct gradient_plan *plan,
         const struct plan_operation *op = &p->operations[i];
         uint64_t *dy = op->out == p->length ? &last : &buffers[plan->buffer[op->out]];
 
-        ck_assert_uint_eq(*dy, wanted[op->out]);
+        ck_assert_uint_eq(*dy, expected[op->out]);
         *dy *= p->mask[i];
         if (op->residual)
             ck_assert_ptr_eq(&buffers[plan->buffer[op->residual]], dy);
@@ -135,19 +135,19 @@ static void check_sizes(const struct program *p, const struct gradient_plan *pla
 
 START_TEST(test_random_programs)
 {
-    uint64_t wanted[LENGTH_MAX + 1];
+    uint64_t expected[LENGTH_MAX + 1];
     int planned = 0, shared = 0;
 
     while (planned < 3000) {
         struct program p;
         struct gradient_plan plan;
 
-        if (!draw(&p))
+        if (!draw_program(&p))
             continue;
         planned++;
         assert_ok(gradient_plan_make(p.operations, p.length, p.counts, &plan, &err));
-        exact_gradients(&p, wanted);
-        check_run(&p, &plan, wanted);
+        exact_gradients(&p, expected);
+        check_run(&p, &plan, expected);
         check_sizes(&p, &plan);
         shared += plan.length + 1 < p.length;
         gradient_plan_release(&plan);
@@ -173,7 +173,7 @@ static size_t buffers_of(const struct plan_operation *operations, size_t length)
 START_TEST(test_few_buffers)
 {
     struct plan_operation chain[LENGTH_MAX] = {{0}};
-    /* embedding, then twice: norm, linear, and a linear that adds what came before; a head */
+    /* embedding, then twice: norm, linear, and a linear with a residual; an output layer */
     static const struct plan_operation transformer[] = {
         {0, 0, 1, false}, {1, 0, 2, false}, {2, 0, 3, false}, {3, 1, 4, false},
         {4, 0, 5, false}, {5, 0, 6, false}, {6, 4, 7, false}, {7, 0, 8, false}};

@@ -86,7 +86,7 @@ static float *copy_grads(const struct fixture *f)
     return copy;
 }
 
-/* What float32 may make of the next step; the batch is drawn again where it may choose a ReLU. */
+/* Error bound of the next float32 step; the batch is drawn again if rounding may change a ReLU. */
 static void bound_step(struct fixture *f, struct bounded_model *ret)
 {
     do {
@@ -97,7 +97,7 @@ static void bound_step(struct fixture *f, struct bounded_model *ret)
 }
 
 /* The gradient slab against central differences of the double-precision loss.  A difference whose
- * two sides have different ReLUs open says nothing and is left out. */
+ * two sides have different active ReLUs is skipped. */
 static void check_gradients(struct fixture *f, const struct bounded_model *bounded)
 {
     const double h = 1e-6;
@@ -150,22 +150,22 @@ START_TEST(test_loss)
 {
     static struct bounded_model bounded;
     struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].max_batch);
-    size_t wanted_correct;
+    size_t expected_correct;
     size_t correct = 999;
     uint64_t signs;
-    double loss, wanted;
+    double loss, expected;
 
     bound_step(&f, &bounded);
-    wanted = exact_loss(&f, &signs, &wanted_correct);
-    ck_assert_double_eq_tol(step(&f, false), wanted, bounded.loss_error);
+    expected = exact_loss(&f, &signs, &expected_correct);
+    ck_assert_double_eq_tol(step(&f, false), expected, bounded.loss_error);
     assert_ok(model_evaluate(f.model, f.x, f.labels, f.batch, &loss, &correct, &err));
-    ck_assert_double_eq_tol(loss, wanted, bounded.loss_error);
-    ck_assert_uint_eq(correct, wanted_correct);
+    ck_assert_double_eq_tol(loss, expected, bounded.loss_error);
+    ck_assert_uint_eq(correct, expected_correct);
     fixture_close(&f);
 }
 END_TEST
 
-/* The sum over two batches, and evaluation leaves it alone. */
+/* The sum over two batches; evaluation does not change it. */
 START_TEST(test_accumulate)
 {
     static struct bounded_model bounded[2];
@@ -190,7 +190,7 @@ START_TEST(test_accumulate)
     assert_ok(model_step(f.model, x, labels, f.batch, false, NULL, NULL, &loss, &err));
     assert_ok(model_evaluate(f.model, f.x, f.labels, f.batch, &loss, &correct, &err));
     (void)step(&f, true);
-    for (size_t i = 0; i < count; i++) { /* each batch's gradient errs twice: here and there */
+    for (size_t i = 0; i < count; i++) { /* each batch's gradient has an error on both sides */
         struct bounded sum = bounded_plus(bounded[0].grads[i], bounded[1].grads[i]);
 
         ck_assert_double_le(
@@ -207,12 +207,12 @@ END_TEST
 
 struct ready_log {
     const struct fixture *f;
-    const float *wanted; /* the whole gradient */
+    const float *expected; /* the whole gradient */
     size_t counts[8];
     size_t length;
 };
 
-/* What is called ready is final, and nothing behind it has been written yet. */
+/* Gradients reported as ready are final, and nothing after them has been written yet. */
 static void log_ready(void *user, size_t ready_count)
 {
     struct ready_log *log = user;
@@ -223,7 +223,7 @@ static void log_ready(void *user, size_t ready_count)
     log->counts[log->length++] = ready_count;
     ck_assert_uint_le(ready_count, count);
     for (size_t i = 0; i < ready_count; i++)
-        ck_assert_msg(grads[i] == log->wanted[i], "element %zu was not final at %zu", i,
+        ck_assert_msg(grads[i] == log->expected[i], "element %zu was not final at %zu", i,
                       ready_count);
     for (size_t i = ready_count; i < count; i++)
         ck_assert_msg(isnan(grads[i]), "element %zu was written before its turn", i);
@@ -234,12 +234,12 @@ START_TEST(test_ready_order)
     struct fixture f = fixture_open("mlp:11-7-5-3", 6, 6);
     const struct tensor_table *t = model_table(f.model);
     struct ready_log log = {.f = &f};
-    float *wanted;
+    float *expected;
     double loss;
 
     (void)step(&f, false);
-    wanted = copy_grads(&f);
-    log.wanted = wanted;
+    expected = copy_grads(&f);
+    log.expected = expected;
     for (size_t i = 0; i < t->count; i++)
         model_grads(f.model)[i] = nanf("");
     assert_ok(model_step(f.model, f.x, f.labels, f.batch, false, log_ready, &log, &loss, &err));
@@ -247,21 +247,20 @@ START_TEST(test_ready_order)
     ck_assert_uint_eq(log.counts[0], 5 * 3 + 3);
     ck_assert_uint_eq(log.counts[1], 5 * 3 + 3 + 7 * 5 + 5);
     ck_assert_uint_eq(log.counts[2], t->count);
-    free(wanted);
+    free(expected);
     fixture_close(&f);
 }
 END_TEST
 
-/* A shorter batch gives what a model of just that size gives. */
-/* Parameters on their way: each range comes when it is awaited, and not before. */
+/* Parameters that arrive late: each range is written when it is awaited, and not before. */
 struct arrival {
     struct fixture *f;
-    const float *params; /* as they will be */
-    size_t calls, whole; /* with the slab in parts, and whole */
+    const float *params; /* final values */
+    size_t calls, whole; /* calls for parts of the slab, and for all of it */
     bool fails;
 };
 
-static enum status arrive(void *user, size_t offset, size_t count, struct error *why)
+static enum status write_awaited_params(void *user, size_t offset, size_t count, struct error *why)
 {
     struct arrival *a = user;
     size_t all = model_table(a->f->model)->count;
@@ -269,7 +268,7 @@ static enum status arrive(void *user, size_t offset, size_t count, struct error 
     ck_assert_uint_le(offset + count, all);
     a->calls++;
     a->whole += count == all;
-    ck_assert_uint_eq(a->whole, count == all); /* the last call, and the only such */
+    ck_assert_uint_eq(a->whole, count == all); /* only the last call is for all of it */
     if (a->fails && a->calls == 2)
         return error_set(why, STATUS_PEER_LOST, "they do not come");
     memcpy(model_params(a->f->model) + offset, a->params + offset, count * sizeof(float));
@@ -283,30 +282,31 @@ START_TEST(test_awaited_parameters)
     size_t count = model_table(f.model)->count;
     float *params = malloc(count * sizeof(float));
     struct arrival a = {.f = &f, .params = params};
-    double wanted, loss;
-    float *wanted_grads;
+    double expected, loss;
+    float *expected_grads;
 
     ck_assert_ptr_nonnull(params);
     memcpy(params, model_params(f.model), count * sizeof(float));
-    wanted = step(&f, false);
-    wanted_grads = copy_grads(&f);
+    expected = step(&f, false);
+    expected_grads = copy_grads(&f);
     for (size_t i = 0; i < count; i++)
         model_params(f.model)[i] = NAN;
-    model_set_await(f.model, arrive, &a);
+    model_set_await(f.model, write_awaited_params, &a);
     loss = step(&f, false);
-    ck_assert_mem_eq(&loss, &wanted, sizeof(loss));
-    ck_assert_mem_eq(model_grads(f.model), wanted_grads, count * sizeof(float));
-    ck_assert_uint_eq(a.calls, 3 + 1); /* each with its own parameters; the slab */
+    ck_assert_mem_eq(&loss, &expected, sizeof(loss));
+    ck_assert_mem_eq(model_grads(f.model), expected_grads, count * sizeof(float));
+    ck_assert_uint_eq(a.calls, 3 + 1); /* one per layer, and the whole slab */
     a = (struct arrival){.f = &f, .params = params, .fails = true};
     assert_fails(model_step(f.model, f.x, f.labels, f.batch, false, NULL, NULL, &loss, &err),
                  STATUS_PEER_LOST, "they do not come");
     ck_assert_uint_eq(a.calls, 2);
-    free(wanted_grads);
+    free(expected_grads);
     free(params);
     fixture_close(&f);
 }
 END_TEST
 
+/* A shorter batch gives the bits of a model of that size. */
 START_TEST(test_short_batch)
 {
     struct fixture f = fixture_open("mlp:9-8-4", 5, 32);
@@ -367,7 +367,7 @@ START_TEST(test_refused_input)
 }
 END_TEST
 
-/* Each allocation of model_open in turn fails: a clean error, nothing left behind. */
+/* Each allocation of model_open in turn fails: it returns an error and leaks nothing. */
 START_TEST(test_failing_allocations)
 {
     struct compute *c = NULL;

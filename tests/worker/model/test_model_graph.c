@@ -1,8 +1,8 @@
 /*
- * A training step as one launch gives the bits of its calls: two models are trained side by side,
- * of which one may use graphs.  Batches change their size, some steps accumulate, an evaluation
- * comes in between that is larger than any batch.  Where the environment names no GPU
- * (SPARRING_TEST_DEVICE), every test says that it is skipped; on the emulated one they all run.
+ * A training step as one graph launch has the bits of single calls: two models are trained side by
+ * side, and one of them may use graphs.  Batches change their size, some steps accumulate, and
+ * there is an evaluation with a batch larger than any other.  If the environment names no GPU
+ * (SPARRING_TEST_DEVICE), every test reports that it is skipped; on the emulated GPU all tests run.
  */
 #include "common/optimizer/optimizer.h"
 #include "tests/support/support.h"
@@ -18,17 +18,17 @@ enum { UPDATES = 18, ACCUMULATING = 4 };
 
 static struct error err;
 
-/* ---- what is trained ---- */
+/* ---- models ---- */
 
-struct trainee {
+struct training {
     struct compute *compute;
     struct model *model;
     struct optimizer optimizer;
-    float *seen;  /* gradients as they were when they became ready, or NULL */
-    size_t ready; /* of them */
+    float *seen;  /* copy of the gradients when they became ready, or NULL */
+    size_t ready; /* number of ready gradients */
 };
 
-struct scene {
+struct training_case {
     const char *spec;
     enum precision precision;
     enum optimizer_kind kind;
@@ -36,7 +36,7 @@ struct scene {
     enum gradient_path path;
 };
 
-static const struct scene scenes[] = {
+static const struct training_case cases[] = {
     {"mlp:12-20-10", PRECISION_FLOAT32, OPTIMIZER_SGD, 0.0, GRADIENTS_STAY},
     {"mlp:12-20-10", PRECISION_BF16, OPTIMIZER_SGD, 0.9, GRADIENTS_STAY},
     {"mlp:12-20-10", PRECISION_FP16, OPTIMIZER_ADAMW, 0.0, GRADIENTS_STAY},
@@ -62,11 +62,11 @@ static struct compute *open_gpu(enum precision precision)
     return c;
 }
 
-static bool open_trainee(struct trainee *t, const struct scene *s, bool graphs)
+static bool training_open(struct training *t, const struct training_case *s, bool graphs)
 {
     struct optimizer_config config = optimizer_defaults(s->kind);
 
-    *t = (struct trainee){.compute = open_gpu(s->precision)};
+    *t = (struct training){.compute = open_gpu(s->precision)};
     if (!t->compute)
         return false;
     config.momentum = s->momentum;
@@ -78,7 +78,7 @@ static bool open_trainee(struct trainee *t, const struct scene *s, bool graphs)
     return true;
 }
 
-static void close_trainee(struct trainee *t)
+static void training_close(struct training *t)
 {
     optimizer_release(&t->optimizer);
     model_close(t->model);
@@ -86,14 +86,14 @@ static void close_trainee(struct trainee *t)
     free(t->seen);
 }
 
-/* ---- how ---- */
+/* ---- steps ---- */
 
 struct batch {
     float x[LARGEST * SAMPLE];
     int32_t labels[LARGEST * SAMPLE];
 };
 
-static void fill(struct batch *b, const struct model *m, double scale)
+static void fill_batch(struct batch *b, const struct model *m, double scale)
 {
     bool ids = model_vocabulary(m) > 0;
 
@@ -104,7 +104,7 @@ static void fill(struct batch *b, const struct model *m, double scale)
         b->labels[i] = (int32_t)(support_random() * CLASSES);
 }
 
-/* The losses of update `step`: of two batches where it accumulates, of an evaluation. */
+/* The losses of update `step`: of two batches if it accumulates, and of an evaluation. */
 struct losses {
     double loss[3];
     size_t correct;
@@ -112,13 +112,13 @@ struct losses {
 
 static void count_ready(void *user, size_t ready)
 {
-    struct trainee *t = user;
+    struct training *t = user;
 
     ck_assert_uint_gt(ready, t->ready);
     t->ready = ready;
 }
 
-static struct losses update(struct trainee *t, const struct batch *b, uint64_t step)
+static struct losses run_update(struct training *t, const struct batch *b, uint64_t step)
 {
     struct losses l = {{0}, 0};
     size_t size = step % 5 == 4 ? SMALL : FULL;
@@ -133,7 +133,7 @@ static struct losses update(struct trainee *t, const struct batch *b, uint64_t s
         model_step(t->model, b->x, b->labels, size, accumulates, count_ready, t, &l.loss[1], &err));
     ck_assert_uint_eq(t->ready, model_table(t->model)->count);
     assert_ok(model_update(t->model, rate, step, &err));
-    if (step == 8) /* the device's memory moves */
+    if (step == 8) /* reallocates the device's memory */
         assert_ok(model_evaluate(t->model, b->x, b->labels, LARGEST, &l.loss[2], &l.correct, &err));
     return l;
 }
@@ -154,7 +154,7 @@ static uint64_t skipped_updates(struct compute *c)
     return now.skipped;
 }
 
-static void same_models(struct trainee *a, struct trainee *b)
+static void same_models(struct training *a, struct training *b)
 {
     size_t count = model_table(a->model)->count;
 
@@ -170,68 +170,70 @@ static void same_models(struct trainee *a, struct trainee *b)
 
 START_TEST(test_same_bits)
 {
-    const struct scene *s = &scenes[_i];
-    struct trainee launched, called;
+    const struct training_case *s = &cases[_i];
+    struct training launched, unlaunched;
     static struct batch batch;
 
-    if (!open_trainee(&launched, s, true))
+    if (!training_open(&launched, s, true))
         return;
-    ck_assert(open_trainee(&called, s, false));
+    ck_assert(training_open(&unlaunched, s, false));
     for (uint64_t step = 1; step <= UPDATES; step++) {
         struct losses a, b;
 
-        fill(&batch, launched.model, 1.0);
-        a = update(&launched, &batch, step);
-        b = update(&called, &batch, step);
+        fill_batch(&batch, launched.model, 1.0);
+        a = run_update(&launched, &batch, step);
+        b = run_update(&unlaunched, &batch, step);
         ck_assert_msg(memcmp(&a, &b, sizeof(a)) == 0,
                       "%s, step %u: %.17g, %.17g by launches, %.17g, %.17g by calls", s->spec,
                       (unsigned)step, a.loss[0], a.loss[1], b.loss[0], b.loss[1]);
         if (step == 12)
-            same_models(&launched, &called);
+            same_models(&launched, &unlaunched);
     }
-    same_models(&launched, &called);
+    same_models(&launched, &unlaunched);
     ck_assert_msg(!model_graph_failure(launched.model), "%s", model_graph_failure(launched.model));
-    /* The first of each kind by calls: the full and the small batch, the two that accumulate. */
+    /* The first step of each kind is not a launch: the full and the small batch, and the two that
+     * accumulate. */
     ck_assert_uint_eq(model_graph_launches(launched.model), UPDATES + ACCUMULATING - 4);
-    ck_assert_uint_eq(model_graph_launches(called.model), 0);
-    close_trainee(&launched);
-    close_trainee(&called);
+    ck_assert_uint_eq(model_graph_launches(unlaunched.model), 0);
+    training_close(&launched);
+    training_close(&unlaunched);
 }
 END_TEST
 
-/* The update of an overflow is left out, and the scale of what follows halves, at the same step. */
+/* An update with an overflow is skipped, and the scale is halved, at the same step in both models.
+ */
 START_TEST(test_overflow)
 {
-    static const struct scene scene = {"mlp:12-20-10", PRECISION_FP16, OPTIMIZER_SGD, 0.9,
-                                       GRADIENTS_STAY};
-    struct trainee launched, called;
+    static const struct training_case training_case = {"mlp:12-20-10", PRECISION_FP16,
+                                                       OPTIMIZER_SGD, 0.9, GRADIENTS_STAY};
+    struct training launched, unlaunched;
     static struct batch batch;
 
-    if (!open_trainee(&launched, &scene, true))
+    if (!training_open(&launched, &training_case, true))
         return;
-    ck_assert(open_trainee(&called, &scene, false));
-    for (size_t i = 0; i < model_table(called.model)->count; i++)
-        model_params(called.model)[i] *= 30.0f;
-    memcpy(model_params(launched.model), model_params(called.model),
-           model_table(called.model)->count * sizeof(float));
-    assert_ok(model_params_changed(called.model, &err));
+    ck_assert(training_open(&unlaunched, &training_case, false));
+    for (size_t i = 0; i < model_table(unlaunched.model)->count; i++)
+        model_params(unlaunched.model)[i] *= 30.0f;
+    memcpy(model_params(launched.model), model_params(unlaunched.model),
+           model_table(unlaunched.model)->count * sizeof(float));
+    assert_ok(model_params_changed(unlaunched.model, &err));
     assert_ok(model_params_changed(launched.model, &err));
     for (uint64_t step = 1; step <= UPDATES; step++) {
         struct losses a, b;
 
-        fill(&batch, launched.model, 1.0);
-        a = update(&launched, &batch, step);
-        b = update(&called, &batch, step);
+        fill_batch(&batch, launched.model, 1.0);
+        a = run_update(&launched, &batch, step);
+        b = run_update(&unlaunched, &batch, step);
         ck_assert_msg(memcmp(&a, &b, sizeof(a)) == 0, "step %u: %.17g by launches, %.17g by calls",
                       (unsigned)step, a.loss[1], b.loss[1]);
     }
-    same_models(&launched, &called);
+    same_models(&launched, &unlaunched);
     ck_assert_uint_gt(skipped_updates(launched.compute), 0);
     ck_assert_uint_lt(skipped_updates(launched.compute), UPDATES / 2);
     ck_assert_ptr_null(model_graph_failure(launched.model));
     ck_assert_uint_eq(model_graph_launches(launched.model), UPDATES + ACCUMULATING - 4);
-    close_trainee(&launched);
-    close_trainee(&called);
+    training_close(&launched);
+    training_close(&unlaunched);
 }
 END_TEST
 
@@ -246,24 +248,24 @@ static const struct {
     {"lenet", {8, 8, 8, 7, 6, 5, 4, 3, 2, 1, 8, 1, 1, 9, 9, 7, 3, 3}, 7},
 };
 
-/* More sizes than graphs, or plans of convolutions, are kept: each makes room for the next, and all
- * steps are made. */
+/* More batch sizes than cached graphs or plans of convolutions: entries are replaced, and all steps
+ * run. */
 START_TEST(test_many_sizes)
 {
-    const struct scene scene = {many[_i].spec, PRECISION_FLOAT32, OPTIMIZER_ADAM, 0.0,
-                                GRADIENTS_STAY};
-    struct trainee launched, called;
+    const struct training_case training_case = {many[_i].spec, PRECISION_FLOAT32, OPTIMIZER_ADAM,
+                                                0.0, GRADIENTS_STAY};
+    struct training launched, unlaunched;
     static struct batch batch;
 
-    if (!open_trainee(&launched, &scene, true))
+    if (!training_open(&launched, &training_case, true))
         return;
-    ck_assert(open_trainee(&called, &scene, false));
+    ck_assert(training_open(&unlaunched, &training_case, false));
     for (uint64_t step = 1; step <= SIZES; step++) {
         double loss[2];
 
-        fill(&batch, launched.model, 1.0);
+        fill_batch(&batch, launched.model, 1.0);
         for (int i = 0; i < 2; i++) {
-            struct trainee *t = i == 0 ? &launched : &called;
+            struct training *t = i == 0 ? &launched : &unlaunched;
 
             model_plan_update(t->model, 0.01, step);
             assert_ok(model_step(t->model, batch.x, batch.labels, many[_i].sizes[step - 1], false,
@@ -272,28 +274,28 @@ START_TEST(test_many_sizes)
         }
         ck_assert(loss[0] == loss[1]);
     }
-    same_models(&launched, &called);
+    same_models(&launched, &unlaunched);
     ck_assert_ptr_null(model_graph_failure(launched.model));
     ck_assert_uint_eq(model_graph_launches(launched.model), many[_i].launches);
-    close_trainee(&launched);
-    close_trainee(&called);
+    training_close(&launched);
+    training_close(&unlaunched);
 }
 END_TEST
 
-/* A launch checks what the calls check, and nothing of a refused step is done. */
+/* A launch makes the same checks as the calls, and a rejected step has no effect. */
 START_TEST(test_refusals)
 {
-    const struct scene *s = &scenes[_i];
-    struct trainee t;
+    const struct training_case *s = &cases[_i];
+    struct training t;
     static struct batch batch;
     double loss;
     int32_t label;
 
-    if (!open_trainee(&t, s, true))
+    if (!training_open(&t, s, true))
         return;
-    fill(&batch, t.model, 1.0);
+    fill_batch(&batch, t.model, 1.0);
     for (uint64_t step = 1; step <= 3; step++)
-        (void)update(&t, &batch, step);
+        (void)run_update(&t, &batch, step);
     ck_assert_uint_eq(model_graph_launches(t.model), 2);
     label = batch.labels[1];
     batch.labels[1] = CLASSES;
@@ -301,7 +303,7 @@ START_TEST(test_refusals)
         model_step(t.model, batch.x, batch.labels, FULL, false, count_ready, &t, &loss, &err),
         STATUS_DATA, "row 1 of the batch: label 10, but 10 classes");
     batch.labels[1] = label;
-    (void)update(&t, &batch, 4);
+    (void)run_update(&t, &batch, 4);
     batch.x[0] = NAN;
     if (model_vocabulary(t.model) == 0) {
         t.ready = 0;
@@ -310,7 +312,7 @@ START_TEST(test_refusals)
             model_step(t.model, batch.x, batch.labels, FULL, false, count_ready, &t, &loss, &err));
         ck_assert(isnan(loss));
     }
-    close_trainee(&t);
+    training_close(&t);
 }
 END_TEST
 
@@ -320,7 +322,7 @@ int main(void)
     TCase *tests = tcase_create("graph");
 
     tcase_set_timeout(tests, 100);
-    tcase_add_loop_test(tests, test_same_bits, 0, (int)(sizeof(scenes) / sizeof(scenes[0])));
+    tcase_add_loop_test(tests, test_same_bits, 0, (int)(sizeof(cases) / sizeof(cases[0])));
     tcase_add_test(tests, test_overflow);
     tcase_add_loop_test(tests, test_many_sizes, 0, (int)(sizeof(many) / sizeof(many[0])));
     tcase_add_loop_test(tests, test_refusals, 0, 2);

@@ -1,7 +1,7 @@
 /*
- * Trajectories of PyTorch DDP (tests/data/parity) repeated in one process: every rank's batch goes
- * through the same model in turn, the gradients are scaled and summed in rank order, one update
- * follows.  No communication takes part, so a difference here is one of the numerics: sampler,
+ * Trajectories of PyTorch DDP (tests/data/parity) repeated in one process: the batches of all ranks
+ * go through the same model in turn, the gradients are scaled and summed in rank order, then one
+ * update follows.  There is no communication, so a difference is numerical: sampler,
  * initialisation, model, loss or optimizer.
  */
 #include "common/base/memory.h"
@@ -74,7 +74,7 @@ static const char *case_file(const struct parity_case *test, const char *suffix)
     return support_source(name);
 }
 
-/* The spec of the case's data, NULL when it is MNIST and not there. */
+/* The spec of the case's data; NULL if it is MNIST and not available. */
 static const char *data_spec(const struct parity_case *test, char *text, size_t size)
 {
     const char *folder;
@@ -127,7 +127,7 @@ static void open_optimizer(struct run *r)
     assert_ok(optimizer_init(&r->optimizer, &config, model_table(r->model)->count, &err));
 }
 
-/* False: the data is not there and a line says so. */
+/* False: the data is not available, and a line says so. */
 static bool run_open(struct run *r, const struct parity_case *test)
 {
     json_error_t problem;
@@ -203,15 +203,15 @@ static size_t next_batch(struct run *r, struct rank *rank)
 static void check_loss(struct run *r, size_t step, unsigned rank, double loss)
 {
     const json_t *losses = json_array_get(json_object_get(r->json, "losses"), rank);
-    double wanted = json_number_value(json_array_get(losses, step));
-    double difference = fabs(loss - wanted);
+    double expected = json_number_value(json_array_get(losses, step));
+    double difference = fabs(loss - expected);
     double *worst = step == 0 ? &r->worst_first : &r->worst_later;
 
     if (difference > *worst)
         *worst = difference;
     ck_assert_msg(difference <= (step == 0 ? FIRST_TOLERANCE : LATER_TOLERANCE),
                   "%s, step %zu, rank %u: loss %.9g, PyTorch has %.9g", r->test->name, step, rank,
-                  loss, wanted);
+                  loss, expected);
 }
 
 /* As DDP averages: each rank's gradient times float(1 / world), then the sum. */
@@ -238,13 +238,13 @@ static void train_step(struct run *r, size_t step)
 static double worst_param(const struct run *r)
 {
     size_t count = model_table(r->model)->count;
-    float *wanted = allocate(count, sizeof(float));
+    float *expected = allocate(count, sizeof(float));
     double worst = 0.0;
 
-    load_slab(r, ".final.safetensors", wanted);
+    load_slab(r, ".final.safetensors", expected);
     for (size_t i = 0; i < count; i++)
-        worst = fmax(worst, fabs((double)model_params(r->model)[i] - (double)wanted[i]));
-    free(wanted);
+        worst = fmax(worst, fabs((double)model_params(r->model)[i] - (double)expected[i]));
+    free(expected);
     return worst;
 }
 
@@ -266,19 +266,19 @@ static void train(struct run *r, const char *init)
 START_TEST(test_from_seed)
 {
     struct run r;
-    float *wanted;
+    float *expected;
     size_t count;
 
     if (!run_open(&r, &cases[_i]))
         return;
     count = model_table(r.model)->count;
-    wanted = allocate(count, sizeof(float));
+    expected = allocate(count, sizeof(float));
     assert_ok(model_init(r.model, (uint64_t)number(&r, "seed"), RANDOM_FMA, &err));
-    load_slab(&r, ".init.safetensors", wanted);
+    load_slab(&r, ".init.safetensors", expected);
     for (size_t i = 0; i < count; i++)
-        ck_assert_msg(model_params(r.model)[i] == wanted[i], "element %zu is %.9g, not %.9g", i,
-                      (double)model_params(r.model)[i], (double)wanted[i]);
-    free(wanted);
+        ck_assert_msg(model_params(r.model)[i] == expected[i], "element %zu is %.9g, not %.9g", i,
+                      (double)model_params(r.model)[i], (double)expected[i]);
+    free(expected);
     train(&r, "the seed");
     run_close(&r);
 }

@@ -1,6 +1,6 @@
 /*
- * Every architecture's parameters and buffers: named, shaped and ordered as PyTorch's (hashes of
- * its lists, from experiments/peers/torch_models.py), and its floating-point operations.
+ * Every architecture's parameters and buffers have PyTorch's names, shapes and order (hashes of its
+ * lists, from experiments/peers/torch_models.py); its number of floating-point operations.
  */
 #include "tests/support/support.h"
 #include "worker/model/model.h"

@@ -1,4 +1,7 @@
-/* Model specs: what is read, and that everything else is refused with its position. */
+/*
+ * Model specs: accepted texts and their values; all other texts are rejected with the position of
+ * the error.
+ */
 #include "tests/support/support.h"
 #include "worker/model/spec.h"
 
@@ -30,7 +33,7 @@ END_TEST
 
 START_TEST(test_cnn)
 {
-    static const struct spec_layer wanted[] = {
+    static const struct spec_layer expected[] = {
         {.kind = SPEC_CONV, .width = 32, .kernel = 3, .stride = 1, .padding = 1},
         {.kind = SPEC_POOL, .kernel = 2, .stride = 2},
         {.kind = SPEC_CONV, .width = 64, .kernel = 5, .stride = 2, .batch_norm = true},
@@ -43,14 +46,14 @@ START_TEST(test_cnn)
     assert_ok(spec_parse("cnn:3x28x27-conv32-pool-conv64k5s2p0-bn-poolk3-fc128-bn-fc10", &s, &err));
     ck_assert_int_eq(s.kind, SPEC_CNN);
     ck_assert(s.channels == 3 && s.height == 28 && s.width == 27);
-    ck_assert_uint_eq(s.layers, sizeof(wanted) / sizeof(wanted[0]));
+    ck_assert_uint_eq(s.layers, sizeof(expected) / sizeof(expected[0]));
     for (size_t l = 0; l < s.layers; l++) {
-        ck_assert_int_eq((int)s.cnn[l].kind, (int)wanted[l].kind);
-        ck_assert_uint_eq(s.cnn[l].width, wanted[l].width);
-        ck_assert_uint_eq(s.cnn[l].kernel, wanted[l].kernel);
-        ck_assert_uint_eq(s.cnn[l].stride, wanted[l].stride);
-        ck_assert_uint_eq(s.cnn[l].padding, wanted[l].padding);
-        ck_assert_int_eq(s.cnn[l].batch_norm, wanted[l].batch_norm);
+        ck_assert_int_eq((int)s.cnn[l].kind, (int)expected[l].kind);
+        ck_assert_uint_eq(s.cnn[l].width, expected[l].width);
+        ck_assert_uint_eq(s.cnn[l].kernel, expected[l].kernel);
+        ck_assert_uint_eq(s.cnn[l].stride, expected[l].stride);
+        ck_assert_uint_eq(s.cnn[l].padding, expected[l].padding);
+        ck_assert_int_eq(s.cnn[l].batch_norm, expected[l].batch_norm);
     }
     assert_ok(spec_parse("lenet", &s, &err));
     ck_assert(s.layers == 7 && s.cnn[2].kernel == 5 && s.cnn[2].padding == 0);

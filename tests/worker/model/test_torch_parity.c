@@ -1,9 +1,9 @@
 /*
- * Runs of PyTorch (tests/data/torch/generate.py) repeated: every architecture from the same drawn
- * parameters over the same drawn data.  Beside the losses: that what is drawn is what PyTorch
- * drew, parameters and buffers by name and shape; the first step's gradient and how far training
- * moved each tensor by their norms; the loss in evaluation mode after it.  And what the models
- * begin with by themselves.
+ * Runs of PyTorch (tests/data/torch/generate.py) repeated: every architecture from the same random
+ * parameters over the same random data.  Besides the losses, compares: the drawn values, parameters
+ * and buffers by name and shape; the first step's gradient and the change of each tensor by
+ * training, by their norms; the loss in evaluation mode afterwards.  Also checks the models' own
+ * initialisation.
  */
 #include "common/base/memory.h"
 #include "common/base/random.h"
@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A value that rounding puts on the other side of a ReLU changes the gradient of all layers before
- * it; a network of millions of values has one or none such in a step. */
+/* A value that rounding moves to the other side of a ReLU changes the gradients of all earlier
+ * layers; a network of millions of values has at most one of these in a step. */
 #define GRADIENT_TOLERANCE 5e-3
 #define TOLERANCE          1e-3 /* relative */
 #define GRADIENT_FLOOR     1e-3 /* of the largest tensor's norm, as in generate.py */
@@ -71,10 +71,10 @@ static const char *text(const struct run *r, const json_t *object, const char *k
     return value;
 }
 
-/* ---- what is drawn ---- */
+/* ---- random parameters and data ---- */
 
-/* A hash in the file is a decimal text: JSON's numbers do not hold 64 bits. */
-static void check_hash(const struct run *r, const char *what, const char *wanted,
+/* A hash in the file is a decimal string: JSON numbers do not hold 64 bits. */
+static void check_hash(const struct run *r, const char *what, const char *expected,
                        const void *values, size_t count)
 {
     uint64_t hash = 0;
@@ -85,7 +85,7 @@ static void check_hash(const struct run *r, const char *what, const char *wanted
         memcpy(&word, (const char *)values + 4 * i, sizeof(word));
         hash += word * (uint64_t)(i + 1);
     }
-    ck_assert_msg(strtoull(wanted, NULL, 10) == hash, "%s: %s is not what PyTorch drew", r->name,
+    ck_assert_msg(strtoull(expected, NULL, 10) == hash, "%s: %s is not what PyTorch drew", r->name,
                   what);
 }
 
@@ -114,7 +114,7 @@ static void draw_parameters(struct run *r)
     json_t *entry;
     size_t i;
 
-    assert_ok(model_init(r->model, 0, RANDOM_FMA, &err)); /* for the buffers */
+    assert_ok(model_init(r->model, 0, RANDOM_FMA, &err)); /* initialises the buffers */
     ck_assert_uint_eq(json_array_size(entries), table->length);
     random_seed(&random, size_of(r, "seed"));
     json_array_foreach(entries, i, entry)
@@ -236,17 +236,17 @@ static void run_close(struct run *r)
     free(r->y);
 }
 
-/* Relative to what is wanted, which may be 0 where nothing has a part in the result (a bias in
- * front of a batch norm): `floor` then. */
+/* Compare relative to the expected value; `floor` replaces it where it is smaller, for example 0
+ * for a bias before a batch norm. */
 static void check_close(const struct run *r, const char *what, const char *which, double got,
-                        double wanted, double floor, double tolerance, double *worst)
+                        double expected, double floor, double tolerance, double *worst)
 {
-    double difference = fabs(got - wanted) / fmax(fabs(wanted), floor);
+    double difference = fabs(got - expected) / fmax(fabs(expected), floor);
 
     if (difference > *worst)
         *worst = difference;
     ck_assert_msg(difference <= tolerance, "%s: %s of %s is %.9g, PyTorch has %.9g", r->name, what,
-                  which, got, wanted);
+                  which, got, expected);
 }
 
 /* The norm of a - b; b may be NULL. */
@@ -262,8 +262,8 @@ static double norm(const float *a, const float *b, size_t count)
     return sqrt(sum);
 }
 
-/* A figure of each parameter: its key, a part of the largest below which it counts as that, and
- * what it may differ. */
+/* A figure of each parameter: its key, the floor as a fraction of the largest, and the tolerance.
+ */
 struct figure {
     const char *key;
     double floor_part, tolerance;
@@ -339,20 +339,20 @@ static void check_evaluation(struct run *r)
 {
     double loss = -1;
     size_t correct = 0;
-    size_t wanted = size_of(r, "evaluate_correct");
+    size_t expected = size_of(r, "evaluate_correct");
 
     assert_ok(model_evaluate(r->model, r->x, r->y, r->batch, &loss, &correct, &err));
     check_close(r, "loss", "evaluation", loss, number(r, r->json, "evaluate_loss"), 0, TOLERANCE,
                 &r->worst.loss);
-    ck_assert_msg(correct + 1 >= wanted && correct <= wanted + 1, "%s: %zu correct, not %zu",
-                  r->name, correct, wanted);
+    ck_assert_msg(correct + 1 >= expected && correct <= expected + 1, "%s: %zu correct, not %zu",
+                  r->name, correct, expected);
 }
 
 static const char *const names[] = {"mlp_bn",   "cnn",      "lenet", "gpt",
                                     "resnet18", "resnet50", "vgg11", "resnet18_stem"};
 
-/* From a seed: the very values where PyTorch draws uniform ones, else ones of the same spread: two
- * draws of n normal values differ in their norm by about 1 / sqrt(n) of it. */
+/* From a seed: the same values as PyTorch for uniform distributions, else values of the same
+ * spread: the norms of two draws of n normal values differ by about 1 / sqrt(n). */
 START_TEST(test_starts_as_pytorch)
 {
     struct run r;
@@ -365,12 +365,12 @@ START_TEST(test_starts_as_pytorch)
     {
         const struct tensor_view *view = find_view(&r, model_table(r.model), entry);
         const float *values = model_params(r.model) + view->offset;
-        double wanted = number(&r, entry, "seeded_norm");
+        double expected = number(&r, entry, "seeded_norm");
         double got = norm(values, NULL, view->count);
 
-        ck_assert_msg(fabs(got - wanted) <= 6 / sqrt((double)view->count) * wanted,
+        ck_assert_msg(fabs(got - expected) <= 6 / sqrt((double)view->count) * expected,
                       "%s: %s begins with the norm %g, PyTorch's with %g", r.name, view->name, got,
-                      wanted);
+                      expected);
         if (json_object_get(entry, "seeded_hash"))
             check_hash(&r, view->name, text(&r, entry, "seeded_hash"), values, view->count);
     }

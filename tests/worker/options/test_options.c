@@ -1,6 +1,6 @@
 /*
- * What the options of the consistency modes come to, and every combination that is refused before
- * any rank waits for another.
+ * The settings derived from the options of the consistency modes, every combination that is refused
+ * before any rank waits for another, and the weights of servers.
  */
 #include "worker/options/options.h"
 
@@ -14,7 +14,8 @@
 
 static struct error err;
 
-/* Read `text` behind what every parameter-server job needs, and what its consistency comes to. */
+/* Parse the options of a minimal parameter-server job followed by `text`, and derive its
+ * consistency. */
 static enum status read_options(const char *text, unsigned world_size, struct consistency *ret)
 {
     static struct worker_options options;
@@ -109,7 +110,7 @@ START_TEST(test_bad)
 }
 END_TEST
 
-/* The options of a job with three servers. */
+/* Parse --server-weights `text` for a job with three servers. */
 static enum status read_weights(const char *text, uint32_t **ret)
 {
     char value[64];

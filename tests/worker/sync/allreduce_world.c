@@ -1,3 +1,7 @@
+/*
+ * Runs each rank on a thread with a store client, a shared memory segment for its slabs, and a
+ * sync.  Every world has a store file of its own, so that worlds of one test do not share keys.
+ */
 #include "tests/worker/sync/allreduce_world.h"
 
 #include <stdio.h>
@@ -14,17 +18,17 @@ struct replica_thread {
     char name[32];
 };
 
-/* A file of its own for every world. */
+/* Open a store in a file of this world. */
 static struct store *open_store(struct replica_thread *t)
 {
     struct error err = {0};
     struct launch_env launch = {.rank = t->replica.rank, .world_size = t->replica.size};
-    char place[512];
+    char init_method[512];
     struct store_config config = {
-        .init_method = place, .launch = &launch, .group = "", .timeout_ms = TIMEOUT_MS};
+        .init_method = init_method, .launch = &launch, .group = "", .timeout_ms = TIMEOUT_MS};
     struct store *store = NULL;
 
-    (void)snprintf(place, sizeof(place), "file://%s/%s", support_folder(), t->name);
+    (void)snprintf(init_method, sizeof(init_method), "file://%s/%s", support_folder(), t->name);
     assert_ok(store_open(&config, &store, &err));
     return store;
 }
@@ -49,7 +53,7 @@ static void *run_replica(void *argument)
                                  .backend = w->backend,
                                  .ddp = w->ddp,
                                  .arrived = w->arrived,
-                                 .current = w->current,
+                                 .refresh_params = w->refresh_params,
                                  .user = r};
 
     r->owner = pthread_self();
@@ -77,7 +81,7 @@ void replicas_run(const struct replicas *world, replica_body *body, void *argume
 
     ck_assert_uint_le(world->size, REPLICAS_MAX);
     worlds++;
-    (void)support_folder(); /* made once, before there are threads */
+    (void)support_folder(); /* created before the threads */
     for (unsigned r = 0; r < world->size; r++) {
         threads[r] = (struct replica_thread){
             .world = world,

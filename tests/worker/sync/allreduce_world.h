@@ -20,9 +20,9 @@ struct replica {
     float *params, *grads, *buffers;
     struct sync *sync;
     void *argument;
-    size_t told;     /* for an `arrived`: elements so far */
-    unsigned calls;  /* ... and calls of it or of `current` */
-    pthread_t owner; /* the thread that may call them */
+    size_t arrived_count; /* elements reported to `arrived` */
+    unsigned calls;       /* of `arrived` or `refresh_params` */
+    pthread_t owner;      /* the thread that may call them */
 };
 
 typedef void replica_body(struct replica *r);
@@ -36,10 +36,10 @@ struct replicas {
     enum reduce_order order;
     bool unstarted; /* the body calls sync_start */
     sync_arrived_fn *arrived;
-    sync_current_fn *current; /* of both, user: the struct replica */
+    sync_refresh_fn *refresh_params; /* of both call-backs user is the struct replica */
 };
 
-/* Run `body` on every rank of a fresh world; a failed assertion on any thread fails the test. */
+/* Run `body` on every rank of a new world; a failed assertion on any thread fails the test. */
 void replicas_run(const struct replicas *world, replica_body *body, void *argument);
 
 /* Backends of this build that the suites run on, NULL-terminated: shm and ring. */
@@ -48,13 +48,13 @@ const char *const *replicas_backends(void);
 /* One view per NULL-terminated shape text "name:4x5" in model order. */
 void table_make(struct tensor_table *t, const char *const *shapes);
 
-/* A number in [-1, 1) that depends on all four. */
+/* A number in [-1, 1), a function of the four arguments. */
 float value_of(unsigned rank, uint64_t step, size_t index, unsigned salt);
 
-/* Fill the gradient slab with value_of and hand it over in pieces, as backward would; finish. */
+/* Fill the gradient slab with value_of, report it ready in pieces as backward does, and finish. */
 void replica_step(struct replica *r, uint64_t step);
 
-/* The same with a gradient that the caller has put into the slab. */
+/* The same with the gradient that is in the slab. */
 void replica_sync(struct replica *r, uint64_t step);
 
 #endif

@@ -1,3 +1,7 @@
+/*
+ * Servers are services of this process, on free ports of 127.0.0.1; values come from xorshift32.
+ * No locks: each struct belongs to the test's main thread.
+ */
 #include "tests/worker/sync/ps_parts.h"
 
 #include "common/base/memory.h"

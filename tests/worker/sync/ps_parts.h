@@ -1,6 +1,6 @@
 /*
- * ps_parts: what tests of workers with parameter servers are put together from: servers in this
- * process, slabs, and values that a seed gives.  Whatever fails fails the test.
+ * ps_parts: helpers for tests of workers with parameter servers: servers in this process, slabs,
+ * and values generated from a seed.  Every error fails the test.
  */
 #ifndef SPARRING_TESTS_WORKER_SYNC_PS_PARTS_H
 #define SPARRING_TESTS_WORKER_SYNC_PS_PARTS_H
@@ -18,20 +18,20 @@ struct ps_servers {
     char addresses[128]; /* as --servers takes them */
 };
 
-/* On free ports of 127.0.0.1; they share memory with workers who have some to share. */
+/* Start servers on free ports of 127.0.0.1, which share memory with workers that request it. */
 void ps_servers_open(struct ps_servers *s, unsigned count, int64_t timeout_ms);
 void ps_servers_close(struct ps_servers *s);
 
 /* One tensor of `count` elements; tensor_table_release releases it. */
 void ps_table_open(struct tensor_table *t, size_t count);
 
-/* Zeros; the caller's to free. */
+/* A slab of zeros; the caller frees it. */
 float *ps_slab_new(size_t count);
 
-/* From -1 to 1, the same for the same seed. */
+/* Fill with values in [-1, 1), a function of the seed. */
 void ps_fill(float *values, size_t count, uint32_t seed);
 
-/* Of floats: 0 and -0 differ, a NaN equals itself. */
+/* Compare floats bit for bit: 0 and -0 differ, a NaN equals itself. */
 bool ps_same_bits(const void *a, const void *b, size_t count);
 
 #endif

@@ -1,3 +1,8 @@
+/*
+ * Each rank runs on a thread of its own with a fault_proxy per server.  Two references check the
+ * result: a serial run in float32 for bit-exact modes, and one in double with error bounds for
+ * modes whose order of sums is not fixed.
+ */
 #include "tests/worker/sync/ps_team.h"
 
 #include "tests/support/bounded.h"
@@ -54,7 +59,7 @@ static void open_rank(struct team *t, unsigned index)
         r->params = ps_slab_new(TEAM_COUNT);
         r->grads = ps_slab_new(TEAM_COUNT);
     }
-    ps_fill(r->params, TEAM_COUNT, 1000 + index); /* rank 0's must win */
+    ps_fill(r->params, TEAM_COUNT, 1000 + index); /* overwritten by rank 0's */
     if (t->direct)
         (void)snprintf(r->servers, sizeof(r->servers), "%s", t->servers.addresses);
     for (unsigned k = 0; !t->direct && k < t->server_count; k++) {
@@ -195,7 +200,7 @@ static enum status run_rounds(struct team_rank *r)
     return status;
 }
 
-static void *run(void *user)
+static void *run_rank(void *user)
 {
     struct team_rank *r = user;
 
@@ -211,7 +216,7 @@ static void *run(void *user)
 
 void team_run_rank(struct team_rank *r)
 {
-    ck_assert_int_eq(pthread_create(&r->thread, NULL, run, r), 0);
+    ck_assert_int_eq(pthread_create(&r->thread, NULL, run_rank, r), 0);
 }
 
 void team_join_rank(struct team_rank *r)
@@ -219,7 +224,7 @@ void team_join_rank(struct team_rank *r)
     ck_assert_int_eq(pthread_join(r->thread, NULL), 0);
 }
 
-/* What one process would compute: divide, then sum in rank order, then update. */
+/* The computation in one process: divide, then sum in rank order, then update. */
 float *team_reference(const struct team *t, uint64_t rounds)
 {
     float *params = ps_slab_new(TEAM_COUNT), *sum = ps_slab_new(TEAM_COUNT),
@@ -243,7 +248,7 @@ float *team_reference(const struct team *t, uint64_t rounds)
     return params;
 }
 
-/* The same in double, with what float32 may make of it in any order. */
+/* The same in double, with error bounds of float32 sums in any order. */
 static struct bounded *team_bounds(const struct team *t, uint64_t rounds)
 {
     struct bounded *params = calloc(3 * TEAM_COUNT, sizeof(*params));
@@ -258,11 +263,11 @@ static struct bounded *team_bounds(const struct team *t, uint64_t rounds)
         memset(sum, 0, TEAM_COUNT * sizeof(*sum));
         for (unsigned rank = 0; rank < t->world_size; rank++) {
             ps_fill(values, TEAM_COUNT, gradient_seed(rank, round));
-            for (size_t i = 0; i < TEAM_COUNT; i++) /* sums, a factor and its product */
+            for (size_t i = 0; i < TEAM_COUNT; i++) /* roundings: sums, factor, product */
                 bounded_add(&sum[i], bounded_exact((double)values[i] / t->world_size),
                             t->world_size + 1);
         }
-        for (size_t i = 0; i < TEAM_COUNT; i++) { /* settings are rounded, too */
+        for (size_t i = 0; i < TEAM_COUNT; i++) { /* the settings are rounded, too */
             momentum[i] = bounded_product(bounded_round(t->optimizer.momentum, 0.0), momentum[i]);
             momentum[i] = bounded_plus(momentum[i], sum[i]);
             params[i] = bounded_minus(

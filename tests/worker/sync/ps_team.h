@@ -1,7 +1,7 @@
 /*
- * ps_team: real parameter servers and workers in one process, with a proxy between each worker and
- * each server that can break their connections, unless the test needs none; and what a serial run
- * comes to.
+ * ps_team: a job of real parameter servers and workers in one process, optionally with a
+ * fault_proxy between each worker and each server to break their connections; and the result of a
+ * serial run.
  */
 #ifndef SPARRING_TESTS_WORKER_SYNC_PS_TEAM_H
 #define SPARRING_TESTS_WORKER_SYNC_PS_TEAM_H
@@ -23,16 +23,16 @@ struct team_rank {
     struct team *team;
     unsigned index;
     struct fault_proxy *proxies[PS_SERVERS_MAX]; /* owned; NULL: none */
-    char servers[256];                           /* the proxies' addresses, or the servers' */
+    char servers[256];                           /* addresses of the proxies, or of the servers */
     pthread_t thread;
-    struct shared_memory memory; /* owned; of both slabs, or they are apart */
-    float *params, *grads;       /* owned where they are apart */
+    struct shared_memory memory; /* owned; contains both slabs; none: separate ones */
+    float *params, *grads;       /* owned if separate */
     struct sync *sync;
-    uint64_t first;  /* round that it began with */
-    uint64_t rounds; /* to run */
+    uint64_t first;  /* first round that it runs */
+    uint64_t rounds; /* last round that it runs */
     enum status status;
     struct error err;
-    struct sync_counters counters; /* before it closed */
+    struct sync_counters counters; /* before sync_close */
 };
 
 struct team {
@@ -41,7 +41,7 @@ struct team {
     struct tensor_table table;
     struct team_rank ranks[TEAM_RANKS_MAX];
     uint64_t rounds;
-    /* To be set between team_init and team_open. */
+    /* May be set between team_init and team_open. */
     bool update; /* on the server */
     enum reduce_order order;
     struct consistency consistency;
@@ -49,32 +49,32 @@ struct team {
     int64_t timeout_ms, reconnect_ms, heartbeat_timeout_ms;
     enum worker_loss on_loss;
     bool direct;             /* no proxies */
-    unsigned sharing;        /* every so many-th rank has its slabs in shared memory; 0: none */
-    bool another_host;       /* it may share them, but the servers are to be asked first */
+    unsigned sharing;        /* every n-th rank has its slabs in shared memory; 0: none */
+    bool another_host;       /* SYNC_TRANSPORT_AUTO: the servers may refuse to share memory */
     const uint32_t *weights; /* of the servers; NULL: equal */
     unsigned connections;    /* of each worker to each server; 0: one */
     bool priority;
     struct compression compression;
     bool overlap_forward;
-    /* Called by a rank's thread before it closes, when all has gone well; NULL: nothing. */
+    /* Called by a rank's thread before it closes, after success; NULL: nothing. */
     void (*check)(const struct team_rank *r);
-    /* Each rank, before its gradient of a round, when all of the round before is here; NULL: none.
-     */
+    /* Called by each rank before its gradient of a round, when the last round is complete; NULL:
+     * nothing. */
     void (*at_step)(struct team_rank *r, uint64_t round);
 };
 
-/* Bit for bit comparable: momentum SGD on the server, sums in rank order; time-outs for a slow
+/* Defaults: bit-exact (momentum SGD on the server, sums in rank order), and timeouts for a slow
  * machine. */
 void team_init(struct team *t, unsigned world_size, unsigned servers, uint64_t rounds);
 
-/* The same without proxies, heartbeats or a way back: what is lost is lost at once. */
+/* The same without proxies, heartbeats or reconnection: a lost connection is a failure at once. */
 void team_init_plain(struct team *t, unsigned world_size, unsigned servers, uint64_t rounds);
 
-/* Services, proxies, slabs; no worker yet. */
+/* Open servers, proxies and slabs; no worker yet. */
 void team_open(struct team *t);
 void team_close(struct team *t);
 
-/* The ranks' part of that: so the servers may have one job after the other. */
+/* Only the ranks' part of that, for several jobs on the same servers. */
 void team_open_ranks(struct team *t);
 void team_close_ranks(struct team *t);
 
@@ -84,24 +84,24 @@ struct sync_config team_config(const struct team_rank *r);
 /* sync_open and sync_start; r->first is set. */
 enum status team_start_rank(struct team_rank *r);
 
-/* One step: the gradient of (rank, round), handed over in uneven pieces as by backward. */
+/* One step: the gradient of (rank, round), reported ready in uneven pieces as by backward. */
 enum status team_step(struct team_rank *r, uint64_t round);
 
-/* The first part of a step: that many elements are handed over. */
+/* The first part of a step: ready_count elements are ready. */
 enum status team_begin_step(struct team_rank *r, uint64_t round, size_t ready_count);
 
-/* A thread that starts the rank, makes its rounds and closes it; r->status and err say how. */
+/* Start a thread that opens the rank, runs its rounds and closes it; sets r->status and r->err. */
 void team_run_rank(struct team_rank *r);
 void team_join_rank(struct team_rank *r);
 
-/* All ranks at once, to their ends. */
+/* Run all ranks and join their threads. */
 void team_run_all(struct team *t);
 
-/* What a serial run comes to after so many rounds; the caller frees it. */
+/* Parameters of a serial run after `rounds` rounds; the caller frees them. */
 float *team_reference(const struct team *t, uint64_t rounds);
 
-/* All ranks have ended well, with the parameters of the serial run: bit for bit where the order of
- * the sums is fixed, and in any case the same on all. */
+/* Check that all ranks have succeeded, with the same parameters, and with those of the serial run:
+ * bit for bit if the order of the sums is fixed, else within its error bounds. */
 void team_check(const struct team *t);
 
 #endif

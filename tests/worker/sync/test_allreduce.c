@@ -26,7 +26,7 @@ static void teardown(void)
     tensor_table_release(&table);
 }
 
-/* ((g0 f + g1 f) + g2 f) + ... with every operation rounded: what rank order promises. */
+/* ((g0 f + g1 f) + g2 f) + ... with every operation rounded: the exact result of rank order. */
 static float mean_in_order(unsigned size, uint64_t step, size_t index)
 {
     float factor = (float)(1.0 / size);
@@ -37,7 +37,7 @@ static float mean_in_order(unsigned size, uint64_t step, size_t index)
     return sum;
 }
 
-/* In any order; a term is scaled by a factor that is rounded, too, before the sum or behind it. */
+/* In any order; each term is scaled by a rounded factor, before or after the sum. */
 static struct bounded mean_in_double(unsigned size, uint64_t step, size_t index)
 {
     struct bounded mean = {0};
@@ -73,7 +73,7 @@ START_TEST(test_mean)
             struct replicas world = {
                 .backend = *backend, .size = size, .table = &table, .ddp = &ddp, .order = order};
 
-            replicas_run(&world, check_mean, &order); /* one bucket: the training thread's */
+            replicas_run(&world, check_mean, &order); /* one bucket: on the training thread */
             ddp.bucket_cap_mb = 0.002;                /* a bucket of 2 KiB and more */
             replicas_run(&world, check_mean, &order);
         }
@@ -81,9 +81,9 @@ START_TEST(test_mean)
 }
 END_TEST
 
-/* ---- what is told of it ---- */
+/* ---- the arrived call-back ---- */
 
-/* On the caller's thread, each element once, and final. */
+/* Called on the caller's thread, once per element, with final values. */
 static enum status note_arrival(void *user, size_t offset, size_t count, struct error *err)
 {
     struct replica *r = user;
@@ -91,11 +91,11 @@ static enum status note_arrival(void *user, size_t offset, size_t count, struct 
 
     (void)err;
     ck_assert(pthread_equal(pthread_self(), r->owner));
-    ck_assert_uint_eq(offset, r->told);
+    ck_assert_uint_eq(offset, r->arrived_count);
     ck_assert_uint_gt(count, 0);
     for (size_t i = offset; i < offset + count; i++)
         ck_assert(r->grads[i] == mean_in_order(r->size, step[r->rank], i));
-    r->told += count;
+    r->arrived_count += count;
     r->calls++;
     return STATUS_OK;
 }
@@ -106,9 +106,9 @@ static void check_arrivals(struct replica *r)
 
     r->argument = steps;
     for (steps[r->rank] = 0; steps[r->rank] < STEPS; steps[r->rank]++) {
-        r->told = 0;
+        r->arrived_count = 0;
         replica_step(r, steps[r->rank]);
-        ck_assert_uint_eq(r->told, r->table->count);
+        ck_assert_uint_eq(r->arrived_count, r->table->count);
     }
     ck_assert_uint_ge(r->calls, STEPS);
 }
@@ -202,7 +202,7 @@ END_TEST
 
 /* ---- errors ---- */
 
-/* Rank 1 does something else than its buckets: rank 0 hears in which of its own that showed, once.
+/* Rank 1 runs another collective instead of its buckets: rank 0's error names its own bucket, once.
  */
 static void check_error(struct replica *r)
 {
@@ -211,7 +211,7 @@ static void check_error(struct replica *r)
     const char *bucket;
 
     if (r->rank == 1) {
-        assert_fails(sync_gather(r->sync, "x", 1, all, &err), STATUS_MISMATCH, "rank 0");
+        assert_fails(sync_all_gather(r->sync, "x", 1, all, &err), STATUS_MISMATCH, "rank 0");
         return;
     }
     assert_ok(sync_begin(r->sync, 0, &err));

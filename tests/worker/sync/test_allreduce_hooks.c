@@ -1,8 +1,8 @@
 /*
- * Communication hooks.  16 bits: against the rounding that they promise, and half the bytes.
- * PowerSGD: against PyTorch's hook (figures in tests/data/ddp), a direct implementation in double
- * precision, and what error feedback is for: the sum of what was sent follows the sum of what was
- * meant.
+ * Communication hooks.  16 bits: against the specified rounding, and half the bytes.  PowerSGD:
+ * against PyTorch's hook (figures in tests/data/ddp), a direct implementation in double precision,
+ * and the purpose of error feedback: the sum of the sent gradients follows the sum of the computed
+ * ones.
  */
 #include "tests/worker/sync/allreduce_world.h"
 #include "worker/sync/allreduce_powersgd.h"
@@ -56,11 +56,11 @@ static void check_half(struct replica *r)
         total += k + 1;
     for (uint64_t step = 0; step < 3; step++) {
         if (h->by_samples)
-            assert_ok(sync_enlist(r->sync, r->rank + 1, &active, &err));
+            assert_ok(sync_announce_samples(r->sync, r->rank + 1, &active, &err));
         replica_step(r, step);
         for (size_t i = 0; i < r->table->count; i++) {
             double mean = 0;
-            double magnitude = least; /* what float16 rounds by below its normal numbers */
+            double magnitude = least; /* float16's rounding below its normal numbers */
 
             for (unsigned k = 0; k < r->size; k++) {
                 double term = (double)rounded(h->dtype, value_of(k, step, i, 0)) *
@@ -69,10 +69,10 @@ static void check_half(struct replica *r)
                 mean += term;
                 magnitude += fabs(term);
             }
-            /* Where a backend scales first, each term is rounded, and partial sums on the wire. */
+            /* If a backend scales first, each term is rounded, and so are partial sums sent. */
             ck_assert_double_le(fabs((double)r->grads[i] - mean),
                                 (r->size + 1) * exp2(-digits) * magnitude);
-            ck_assert(r->grads[i] == rounded(h->dtype, r->grads[i])); /* it did travel in 16 bits */
+            ck_assert(r->grads[i] == rounded(h->dtype, r->grads[i])); /* it was sent in 16 bits */
         }
     }
 }
@@ -105,13 +105,13 @@ static void count_bytes(struct replica *r)
     struct bytes *b = r->argument;
     struct sync_counters before;
 
-    replica_step(r, 0); /* the first one, whatever it also moved */
+    replica_step(r, 0); /* the first step may send more */
     before = sync_counters(r->sync);
     replica_step(r, 1000);
     b->tx[r->rank] = sync_counters(r->sync).tx_payload_bytes - before.tx_payload_bytes;
 }
 
-/* What a rank sent in a step, with a hook and without. */
+/* Bytes that a rank sends in a step with a hook, relative to those without. */
 static double share_of_bytes(const char *backend, enum ddp_hook hook)
 {
     struct bytes b[2];
@@ -132,7 +132,7 @@ static double share_of_bytes(const char *backend, enum ddp_hook hook)
 
 START_TEST(test_bytes)
 {
-    /* a, c and e as thin matrices of rank 1; b and d as they are */
+    /* a, c and e as thin matrices of rank 1; b and d uncompressed */
     double sent = (37 + 19) + (301 + 3) + (64 + 64) + 37 + 1;
 
     ck_assert(powersgd_should_compress(301, 3, 1, 2));
@@ -140,8 +140,8 @@ START_TEST(test_bytes)
     for (const char *const *backend = replicas_backends(); *backend; backend++) {
         double powersgd = share_of_bytes(*backend, DDP_HOOK_POWERSGD);
 
-        /* A backend may send small messages in fewer, longer rounds, and find out anew what is
-         * small whenever it opens: 2 S per rank then, not 4/3 S. */
+        /* A backend may send small messages in fewer, longer rounds, with a limit that it measures
+         * at each open: 2 S per rank then, not 4/3 S. */
         bool fixed = strcmp(*backend, "shm") == 0;
         double least = fixed ? 0.49 : 0.49 * 2 / 3;
         double most = fixed ? 0.51 : 0.51 * 3 / 2;
@@ -167,7 +167,7 @@ static void read_floats(const json_t *list, float *values, size_t count)
         values[i] = (float)json_number_value(json_array_get(list, i));
 }
 
-/* PyTorch's random numbers take the place of ours. */
+/* Replace our random Q by PyTorch's. */
 static void plant_q(struct replica *r, const json_t *q)
 {
     struct powersgd *state = ((struct sync_allreduce *)r->sync)->powersgd;
@@ -175,7 +175,7 @@ static void plant_q(struct replica *r, const json_t *q)
 
     ck_assert_uint_eq(state->length, 1);
     read_floats(q, b->q, b->q_count);
-    b->filled = true;
+    b->has_q = true;
 }
 
 static void follow_pytorch(struct replica *r)
@@ -247,9 +247,9 @@ START_TEST(test_powersgd_as_pytorch)
 }
 END_TEST
 
-/* ---- PowerSGD, what it is for ---- */
+/* ---- PowerSGD, properties ---- */
 
-/* A mean gradient of rank 1 comes through rank 1 as it is, from the second step on (warm start). */
+/* A mean gradient of rank 1 is exact with rank 1, from the second step on (warm start). */
 static float outer(unsigned rank, size_t row, size_t column)
 {
     return ((float)row - 20.0f) / 32.0f * ((float)column + 1.0f) / 64.0f * (float)(rank + 1);
@@ -289,7 +289,7 @@ START_TEST(test_powersgd_keeps_low_rank)
 }
 END_TEST
 
-/* Distance between the mean of what was applied and the mean gradient, the same every step. */
+/* Distance between the mean applied gradient and the mean gradient, which every step repeats. */
 static double drift(struct replica *r, uint64_t steps)
 {
     size_t count = r->table->count;
@@ -334,9 +334,9 @@ static float *copy_of(const float *values, size_t count)
     return copy;
 }
 
-/* Three steps; then rank 1 is made to look as if the last bucket's last operation had failed here
- * and ended elsewhere, and the ranks come to an understanding. */
-static void fall_behind(struct replica *r)
+/* Three steps; then rank 1 is set to the state after a failure of the last bucket's last operation
+ * that ended on rank 0, and `rebuild` must bring both to the same state. */
+static void fake_lagging_rank(struct replica *r)
 {
     float *results = (float *)r->argument + r->rank * r->table->count;
     struct sync_allreduce *s = (struct sync_allreduce *)r->sync;
@@ -363,10 +363,10 @@ static void fall_behind(struct replica *r)
         memcpy(p->next + range->offset, whole, range->count * sizeof(float));
         memset(last->q, 0x41, last->q_count * sizeof(float));
     }
-    assert_ok(s->hook->renew(s, &err));
+    assert_ok(s->hook->rebuild(s, &err));
     ck_assert_mem_eq(powersgd_residual(p, 2), error, r->table->count * sizeof(float));
     ck_assert_mem_eq(last->q, q, last->q_count * sizeof(float));
-    for (uint64_t again = 0; again < 2; again++) { /* the same step comes to the same */
+    for (uint64_t again = 0; again < 2; again++) { /* a repeated step has the same result */
         fill(r, 3);
         replica_sync(r, 3);
         ck_assert_mem_eq(powersgd_residual(p, 2), error, r->table->count * sizeof(float));
@@ -379,7 +379,7 @@ static void fall_behind(struct replica *r)
     free(q);
 }
 
-START_TEST(test_powersgd_outlasts_a_loss)
+START_TEST(test_powersgd_survives_a_loss)
 {
     float *results = calloc(2 * table.count, sizeof(*results));
 
@@ -391,14 +391,14 @@ START_TEST(test_powersgd_outlasts_a_loss)
         ddp.hook = DDP_HOOK_POWERSGD;
         ddp.powersgd_start = 0;
         ddp.bucket_cap_mb = 0.002;
-        replicas_run(&world, fall_behind, results);
+        replicas_run(&world, fake_lagging_rank, results);
         ck_assert_mem_eq(results, results + table.count, table.count * sizeof(float));
     }
     free(results);
 }
 END_TEST
 
-/* Without error feedback the lost part stays lost; with it, it is sent later. */
+/* Without error feedback the compression error is lost; with it, it is sent later. */
 static void measure_drift(struct replica *r)
 {
     double *drifts = r->argument;
@@ -465,7 +465,7 @@ int main(void)
     tcase_add_test(tests, test_bytes);
     tcase_add_test(tests, test_powersgd_as_pytorch);
     tcase_add_test(tests, test_powersgd_keeps_low_rank);
-    tcase_add_test(tests, test_powersgd_outlasts_a_loss);
+    tcase_add_test(tests, test_powersgd_survives_a_loss);
     tcase_add_test(tests, test_error_feedback_converges);
     tcase_add_test(tests, test_orthogonalise);
     suite_add_tcase(suite, tests);

@@ -1,7 +1,8 @@
 /*
- * Uneven inputs: ranks with 5, 3, 0 ... samples train a small linear regression by plain SGD beside
- * a single process that sees what every rank sees; both rules of division, and the mean over
- * samples.  At the end all ranks have the last joiner's model.  --uneven stop names the rank.
+ * Uneven inputs: ranks with 5, 3, 0 ... steps train a small linear regression by plain SGD,
+ * compared with a single process that has all ranks' inputs; both rules of division, and the mean
+ * over samples.  At the end all ranks have the model of the last rank that trained.  --uneven stop
+ * names the rank.
  */
 #include "tests/support/bounded.h"
 #include "tests/worker/sync/allreduce_world.h"
@@ -39,7 +40,7 @@ static double gradient(double p, unsigned rank, uint64_t step, size_t i)
     return SLOPE * p + (double)value_of(rank, step, i, 3);
 }
 
-static double start_of(size_t i)
+static double initial_value(size_t i)
 {
     return (double)value_of(0, 0, i, 5);
 }
@@ -62,9 +63,9 @@ static double weight(const struct uneven *u, unsigned size, unsigned rank, uint6
 }
 
 /* Every rank's updates in one process, in double precision. */
-static struct bounded trained_alone(const struct uneven *u, unsigned size, size_t i)
+static struct bounded train_serially(const struct uneven *u, unsigned size, size_t i)
 {
-    struct bounded p = bounded_exact(start_of(i));
+    struct bounded p = bounded_exact(initial_value(i));
     size_t longest = 0;
 
     for (unsigned r = 0; r < size; r++)
@@ -72,7 +73,7 @@ static struct bounded trained_alone(const struct uneven *u, unsigned size, size_
     for (uint64_t step = 0; step < longest; step++) {
         struct bounded mean = {0};
 
-        for (unsigned r = 0; r < size; r++) { /* sums, a weight and its product */
+        for (unsigned r = 0; r < size; r++) { /* roundings: the sums, a weight and its product */
             struct bounded g = bounded_round(gradient(p.value, r, step, i), SLOPE * p.error);
             double share = weight(u, size, r, step);
 
@@ -92,7 +93,7 @@ static void train(struct replica *r)
     size_t shadowed = 0;
 
     for (size_t i = 0; i < r->table->count; i++)
-        r->params[i] = (float)start_of(i) + (float)r->rank; /* rank 0's must win */
+        r->params[i] = (float)initial_value(i) + (float)r->rank; /* overwritten by rank 0's */
     assert_ok(sync_start(r->sync, &err));
     for (;; step++) {
         bool mine = step < u->steps[r->rank];
@@ -100,7 +101,7 @@ static void train(struct replica *r)
 
         for (unsigned k = 0; k < r->size; k++)
             others += step < u->steps[k];
-        assert_ok(sync_enlist(r->sync, mine ? u->samples[r->rank] : 0, &active, &err));
+        assert_ok(sync_announce_samples(r->sync, mine ? u->samples[r->rank] : 0, &active, &err));
         ck_assert_uint_eq(active, others);
         if (active == 0)
             break;
@@ -109,13 +110,13 @@ static void train(struct replica *r)
             r->grads[i] = mine ? (float)gradient((double)r->params[i], r->rank, step, i) : 0.0f;
         replica_sync(r, step);
         if (!mine)
-            continue; /* as PyTorch's joined ranks, which run no optimizer */
+            continue; /* as joined ranks of PyTorch, which run no optimizer */
         for (size_t i = 0; i < r->table->count; i++)
             r->params[i] -= (float)RATE * r->grads[i];
     }
     ck_assert_uint_eq(step, u->steps[r->rank] + shadowed);
     for (size_t i = 0; i < r->table->count; i++) {
-        struct bounded wanted = trained_alone(u, r->size, i);
+        struct bounded wanted = train_serially(u, r->size, i);
 
         ck_assert_double_le(fabs((double)r->params[i] - wanted.value), wanted.error);
     }
@@ -145,15 +146,15 @@ START_TEST(test_join)
 }
 END_TEST
 
-/* Ranks 1 and 2 end together, after rank 0: the larger of them gives the model, buffers too. */
-static void end_with_a_tie(struct replica *r)
+/* Ranks 1 and 2 end together, after rank 0: the greater one broadcasts model and buffers. */
+static void end_together(struct replica *r)
 {
     const size_t steps[] = {1, 3, 3};
     struct error err = {0};
     unsigned active = 1;
 
     for (uint64_t step = 0;; step++) {
-        assert_ok(sync_enlist(r->sync, step < steps[r->rank], &active, &err));
+        assert_ok(sync_announce_samples(r->sync, step < steps[r->rank], &active, &err));
         if (active == 0)
             break;
         replica_step(r, step);
@@ -175,7 +176,7 @@ START_TEST(test_the_last_joiner_gives_the_model)
 
         ddp.uneven = DDP_JOIN;
         ddp.broadcast_buffers = false;
-        replicas_run(&world, end_with_a_tie, NULL);
+        replicas_run(&world, end_together, NULL);
     }
 }
 END_TEST
@@ -185,10 +186,10 @@ static void stop_early(struct replica *r)
     struct error err = {0};
     unsigned active = 0;
 
-    assert_ok(sync_enlist(r->sync, 8, &active, &err));
+    assert_ok(sync_announce_samples(r->sync, 8, &active, &err));
     ck_assert_uint_eq(active, 3);
     replica_step(r, 0);
-    assert_fails(sync_enlist(r->sync, r->rank == 1 ? 0 : 8, &active, &err), STATUS_DATA,
+    assert_fails(sync_announce_samples(r->sync, r->rank == 1 ? 0 : 8, &active, &err), STATUS_DATA,
                  "rank 1 has no inputs left after step 0");
 }
 
@@ -197,9 +198,9 @@ static void stop_together(struct replica *r)
     struct error err = {0};
     unsigned active = 3;
 
-    assert_ok(sync_enlist(r->sync, 8, &active, &err));
+    assert_ok(sync_announce_samples(r->sync, 8, &active, &err));
     replica_step(r, 0);
-    assert_ok(sync_enlist(r->sync, 0, &active, &err)); /* nobody is early */
+    assert_ok(sync_announce_samples(r->sync, 0, &active, &err)); /* no rank ends early */
     ck_assert_uint_eq(active, 0);
 }
 

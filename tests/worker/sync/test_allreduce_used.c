@@ -1,6 +1,6 @@
 /*
- * Parameters without a gradient: used nowhere, on some ranks, everywhere; with a static graph; and
- * the error that names them when nobody said that there would be any.
+ * Parameters without a gradient: used on no rank, some ranks, all ranks; with a static graph; and
+ * the error with their name when the option is not set.
  */
 #include "tests/support/bounded.h"
 #include "tests/worker/sync/allreduce_world.h"
@@ -25,7 +25,7 @@ static void teardown(void)
     tensor_table_release(&table);
 }
 
-/* a: all ranks in all steps; b: rank 1 in even steps; c: nobody; d: rank 0 in step 0, all later. */
+/* a: all ranks in all steps; b: rank 1 in even steps; c: none; d: rank 0 in step 0, all later. */
 static bool is_used(unsigned rank, uint64_t step, size_t view)
 {
     switch (view) {
@@ -40,7 +40,7 @@ static bool is_used(unsigned rank, uint64_t step, size_t view)
     }
 }
 
-/* The gradient of what this rank used; zeros elsewhere. */
+/* Fill in the gradient of the views that this rank uses, zeros elsewhere. */
 static void fill(struct replica *r, uint64_t step, bool *used)
 {
     for (size_t v = 0; v < VIEWS; v++) {
@@ -64,7 +64,7 @@ static void check_step(struct replica *r, uint64_t step, const bool *used)
         for (size_t i = view->offset; i < view->offset + view->count; i++) {
             struct bounded mean = {0};
 
-            for (unsigned k = 0; k < r->size; k++) /* sums, a factor and its product */
+            for (unsigned k = 0; k < r->size; k++) /* roundings: sums, factor, product */
                 if (is_used(k, step, v))
                     bounded_add(&mean, bounded_exact((double)value_of(k, step, i, 0) / r->size),
                                 r->size + 1);
@@ -103,7 +103,7 @@ START_TEST(test_unused)
 }
 END_TEST
 
-/* Without the option: an error in the same step, on the rank that saw it. */
+/* Without the option: an error in the same step, on the rank without the gradient. */
 static void expect_error(struct replica *r)
 {
     struct error err = {0};
@@ -117,7 +117,7 @@ static void expect_error(struct replica *r)
                  "step 1: parameter 'c' has no gradient (--find-unused-parameters");
 }
 
-/* A static graph: the first step's answer, without another operation; a change is an error. */
+/* A static graph: the first step's result, without another operation; a change is an error. */
 static void train_static(struct replica *r)
 {
     struct error err = {0};

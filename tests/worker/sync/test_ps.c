@@ -1,7 +1,8 @@
 /*
- * Real servers and real workers in one process, over gRPC: every world size from 1 to 4, 1 to 3
- * servers, both places of the optimizer, both orders of the sums, against a serial reference; bit
- * for bit where the order is fixed.  And what travels for it: how much, how, and when.
+ * Real servers and workers in one process, over gRPC: world sizes 1 to 4, 1 to 3 servers, the
+ * optimizer on the server and on the workers, both orders of the sums, against a serial reference;
+ * bit for bit if the order is fixed.  Also the counters, the transport, and when partitions are
+ * sent.
  */
 #include "common/base/log.h"
 #include "tests/support/support.h"
@@ -35,7 +36,7 @@ static void check_counters(const struct team_rank *r)
 
 START_TEST(test_equals_the_serial_run)
 {
-    static const uint32_t weights[PS_SERVERS_MAX] = {1, 3, 0}; /* the third does nothing */
+    static const uint32_t weights[PS_SERVERS_MAX] = {1, 3, 0}; /* the third holds no partition */
     unsigned world_size = (unsigned)_i / PS_SERVERS_MAX + 1;
 
     for (unsigned mode = 0; mode < 4; mode++) {
@@ -73,14 +74,15 @@ START_TEST(test_a_second_job_starts_afresh)
 }
 END_TEST
 
-/* Where memory cannot be shared, gradients go through the socket, unless that is refused. */
+/* If memory cannot be shared, gradients are sent over the socket, or sync_open fails with
+ * SYNC_TRANSPORT_SHM. */
 START_TEST(test_another_host)
 {
     struct team t;
     struct sync_config config;
     struct sync *sync = NULL;
 
-    log_set_level(LOG_QUIET); /* it says so */
+    log_set_level(LOG_QUIET); /* the fallback is logged */
     team_init_plain(&t, 2, 2, ROUNDS);
     t.sharing = 1;
     t.another_host = true;
@@ -91,7 +93,7 @@ START_TEST(test_another_host)
     team_check(&t);
     team_close_ranks(&t);
     t.world_size = 1;
-    t.another_host = false; /* as it thinks */
+    t.another_host = false; /* requires shared memory again */
     team_open_ranks(&t);
     config = team_config(&t.ranks[0]);
     assert_fails(sync_open(&config, &sync, &err), STATUS_UNSUPPORTED,
@@ -106,8 +108,8 @@ START_TEST(test_another_host)
 }
 END_TEST
 
-/* Backward still reads the weights of the layer marked last: where parameters come back, its
- * gradient stays until the next mark.  Where gradients come back it leaves at once. */
+/* Backward still reads the weights of the layer reported last: if the server yields parameters, its
+ * gradient is sent at the next report; if it yields gradients, at once. */
 START_TEST(test_a_layer_in_use_is_not_overwritten)
 {
     struct team t;

@@ -1,6 +1,6 @@
 /*
- * Compression both ways, by real servers and real workers in one process, against a model that
- * knows no partitions' order, threads or wire: bit for bit, with the bytes that the formula says.
+ * Compression in both directions, with real servers and workers in one process, against a model
+ * without threads and wire: bit for bit, with the number of bytes of the formula.
  */
 #include "tests/support/support.h"
 #include "tests/worker/sync/ps_parts.h"
@@ -34,7 +34,7 @@ struct team {
     bool update;
     struct compression compression;
     struct optimizer_config optimizer;
-    float poison; /* of rank 0's gradient in the third round; 0: none */
+    float poison; /* value in rank 0's gradient of round 3; 0: none */
     bool sparse;  /* gradients are zero but for a few elements */
 };
 
@@ -149,7 +149,7 @@ static void check_counters(struct rank *r)
     sync_expected_bytes(r->sync, &tx, &rx);
     ck_assert_uint_eq(tx, expected(&r->team->compression.up));
     ck_assert_uint_eq(rx, expected(&r->team->compression.down));
-    if (codec_has_variable_size(&r->team->compression.up)) /* what is counted depends on the data */
+    if (codec_has_variable_size(&r->team->compression.up)) /* the bytes depend on the data */
         ck_assert_uint_le(c.tx_payload_bytes, initial + ROUNDS * COUNT * sizeof(float));
     else
         ck_assert_uint_eq(c.tx_payload_bytes, initial + ROUNDS * tx);
@@ -177,7 +177,7 @@ static void run_all(struct team *t, struct rank *ranks)
     for (unsigned i = 0; i < t->world_size; i++) {
         ranks[i] = (struct rank){
             .team = t, .index = i, .params = ps_slab_new(COUNT), .grads = ps_slab_new(COUNT)};
-        ps_fill(ranks[i].params, COUNT, 1000 + i); /* rank 0's must win */
+        ps_fill(ranks[i].params, COUNT, 1000 + i); /* overwritten by rank 0's */
     }
     for (unsigned i = 0; i < t->world_size; i++)
         ck_assert_int_eq(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
@@ -195,8 +195,8 @@ static void release_all(const struct team *t, struct rank *ranks)
 
 /* ------------------------------------------------------------------ the model */
 
-/* What the other side reads of slab + residual, per partition; the residual keeps the rest. */
-static void say(const struct codec *c, const float *slab, float *residual, float *said)
+/* Encode and decode slab + residual per partition; the residual keeps the difference. */
+static void transmit(const struct codec *c, const float *slab, float *residual, float *decoded)
 {
     static uint8_t bytes[8 * FULL];
 
@@ -204,19 +204,19 @@ static void say(const struct codec *c, const float *slab, float *residual, float
         size_t count = COUNT - at < FULL ? COUNT - at : FULL;
 
         if (codec_has_variable_size(c)) { /* exact */
-            memcpy(said + at, slab + at, count * sizeof(float));
+            memcpy(decoded + at, slab + at, count * sizeof(float));
             continue;
         }
         assert_ok(codec_encode(c, slab + at, codec_has_residual(c) ? residual + at : NULL, count,
                                bytes, &err));
-        assert_ok(codec_decode(c, bytes, codec_bytes(c, count), said + at, count, false, &err));
+        assert_ok(codec_decode(c, bytes, codec_bytes(c, count), decoded + at, count, false, &err));
     }
 }
 
 struct model {
-    float *values; /* of the servers, or of every worker */
-    float *held;   /* what the workers hold */
-    float *sum, *gradient, *said, *work;
+    float *values; /* the servers', or every worker's */
+    float *held;   /* the workers' copy */
+    float *sum, *gradient, *decoded, *work;
     float *up[RANKS_MAX], *down; /* residuals */
 };
 
@@ -227,35 +227,35 @@ static void add_gradient(const struct team *t, struct model *m, unsigned rank, u
     fill_gradient(t, m->gradient, rank, round);
     for (size_t i = 0; i < COUNT; i++)
         m->gradient[i] *= scale;
-    say(&t->compression.up, m->gradient, m->up[rank], m->said);
+    transmit(&t->compression.up, m->gradient, m->up[rank], m->decoded);
     for (size_t i = 0; i < COUNT; i++)
-        m->sum[i] = rank == 0 ? m->said[i] : m->sum[i] + m->said[i];
+        m->sum[i] = rank == 0 ? m->decoded[i] : m->sum[i] + m->decoded[i];
 }
 
-/* The optimizer has run on the servers: the workers are told values, or how they changed. */
-static void tell_values(const struct team *t, struct model *m)
+/* After an update on the servers: send the workers values, or deltas. */
+static void transmit_values(const struct team *t, struct model *m)
 {
     if (!codec_has_residual(&t->compression.down)) {
-        say(&t->compression.down, m->values, NULL, m->held);
+        transmit(&t->compression.down, m->values, NULL, m->held);
         return;
     }
     for (size_t i = 0; i < COUNT; i++)
         m->work[i] = m->values[i] - m->held[i];
     memset(m->down, 0, COUNT * sizeof(float));
-    say(&t->compression.down, m->work, m->down, m->said);
+    transmit(&t->compression.down, m->work, m->down, m->decoded);
     for (size_t i = 0; i < COUNT; i++)
-        if (m->said[i] != 0.0f)
-            m->held[i] += m->said[i];
+        if (m->decoded[i] != 0.0f)
+            m->held[i] += m->decoded[i];
 }
 
-/* The parameters that every worker must end with. */
+/* The final parameters of every worker. */
 static float *model_run(const struct team *t)
 {
     struct model m = {.values = ps_slab_new(COUNT),
                       .held = ps_slab_new(COUNT),
                       .sum = ps_slab_new(COUNT),
                       .gradient = ps_slab_new(COUNT),
-                      .said = ps_slab_new(COUNT),
+                      .decoded = ps_slab_new(COUNT),
                       .work = ps_slab_new(COUNT),
                       .down = ps_slab_new(COUNT)};
     struct optimizer optimizer;
@@ -270,10 +270,10 @@ static float *model_run(const struct team *t)
             add_gradient(t, &m, rank, round);
         if (t->update) {
             optimizer_update(&optimizer, round, 0, COUNT, m.values, m.sum);
-            tell_values(t, &m);
+            transmit_values(t, &m);
         } else {
-            say(&t->compression.down, m.sum, m.down, m.said);
-            optimizer_update(&optimizer, round, 0, COUNT, m.held, m.said);
+            transmit(&t->compression.down, m.sum, m.down, m.decoded);
+            optimizer_update(&optimizer, round, 0, COUNT, m.held, m.decoded);
         }
     }
     optimizer_release(&optimizer);
@@ -282,7 +282,7 @@ static float *model_run(const struct team *t)
     free(m.values);
     free(m.sum);
     free(m.gradient);
-    free(m.said);
+    free(m.decoded);
     free(m.work);
     free(m.down);
     return m.held;
@@ -307,14 +307,14 @@ static void compare(struct team *t, const struct rank *ranks)
     free(wanted);
 }
 
-/* Every pair of codecs; the world's size and the optimizer's place take turns, so that each codec
- * meets all of them. */
+/* Every pair of codecs; world size and the optimizer's side vary, so that each codec runs with all
+ * of them. */
 START_TEST(test_equals_the_model)
 {
     enum codec_kind up = (enum codec_kind)(_i / CODEC_KINDS);
     enum codec_kind down = (enum codec_kind)(_i % CODEC_KINDS);
     unsigned first =
-        down == CODEC_SELECTED_ROWS; /* of values only; and who names none is told all */
+        down == CODEC_SELECTED_ROWS; /* for values only; without a selection all rows are sent */
 
     for (unsigned update = first; update < 2 && up != CODEC_SELECTED_ROWS; update++) {
         struct team t;
@@ -329,17 +329,18 @@ START_TEST(test_equals_the_model)
 }
 END_TEST
 
-/* Of gradients with one row in a hundred only those rows travel, both ways, and nothing changes. */
+/* Of gradients with one row in a hundred only those rows are sent, in both directions; the result
+ * is the same. */
 START_TEST(test_sparse_rows)
 {
     struct team t;
     struct rank ranks[RANKS_MAX] = {0};
     uint64_t initial = COUNT * sizeof(float), rows = (COUNT + SPARSE_STRIDE - 1) / SPARSE_STRIDE;
-    uint64_t most = ROUNDS * (PARTITIONS * 8 + rows * 68); /* heads, and rows */
+    uint64_t most = ROUNDS * (PARTITIONS * 8 + rows * 68); /* headers and rows */
 
     team_open(&t, 3, _i, CODEC_ROWS, CODEC_ROWS);
     t.sparse = true;
-    t.optimizer.momentum = 0; /* or the rows of earlier steps go on changing */
+    t.optimizer.momentum = 0; /* else rows of earlier steps keep changing */
     run_all(&t, ranks);
     compare(&t, ranks);
     for (unsigned i = 0; i < t.world_size; i++) {
@@ -355,7 +356,7 @@ START_TEST(test_sparse_rows)
 }
 END_TEST
 
-/* topk of everything says what none says; of the changes of values the same but for roundings. */
+/* topk of all elements equals none; for deltas of values, up to rounding. */
 START_TEST(test_top_k_of_all_is_none)
 {
     for (unsigned update = 0; update < 2; update++) {
@@ -401,7 +402,7 @@ START_TEST(test_not_a_number)
 }
 END_TEST
 
-/* So does a mean that the server cannot encode. */
+/* The same for a mean that the server cannot encode. */
 START_TEST(test_not_a_number_down)
 {
     struct team t;
@@ -411,7 +412,8 @@ START_TEST(test_not_a_number_down)
     t.poison = 1e9f; /* infinity in float16 */
     run_all(&t, ranks);
     for (unsigned i = 0; i < 2; i++) {
-        ck_assert_int_ne(ranks[i].status, STATUS_OK); /* DATA, or that of who heard it first */
+        ck_assert_int_ne(ranks[i].status,
+                         STATUS_OK); /* DATA, or PEER_LOST from the other rank's failure */
         ck_assert_msg(strstr(ranks[i].err.text, "onebit cannot encode NaN or infinity"), "%s",
                       ranks[i].err.text);
     }
@@ -420,7 +422,7 @@ START_TEST(test_not_a_number_down)
 }
 END_TEST
 
-/* Terms that no server may take, said before anybody joins. */
+/* Settings that are rejected before any join. */
 START_TEST(test_refused)
 {
     struct compression c = compression_make(CODEC_FP16, CODEC_FP16, 0);
@@ -433,8 +435,8 @@ START_TEST(test_refused)
 }
 END_TEST
 
-/* Rows are named of values, by who knows what it is about to read. */
-START_TEST(test_names_refused)
+/* Row selection is for values, of ranks that know what they read next. */
+START_TEST(test_row_selection_refused)
 {
     struct compression c = compression_make(CODEC_SELECTED_ROWS, CODEC_NONE, 0);
     struct consistency k = {.mode = CONSISTENCY_BSP};
@@ -455,8 +457,8 @@ START_TEST(test_names_refused)
 }
 END_TEST
 
-/* Whoever is first in a round codes the gradient; who sends it once more, after a reconnect, has
- * the same bytes, and the residual is taken once. */
+/* The first send of a round encodes the gradient; a repetition after a reconnection has the same
+ * bytes, and the residual is applied once. */
 START_TEST(test_once_a_round)
 {
     struct partition partition = {.count = FULL};
@@ -484,7 +486,7 @@ START_TEST(test_once_a_round)
     ck_assert_mem_eq(c.residual, residual, FULL * sizeof(float));
 
     memset(gradient, 0, FULL * sizeof(float));
-    gradient[5] = 1e6f; /* the next round's are other bytes */
+    gradient[5] = 1e6f; /* the next round has other bytes */
     assert_ok(ps_codec_encode(&c, 0, 2, gradient, &partition, &coded, &again, &err));
     ck_assert_uint_eq(again, size);
     ck_assert_mem_ne(coded, first, size);
@@ -506,7 +508,7 @@ int main(void)
     tcase_add_test(tests, test_not_a_number);
     tcase_add_test(tests, test_not_a_number_down);
     tcase_add_test(tests, test_refused);
-    tcase_add_test(tests, test_names_refused);
+    tcase_add_test(tests, test_row_selection_refused);
     tcase_add_test(tests, test_once_a_round);
     suite_add_tcase(suite, tests);
     return support_run(suite);

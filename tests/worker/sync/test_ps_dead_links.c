@@ -1,7 +1,7 @@
 /*
- * Connections that die without a word while a call on them waits: of a first join, of the join that
- * brings a link back, and of the calls beside the streams.  Each is noticed by the beats, not by
- * core's keepalive, which takes 30 s, nor by the deadline, and the call is made again.
+ * Connections that die silently during a call: a first join, the join of a reconnection, and the
+ * calls beside the streams.  Heartbeats must detect each one, not gRPC's keepalive, which takes 30
+ * s, nor the deadline, and the call must be repeated.
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -14,21 +14,21 @@
 #include <string.h>
 #include <time.h>
 
-#define TRIALS      8u
-#define STEP_BYTES  22u /* so they reach from the connection's first bytes to the answer's last */
-#define SETTLE_MS   INT64_C(15000)
-#define PATIENCE_MS INT64_C(60000) /* of what must not be waited for */
+#define TRIALS          8u
+#define STEP_BYTES      22u /* covers the connection from its first byte to the reply's last one */
+#define RECOVERY_MS_MAX INT64_C(15000)
+#define LONG_TIMEOUT_MS INT64_C(60000) /* of deadlines that must not expire */
 
-/* A team of one rank, whose connection is struck. */
+/* A team of one rank, whose connection is frozen. */
 struct trial {
     struct team team;
     pthread_t thread;
-    bool both; /* ways */
-    uint64_t byte;
-    sem_t struck;      /* once it is ... */
-    int64_t struck_ns; /* ... when */
-    sem_t called;      /* once a connection behind one of strike_and_listen says anything */
-    int64_t back_ms;   /* from then on */
+    bool both;     /* directions */
+    uint64_t byte; /* of the reply at which it is frozen */
+    sem_t frozen;  /* posted when it is frozen, at ... */
+    int64_t frozen_ns;
+    sem_t retried;       /* posted when the next connection sends its first byte */
+    int64_t recovery_ms; /* from frozen_ns */
 };
 
 static struct fault_proxy *proxy_of(struct trial *t)
@@ -36,44 +36,44 @@ static struct fault_proxy *proxy_of(struct trial *t)
     return t->team.ranks[0].proxies[0];
 }
 
-static void strike(void *trial)
+static void freeze_connection(void *trial)
 {
     struct trial *t = trial;
 
     fault_proxy_freeze(proxy_of(t), fault_proxy_accepted(proxy_of(t)) - 1, t->both);
-    t->struck_ns = clock_now_ns();
-    (void)sem_post(&t->struck);
+    t->frozen_ns = clock_now_ns();
+    (void)sem_post(&t->frozen);
 }
 
-static void note_call(void *trial)
+static void post_retried(void *trial)
 {
     struct trial *t = trial;
 
-    (void)sem_post(&t->called);
+    (void)sem_post(&t->retried);
 }
 
-static void strike_and_listen(void *trial)
+static void freeze_and_watch(void *trial)
 {
     struct trial *t = trial;
 
-    strike(t);
-    fault_proxy_at(proxy_of(t), FAULT_UP, fault_proxy_bytes(proxy_of(t), FAULT_UP) + 1, note_call,
-                   t);
+    freeze_connection(t);
+    fault_proxy_call_at(proxy_of(t), FAULT_UP, fault_proxy_bytes(proxy_of(t), FAULT_UP) + 1,
+                        post_retried, t);
 }
 
-static void note_back(struct trial *t)
+static void set_recovery_time(struct trial *t)
 {
-    t->back_ms = (clock_now_ns() - t->struck_ns) / 1000000;
+    t->recovery_ms = (clock_now_ns() - t->frozen_ns) / 1000000;
 }
 
-/* The connection is cut, and the next one is to be struck. */
-static void cut(void *trial)
+/* Reset the connection, and arrange for the next one to be frozen. */
+static void reset_then_freeze(void *trial)
 {
     struct trial *t = trial;
     uint64_t now = fault_proxy_bytes(proxy_of(t), FAULT_DOWN);
 
     fault_proxy_reset(proxy_of(t));
-    fault_proxy_at(proxy_of(t), FAULT_DOWN, now + t->byte, strike, t);
+    fault_proxy_call_at(proxy_of(t), FAULT_DOWN, now + t->byte, freeze_connection, t);
 }
 
 static void start_ok(struct team_rank *r)
@@ -95,12 +95,12 @@ static void close_ok(struct team_rank *r)
 static void open_trial(struct trial *t, unsigned ranks, bool both)
 {
     memset(t, 0, sizeof(*t));
-    (void)sem_init(&t->struck, 0, 0);
-    (void)sem_init(&t->called, 0, 0);
+    (void)sem_init(&t->frozen, 0, 0);
+    (void)sem_init(&t->retried, 0, 0);
     t->both = both;
     team_init(&t->team, ranks, 1, 2);
-    t->team.timeout_ms = PATIENCE_MS;
-    t->team.reconnect_ms = PATIENCE_MS;
+    t->team.timeout_ms = LONG_TIMEOUT_MS;
+    t->team.reconnect_ms = LONG_TIMEOUT_MS;
     t->team.heartbeat_timeout_ms = 900;
     team_open(&t->team);
 }
@@ -110,10 +110,10 @@ static void *join_first(void *trial)
     struct trial *t = trial;
     struct team_rank *r = &t->team.ranks[0];
 
-    fault_proxy_at(proxy_of(t), FAULT_DOWN, t->byte, strike, t);
+    fault_proxy_call_at(proxy_of(t), FAULT_DOWN, t->byte, freeze_connection, t);
     start_ok(r);
-    if (sem_trywait(&t->struck) == 0)
-        note_back(t);
+    if (sem_trywait(&t->frozen) == 0)
+        set_recovery_time(t);
     step_ok(r, 1);
     step_ok(r, 2);
     close_ok(r);
@@ -127,16 +127,17 @@ static void *join_again(void *trial)
 
     start_ok(r);
     step_ok(r, 1);
-    fault_proxy_at(proxy_of(t), FAULT_DOWN, fault_proxy_bytes(proxy_of(t), FAULT_DOWN) + 1, cut, t);
-    ck_assert_int_eq(sem_wait(&t->struck), 0);
+    fault_proxy_call_at(proxy_of(t), FAULT_DOWN, fault_proxy_bytes(proxy_of(t), FAULT_DOWN) + 1,
+                        reset_then_freeze, t);
+    ck_assert_int_eq(sem_wait(&t->frozen), 0);
     step_ok(r, 2);
-    note_back(t);
+    set_recovery_time(t);
     close_ok(r);
     return NULL;
 }
 
-/* At many bytes of the answer, each in a team of its own, all at once. */
-START_TEST(test_a_join_whose_answer_never_comes)
+/* Frozen at many bytes of the reply, each in a team of its own, all in parallel. */
+START_TEST(test_a_join_without_a_reply)
 {
     static struct trial trials[TRIALS];
     uint64_t shift = (uint64_t)(support_random() * STEP_BYTES);
@@ -152,15 +153,15 @@ START_TEST(test_a_join_whose_answer_never_comes)
         struct trial *t = &trials[i];
 
         ck_assert_int_eq(pthread_join(t->thread, NULL), 0);
-        ck_assert_msg(t->back_ms < SETTLE_MS, "byte %" PRIu64 ": back after %" PRId64 " ms",
-                      t->byte, t->back_ms);
+        ck_assert_msg(t->recovery_ms < RECOVERY_MS_MAX,
+                      "byte %" PRIu64 ": back after %" PRId64 " ms", t->byte, t->recovery_ms);
         team_check(&t->team);
         team_close(&t->team);
     }
 }
 END_TEST
 
-/* The server holds the join until all ranks are there; meanwhile its connection dies. */
+/* The server delays the join until all ranks have joined; meanwhile its connection dies. */
 START_TEST(test_a_join_that_is_held)
 {
     static struct trial t;
@@ -169,11 +170,11 @@ START_TEST(test_a_join_that_is_held)
 
     open_trial(&t, 2, true);
     r = t.team.ranks;
-    fault_proxy_at(r->proxies[0], FAULT_UP, 300, strike_and_listen, &t);
+    fault_proxy_call_at(r->proxies[0], FAULT_UP, 300, freeze_and_watch, &t);
     before_ns = clock_now_ns();
     team_run_rank(&r[0]);
-    ck_assert_int_eq(sem_wait(&t.called), 0);
-    ck_assert_int_lt(clock_now_ns() - before_ns, SETTLE_MS * 1000000);
+    ck_assert_int_eq(sem_wait(&t.retried), 0);
+    ck_assert_int_lt(clock_now_ns() - before_ns, RECOVERY_MS_MAX * 1000000);
     team_run_rank(&r[1]);
     team_join_rank(&r[0]);
     team_join_rank(&r[1]);
@@ -182,17 +183,17 @@ START_TEST(test_a_join_that_is_held)
 }
 END_TEST
 
-/* One whose connection lives may be held for long. */
+/* A join on a live connection may be delayed for a long time. */
 START_TEST(test_a_join_that_waits_is_not_dead)
 {
     static struct trial t;
     struct team_rank *r;
 
     open_trial(&t, 2, true);
-    t.team.heartbeat_timeout_ms = 2000; /* of which a busy host must not use up all */
+    t.team.heartbeat_timeout_ms = 2000; /* longer than a busy host delays a rank */
     r = t.team.ranks;
     team_run_rank(&r[0]);
-    (void)nanosleep(&(struct timespec){.tv_sec = 3}, NULL); /* what a rank may be late */
+    (void)nanosleep(&(struct timespec){.tv_sec = 3}, NULL); /* delay of the second rank */
     team_run_rank(&r[1]);
     team_join_rank(&r[0]);
     team_join_rank(&r[1]);
@@ -202,7 +203,7 @@ START_TEST(test_a_join_that_waits_is_not_dead)
 }
 END_TEST
 
-/* Its servers' optimizer has one. */
+/* Start a rank whose optimizer has one slab of state. */
 static void start_with_moment(struct team_rank *r, float *velocity)
 {
     struct sync_config config = team_config(r);
@@ -214,7 +215,7 @@ static void start_with_moment(struct team_rank *r, float *velocity)
     ck_assert_msg(sync_start(r->sync, &r->err) == STATUS_OK, "%s", r->err.text);
 }
 
-/* The tender sees to calls that are under way beside the streams. */
+/* The monitor interrupts calls beside the streams when the connection is dead. */
 START_TEST(test_a_call_beside_the_streams)
 {
     static struct trial t;
@@ -228,19 +229,19 @@ START_TEST(test_a_call_beside_the_streams)
     r = t.team.ranks;
     start_with_moment(r, velocity);
     step_ok(r, 1);
-    strike(&t);
+    freeze_connection(&t);
     if (_i == 0) {
         ck_assert_msg(sync_fetch_state(r->sync, values, moments, &steps, &r->err) == STATUS_OK,
                       "%s", r->err.text);
         ck_assert_uint_eq(steps, 1);
         ck_assert(ps_same_bits(values, r->params, TEAM_COUNT));
-        note_back(&t);
+        set_recovery_time(&t);
         close_ok(r);
     } else {
         close_ok(r);
-        note_back(&t);
+        set_recovery_time(&t);
     }
-    ck_assert_int_lt(t.back_ms, SETTLE_MS);
+    ck_assert_int_lt(t.recovery_ms, RECOVERY_MS_MAX);
     ck_assert_uint_gt(fault_proxy_accepted(r->proxies[0]), 1);
     team_check(&t.team);
     team_close(&t.team);
@@ -255,8 +256,8 @@ int main(void)
     TCase *tests = tcase_create("dead links");
 
     log_set_level(LOG_QUIET);
-    tcase_set_timeout(tests, 100); /* beyond PATIENCE_MS: its ends are what is to be told */
-    tcase_add_loop_test(tests, test_a_join_whose_answer_never_comes, 0, 2);
+    tcase_set_timeout(tests, 100); /* above LONG_TIMEOUT_MS, so that its expiry is reported */
+    tcase_add_loop_test(tests, test_a_join_without_a_reply, 0, 2);
     tcase_add_test(tests, test_a_join_that_is_held);
     tcase_add_test(tests, test_a_join_that_waits_is_not_dead);
     tcase_add_loop_test(tests, test_a_call_beside_the_streams, 0, 2);

@@ -1,7 +1,7 @@
 /*
- * How a job with parameter servers ends for a worker, where there is no way back: a rank that
- * fails, one that vanishes, one that is silent, servers that stop, stall or are not there.  Whoever
- * is left says who it was, and in time.
+ * The end of a job with parameter servers without reconnection: a rank that fails, is missing or is
+ * silent; servers that stop, stall or do not exist.  The error of every other rank names the cause,
+ * in time.
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -15,10 +15,10 @@
 #include <time.h>
 
 enum {
-    RUN_OUT_MS = 4000, /* of time-outs that are to run out: they bound the join before, too */
+    EXPIRING_TIMEOUT_MS = 4000, /* of timeouts that must expire; they also limit the join */
 };
 
-/* ------------------------------------------------------------------ of two ranks */
+/* ------------------------------------------------------------------ two ranks */
 
 static void *start_rank(void *user)
 {
@@ -28,7 +28,7 @@ static void *start_rank(void *user)
     return NULL;
 }
 
-/* Both have started; the test plays them. */
+/* Start two ranks, whose steps the test's thread runs. */
 static void pair_open(struct team *t, int64_t timeout_ms)
 {
     team_init_plain(t, 2, 2, 1);
@@ -43,7 +43,7 @@ static void pair_open(struct team *t, int64_t timeout_ms)
     }
 }
 
-/* Rank 0's step fails so, with a text that holds `part`. */
+/* Check that rank 0's step fails with `wanted` and a text that contains `part`. */
 static void assert_step_fails(struct team *t, enum status wanted, const char *part)
 {
     struct team_rank *r = &t->ranks[0];
@@ -74,10 +74,10 @@ START_TEST(test_a_silent_rank_is_named)
     struct team t;
     int64_t before_ns;
 
-    pair_open(&t, RUN_OUT_MS);
+    pair_open(&t, EXPIRING_TIMEOUT_MS);
     before_ns = clock_now_ns();
     assert_step_fails(&t, STATUS_TIMEOUT, "in round 1 for rank 1");
-    ck_assert_int_lt(clock_now_ns() - before_ns, (RUN_OUT_MS + INT64_C(10000)) * 1000000);
+    ck_assert_int_lt(clock_now_ns() - before_ns, (EXPIRING_TIMEOUT_MS + INT64_C(10000)) * 1000000);
     ck_assert_int_eq(team_step(&t.ranks[1], 1), STATUS_TIMEOUT);
     team_close(&t);
 }
@@ -96,7 +96,7 @@ START_TEST(test_a_stopped_server_is_named)
 }
 END_TEST
 
-/* ------------------------------------------------------------------ of one */
+/* ------------------------------------------------------------------ one rank */
 
 static void *close_well(void *user)
 {
@@ -104,8 +104,8 @@ static void *close_well(void *user)
     return NULL;
 }
 
-/* A server that is away for a while, as on a busy host, when its rank leaves. */
-START_TEST(test_a_slow_server_hears_the_goodbye)
+/* A server that is stopped for a while, as on a busy host, when its rank leaves. */
+START_TEST(test_a_slow_server_receives_the_leave)
 {
     const struct timespec away = {.tv_sec = 2, .tv_nsec = 500000000};
     const char *listening;
@@ -143,7 +143,7 @@ START_TEST(test_a_missing_rank_is_named)
     struct error err;
 
     team_init_plain(&t, 3, 1, 1);
-    t.timeout_ms = RUN_OUT_MS;
+    t.timeout_ms = EXPIRING_TIMEOUT_MS;
     team_open(&t);
     (void)team_start_rank(&t.ranks[1]);
     err = t.ranks[1].err;
@@ -152,7 +152,7 @@ START_TEST(test_a_missing_rank_is_named)
 }
 END_TEST
 
-/* The start of a worker with these --servers, where none of ours listens. */
+/* Check that the start of a worker with these --servers fails; no test server is open. */
 static void assert_start_fails(const char *servers, int64_t timeout_ms, enum status wanted,
                                const char *part)
 {
@@ -192,7 +192,7 @@ START_TEST(test_bad_server_lists)
 }
 END_TEST
 
-/* More servers than partitions: the spare ones are not asked for anything. */
+/* More servers than partitions: no call is made to those without a partition. */
 START_TEST(test_more_servers_than_partitions)
 {
     struct team t;
@@ -203,7 +203,7 @@ START_TEST(test_more_servers_than_partitions)
     t.table.count = TEAM_PARTITION_BYTES / sizeof(float) / 2; /* one partition */
     team_open(&t);
     used = strlen(r->servers);
-    for (unsigned port = 1; port <= 7; port++) /* nobody listens there */
+    for (unsigned port = 1; port <= 7; port++) /* no server listens there */
         used +=
             (size_t)snprintf(r->servers + used, sizeof(r->servers) - used, ",127.0.0.1:%u", port);
     ck_assert_msg(team_start_rank(r) == STATUS_OK, "%s", r->err.text);
@@ -221,7 +221,7 @@ int main(void)
     tcase_add_test(tests, test_a_failed_rank_is_named);
     tcase_add_test(tests, test_a_silent_rank_is_named);
     tcase_add_test(tests, test_a_stopped_server_is_named);
-    tcase_add_test(tests, test_a_slow_server_hears_the_goodbye);
+    tcase_add_test(tests, test_a_slow_server_receives_the_leave);
     tcase_add_test(tests, test_a_missing_rank_is_named);
     tcase_add_test(tests, test_a_missing_server_is_named);
     tcase_add_test(tests, test_bad_server_lists);

@@ -1,6 +1,6 @@
 /*
- * What is a worker's connections' own: one of several that is dead, which of a worker's partitions
- * travel first, and closes that find one in the middle of something.
+ * Connections of one worker: one dead lane of several, the order in which partitions are sent, and
+ * a close during a send or a memory exchange.
  */
 #include "common/base/clock.h"
 #include "common/base/handover.h"
@@ -25,13 +25,13 @@ static void pause_shortly(void)
 
 /* ------------------------------------------------------------------ lanes */
 
-/* One of three connections is dead and nobody is told, from its start on or in the middle: its own
- * beats find out, whichever it is, and the job goes on as soon as after any loss. */
+/* One of three connections dies silently, at its start or later: its own heartbeats detect it, for
+ * each lane, and the job continues as soon as after any loss. */
 START_TEST(test_a_silent_lane_is_a_loss)
 {
     static const struct {
-        unsigned connection; /* 0: the one that joins */
-        bool both;           /* else the server hears the worker's beats still */
+        unsigned connection; /* 0: the one of Join */
+        bool both;           /* directions; false: the server still receives heartbeats */
         bool from_start;
         bool shares;
     } cases[] = {{0, true, false, false}, {1, false, false, true}, {2, true, true, false}};
@@ -57,7 +57,7 @@ START_TEST(test_a_silent_lane_is_a_loss)
         ck_assert_msg(team_step(r, round) == STATUS_OK, "%s", r->err.text);
     ck_assert_int_lt(clock_now_ns() - begun_ns,
                      (t.heartbeat_timeout_ms + t.reconnect_ms) * 1000000);
-    if (cases[_i].from_start) /* core may have noticed: it waits for the first frame */
+    if (cases[_i].from_start) /* gRPC may detect it first: it waits for the first frame */
         ck_assert_uint_ge(fault_proxy_accepted(r->proxies[0]), 4);
     else
         ck_assert_uint_ge(sync_counters(r->sync).reconnects, 1);
@@ -72,8 +72,7 @@ END_TEST
 /* ------------------------------------------------------------------ one rank with large partitions
  */
 
-#define LARGE_BYTES                                                                                \
-    (256u << 10) /* of a partition: several times what a connection has credit for */
+#define LARGE_BYTES      (256u << 10) /* of a partition: several times the flow-control window */
 #define LARGE_FLOATS     (LARGE_BYTES / sizeof(float))
 #define LARGE_PARTITIONS 24u
 #define LARGE_COUNT      (LARGE_PARTITIONS * LARGE_FLOATS)
@@ -84,7 +83,7 @@ struct large {
     struct tensor_table table;
     float *params, *grads;
     struct sync_ps *ps;
-    atomic_bool held; /* nothing comes down any more */
+    atomic_bool held; /* replies are held */
 };
 
 static void large_open(struct large *l, bool priority)
@@ -116,24 +115,24 @@ static void large_open(struct large *l, bool priority)
     l->ps = (struct sync_ps *)sync;
 }
 
-/* The worker is closed. */
+/* After the worker was closed. */
 static void large_close(struct large *l)
 {
-    free(l->params); /* a sanitizer sees who still reads */
+    free(l->params); /* a sanitizer reports later reads */
     free(l->grads);
     fault_proxy_close(l->proxy);
     ps_servers_close(&l->servers);
     tensor_table_release(&l->table);
 }
 
-/* Of the round under way, and whether one partition is among them. */
+/* Count the stored partitions of the current round; *ret_here: `partition` is one of them. */
 static size_t count_here(struct sync_ps *ps, size_t partition, bool *ret_here)
 {
     size_t received;
 
     (void)pthread_mutex_lock(&ps->lock);
     received = ps->received;
-    *ret_here = ps->partitions[partition].here == ps->round + 1;
+    *ret_here = ps->partitions[partition].stored_mark == ps->round + 1;
     (void)pthread_mutex_unlock(&ps->lock);
     return received;
 }
@@ -146,11 +145,11 @@ static void hold_down(void *user)
     atomic_store(&l->held, true);
 }
 
-/* All partitions are queued while nothing gets through, those that forward needs first the last.
- * Then replies of four come down and no more.  With --priority three of them are the last ones:
- * gRPC holds one message already, of whichever partition was queued when the I/O thread first ran.
- * Without they are the first four. */
-START_TEST(test_the_urgent_overtake)
+/* All partitions are queued while nothing is forwarded; those that forward reads first are queued
+ * last.  Then exactly four replies are forwarded.  With --priority three of them are those of the
+ * last partitions: gRPC has taken one message already, of the partition that was queued when the
+ * I/O thread first ran.  Without it they are the first four. */
+START_TEST(test_priority_order)
 {
     const bool priority = _i == 1;
     struct large l;
@@ -162,9 +161,9 @@ START_TEST(test_the_urgent_overtake)
     assert_ok(sync_begin(sync, 0, &err));
     fault_proxy_hold(l.proxy, FAULT_UP, true);
     sync_ready(sync, LARGE_COUNT);
-    fault_proxy_at(l.proxy, FAULT_DOWN,
-                   fault_proxy_bytes(l.proxy, FAULT_DOWN) + 4 * LARGE_BYTES + LARGE_BYTES / 2,
-                   hold_down, &l);
+    fault_proxy_call_at(l.proxy, FAULT_DOWN,
+                        fault_proxy_bytes(l.proxy, FAULT_DOWN) + 4 * LARGE_BYTES + LARGE_BYTES / 2,
+                        hold_down, &l);
     ck_assert_uint_eq(count_here(l.ps, 0, &here), 0);
     fault_proxy_hold(l.proxy, FAULT_UP, false);
     while (!atomic_load(&l.held) || count_here(l.ps, LARGE_PARTITIONS - 1, &here) < 4)
@@ -183,7 +182,7 @@ END_TEST
 
 /* ------------------------------------------------------------------ closes */
 
-/* What core could not send yet it lets go of when its connection is closed: the slabs are the
+/* When a connection is closed, gRPC releases payloads that it could not send: the slabs are the
  * caller's again. */
 START_TEST(test_a_close_while_payloads_wait)
 {
@@ -195,18 +194,18 @@ START_TEST(test_a_close_while_payloads_wait)
     fault_proxy_hold(l.proxy, FAULT_UP, true);
     fault_proxy_hold(l.proxy, FAULT_DOWN, true);
     sync_ready(&l.ps->base, LARGE_COUNT);
-    ck_assert_uint_gt(atomic_load(&l.ps->outstanding), 1);
+    ck_assert_uint_gt(atomic_load(&l.ps->unreleased_payloads), 1);
     ck_assert(sync_close(&l.ps->base, &why));
     large_close(&l);
 }
 END_TEST
 
-#define DAWDLERS      4    /* each keeps the desk for two seconds */
-#define MEETING_MS    5000 /* that a worker waits there */
-#define MEETING_ENDED 3000 /* so long a close may take on a slow machine */
+#define IDLE_CLIENTS 4    /* each blocks the fd_listener for two seconds */
+#define EXCHANGE_MS  5000 /* the worker's limit for the exchange */
+#define CLOSE_MS_MAX 3000 /* limit for a close on a slow machine */
 
-/* A link that comes back waits for the server's memory: a close does not wait with it. */
-START_TEST(test_a_close_in_a_meeting)
+/* A reconnecting link waits for the memory exchange: a close does not wait for it. */
+START_TEST(test_a_close_during_a_memory_exchange)
 {
     struct error why = {.status = STATUS_CANCELLED, .text = "stopped"};
     struct team t;
@@ -214,31 +213,31 @@ START_TEST(test_a_close_in_a_meeting)
     struct ps_link *link;
     char name[HANDOVER_NAME_SIZE];
     unsigned char token[HANDOVER_TOKEN_BYTES];
-    int dawdlers[DAWDLERS];
+    int idle_clients[IDLE_CLIENTS];
     int64_t begun_ns;
-    bool meets = false;
+    bool in_exchange = false;
 
     team_init(&t, 1, 1, 1);
     t.sharing = 1;
     team_open(&t);
     ck_assert_msg(team_start_rank(r) == STATUS_OK, "%s", r->err.text);
     ck_assert(handover_parse(fd_listener_address(t.servers.services[0]->fd_listener), name, token));
-    for (unsigned i = 0; i < DAWDLERS; i++)
-        assert_ok(handover_connect(name, clock_deadline_ns(MEETING_MS), &dawdlers[i], &err));
+    for (unsigned i = 0; i < IDLE_CLIENTS; i++)
+        assert_ok(handover_connect(name, clock_deadline_ns(EXCHANGE_MS), &idle_clients[i], &err));
     fault_proxy_reset(r->proxies[0]);
     link = &((struct sync_ps *)r->sync)->links[0];
-    while (!meets) {
+    while (!in_exchange) {
         pause_shortly();
         (void)pthread_mutex_lock(&link->lock);
-        meets = link->meeting >= 0;
+        in_exchange = link->handover_fd >= 0;
         (void)pthread_mutex_unlock(&link->lock);
     }
     begun_ns = clock_now_ns();
     ck_assert(sync_close(r->sync, &why));
-    ck_assert_int_lt(clock_now_ns() - begun_ns, MEETING_ENDED * INT64_C(1000000));
+    ck_assert_int_lt(clock_now_ns() - begun_ns, CLOSE_MS_MAX * INT64_C(1000000));
     r->sync = NULL;
-    for (unsigned i = 0; i < DAWDLERS; i++)
-        (void)close(dawdlers[i]);
+    for (unsigned i = 0; i < IDLE_CLIENTS; i++)
+        (void)close(idle_clients[i]);
     team_close(&t);
 }
 END_TEST
@@ -251,9 +250,9 @@ int main(void)
     log_set_level(LOG_QUIET);
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, test_a_silent_lane_is_a_loss, 0, 3);
-    tcase_add_loop_test(tests, test_the_urgent_overtake, 0, 2);
+    tcase_add_loop_test(tests, test_priority_order, 0, 2);
     tcase_add_loop_test(tests, test_a_close_while_payloads_wait, 0, 2);
-    tcase_add_test(tests, test_a_close_in_a_meeting);
+    tcase_add_test(tests, test_a_close_during_a_memory_exchange);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

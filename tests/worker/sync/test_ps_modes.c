@@ -1,7 +1,7 @@
 /*
- * The consistency modes between real servers and real workers in one process.  Gradients are whole
- * numbers and the learning rates powers of two, so every sum is exact whatever its order: the final
- * values say how many contributions were applied, and that none was lost or applied twice.
+ * The consistency modes with real servers and workers in one process.  Gradients are integers and
+ * learning rates powers of two, so every sum is exact in any order: the final values show how many
+ * contributions were applied, and that none was lost or applied twice.
  */
 #include "common/base/log.h"
 #include "tests/support/support.h"
@@ -21,7 +21,7 @@
 
 enum { PARTITION_BYTES = 4096 };
 
-/* A job, and where its ranks are. */
+/* A job and the progress of its ranks. */
 struct world {
     struct ps_servers servers;
     struct tensor_table table;
@@ -29,9 +29,9 @@ struct world {
     enum reduce_order order;
     unsigned world_size;
     uint64_t steps;
-    /* Rank 0 makes no step before rank 1 has made so many and begun one more. */
+    /* Rank 0 makes no step until rank 1 has made this many and begun one more. */
     uint64_t hold_until;
-    unsigned lead_max;    /* most steps that any rank was seen ahead of the slowest */
+    unsigned lead_max;    /* greatest lead of a rank over the slowest, in steps */
     pthread_mutex_t lock; /* guards what follows, and lead_max */
     pthread_cond_t changed;
     uint64_t begun[RANKS_MAX], done[RANKS_MAX], made[RANKS_MAX], skipped[RANKS_MAX];
@@ -87,7 +87,7 @@ static struct sync_config rank_config(const struct rank *r)
                                  .partition_bytes = PARTITION_BYTES,
                                  .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
 
-    /* One push moves by its gradient where each is a step, one round by the mean elsewhere. */
+    /* A push moves by its gradient if it is a step of its own; else a round moves by the mean. */
     config.optimizer.learning_rate =
         consistency_steps_per_push(&w->consistency) ? w->world_size : 1;
     return config;
@@ -95,13 +95,13 @@ static struct sync_config rank_config(const struct rank *r)
 
 /* ------------------------------------------------------------------ a rank */
 
-static bool has_gone_on(const struct world *w)
+static bool may_proceed(const struct world *w)
 {
     return w->done[1] >= w->hold_until &&
            (w->begun[1] > w->hold_until || w->hold_until == w->steps);
 }
 
-/* The step is about to be pushed: how far ahead is that? */
+/* Note that the step is about to be pushed, and its lead; rank 0 waits as configured. */
 static void note_begin(struct world *w, unsigned rank, uint64_t step)
 {
     uint64_t slowest = UINT64_MAX;
@@ -109,7 +109,7 @@ static void note_begin(struct world *w, unsigned rank, uint64_t step)
     (void)pthread_mutex_lock(&w->lock);
     w->begun[rank] = step + 1;
     (void)pthread_cond_broadcast(&w->changed);
-    while (rank == 0 && w->hold_until > 0 && !has_gone_on(w))
+    while (rank == 0 && w->hold_until > 0 && !may_proceed(w))
         (void)pthread_cond_wait(&w->changed, &w->lock);
     for (unsigned other = 0; other < w->world_size; other++)
         if (w->begun[other] < slowest)
@@ -129,7 +129,7 @@ static void note_done(struct world *w, unsigned rank, uint64_t next, uint64_t sk
     (void)pthread_mutex_unlock(&w->lock);
 }
 
-/* Gradients of rank r are r + 1 everywhere; their shares are exact where they are divided by 2. */
+/* Gradients of rank r are r + 1 everywhere; exact when divided by 2. */
 static enum status make_steps(struct rank *r, struct sync *sync)
 {
     struct world *w = r->world;
@@ -224,8 +224,8 @@ START_TEST(test_asp_applies_every_push_once)
 }
 END_TEST
 
-/* Rank 0 waits for another to have made all its steps: nobody waits for rank 0, until the end, when
- * all have its pushes, too. */
+/* Rank 0 starts when rank 1 has made all its steps: no rank waits for rank 0 until the end, when
+ * all have its pushes. */
 START_TEST(test_asp_does_not_wait_for_a_straggler)
 {
     struct world w;
@@ -247,7 +247,7 @@ START_TEST(test_ssp_bounds_the_lead)
     struct rank ranks[RANKS_MAX] = {0};
 
     world_open(&w, &c, 3, 20);
-    w.hold_until = c.staleness; /* as far as the others may go without rank 0's first push */
+    w.hold_until = c.staleness; /* the bound without rank 0's first push */
     run_world(&w, ranks);
     check_values(&w, ranks, after_all_pushes(&w));
     ck_assert_uint_ge(w.lead_max, c.staleness);
@@ -257,7 +257,7 @@ START_TEST(test_ssp_bounds_the_lead)
 }
 END_TEST
 
-/* Each round takes two of three; rank 0 sleeps through five and goes on behind them. */
+/* Each round takes two of three pushes; rank 0 misses five rounds and continues after them. */
 START_TEST(test_backup_leaves_a_straggler_behind)
 {
     struct consistency c = {.mode = CONSISTENCY_BSP, .backup = 1};
@@ -269,12 +269,12 @@ START_TEST(test_backup_leaves_a_straggler_behind)
     world_open(&w, &c, 3, 12);
     w.hold_until = 5;
     run_world(&w, ranks);
-    ck_assert_uint_ge(w.skipped[0], 4); /* its first step is late by that */
+    ck_assert_uint_ge(w.skipped[0], 4); /* rounds by which its first push is late */
     for (unsigned i = 0; i < 3; i++) {
         ck_assert_uint_eq(w.made[i] + w.skipped[i], w.steps);
         made += w.made[i];
     }
-    ck_assert_uint_ge(made, 2 * w.steps); /* two in each round, and what was dropped */
+    ck_assert_uint_ge(made, 2 * w.steps); /* two in each round, and the dropped ones */
     /* Each round moves by the mean of two of {1, 2, 3}. */
     moved = INITIAL - ranks[0].params[0];
     ck_assert(moved >= 12 * 1.5f && moved <= 12 * 2.5f);
@@ -285,7 +285,7 @@ START_TEST(test_backup_leaves_a_straggler_behind)
 }
 END_TEST
 
-/* Bit for bit, on gradients that do round. */
+/* Bit for bit, with gradients whose sums are rounded. */
 START_TEST(test_ssp_0_equals_bsp)
 {
     static const struct consistency modes[] = {{.mode = CONSISTENCY_BSP},
@@ -306,7 +306,7 @@ START_TEST(test_ssp_0_equals_bsp)
         release_ranks(&w, ranks);
         world_close(&w);
     }
-    ck_assert(results[0][0] < INITIAL - 15); /* it has moved: thirds do not sum to whole numbers */
+    ck_assert(results[0][0] < INITIAL - 15); /* updated; thirds do not sum to integers */
     ck_assert(ps_same_bits(results[0], results[1], COUNT));
     free(results[0]);
     free(results[1]);

@@ -1,6 +1,6 @@
 /*
- * Parameters that come back while forward goes on: what may be read when, the same bits as without,
- * and the ends: a rank that is silent, a close while something is outstanding.
+ * Overlap of forward with the reception of parameters: which parameters may be read when, the same
+ * bits as without overlap, a silent rank, and a close while parameters are outstanding.
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -21,7 +21,7 @@
 enum {
     PARTITION_BYTES = 4096,
     TIMEOUT_MS = 20000,
-    RUN_OUT_MS = 4000, /* of a time-out that is to run out: it bounds the join before, too */
+    EXPIRING_TIMEOUT_MS = 4000, /* of a timeout that must expire; it also limits the join */
 };
 
 static struct error err;
@@ -32,19 +32,19 @@ struct team {
     bool overlap, update;
     struct consistency consistency;
     int64_t timeout_ms;
-    bool tells;           /* what arrives is told of */
-    unsigned silent_from; /* rank 1 pushes no more from this round on; 0: it does */
+    bool has_callback;    /* ranks pass an `arrived` call-back */
+    unsigned silent_from; /* first round without a push of rank 1; 0: none */
 };
 
 struct rank {
     struct team *team;
     unsigned index;
     pthread_t thread;
-    pthread_t self; /* as the thread knows itself */
+    pthread_t self; /* set by the thread itself */
     float *params, *grads;
-    float *read[ROUNDS]; /* the parameters that each round's gradient was made from */
-    float *brought;      /* what was told of, as it was then */
-    size_t told;         /* elements, since they were last all there */
+    float *read[ROUNDS];   /* per round: the parameters read for its gradient */
+    float *arrived_values; /* copy of the ranges reported to `arrived` */
+    size_t arrived_count;  /* elements reported since all were last complete */
     struct sync *sync;
     enum status status;
     struct error err;
@@ -67,7 +67,7 @@ static void team_close(struct team *t)
     tensor_table_release(&t->table);
 }
 
-/* "Forward": read the parameters in uneven ranges from the slab's end, as the layers lie. */
+/* "Forward": read the parameters in uneven ranges from the slab's end, in the order of layers. */
 static enum status forward(struct rank *r, unsigned round)
 {
     const size_t longest = 2 * FULL;
@@ -86,7 +86,7 @@ static enum status forward(struct rank *r, unsigned round)
     return sync_await(r->sync, 0, COUNT, &r->err);
 }
 
-/* "Backward": a gradient that depends on what was read. */
+/* "Backward": a gradient that depends on the parameters read. */
 static void backward(struct rank *r, unsigned round)
 {
     for (size_t at = 0; at < COUNT;) {
@@ -103,26 +103,26 @@ static const float *slab(const struct rank *r)
     return r->team->update ? r->params : r->grads;
 }
 
-static enum status bring(void *user, size_t offset, size_t count, struct error *why)
+static enum status copy_arrived(void *user, size_t offset, size_t count, struct error *why)
 {
     struct rank *r = user;
 
     (void)why;
     ck_assert(pthread_equal(pthread_self(), r->self));
     ck_assert_uint_le(offset + count, COUNT);
-    memcpy(r->brought + offset, slab(r) + offset, count * sizeof(float));
-    r->told += count;
+    memcpy(r->arrived_values + offset, slab(r) + offset, count * sizeof(float));
+    r->arrived_count += count;
     return STATUS_OK;
 }
 
-/* All that is here was told of, once, and was final. */
-static void check_told(struct rank *r)
+/* Check that every element was reported once, with its final value. */
+static void check_arrived(struct rank *r)
 {
-    if (!r->team->tells || sync_outstanding(r->sync))
+    if (!r->team->has_callback || sync_outstanding(r->sync))
         return;
-    ck_assert_uint_eq(r->told, COUNT);
-    ck_assert(ps_same_bits(r->brought, slab(r), COUNT));
-    r->told = 0;
+    ck_assert_uint_eq(r->arrived_count, COUNT);
+    ck_assert(ps_same_bits(r->arrived_values, slab(r), COUNT));
+    r->arrived_count = 0;
 }
 
 static struct sync_config rank_config(struct rank *r)
@@ -145,7 +145,7 @@ static struct sync_config rank_config(struct rank *r)
                                 .consistency = t->consistency,
                                 .partition_bytes = PARTITION_BYTES,
                                 .optimizer = optimizer_defaults(OPTIMIZER_SGD),
-                                .arrived = t->tells ? bring : NULL,
+                                .arrived = t->has_callback ? copy_arrived : NULL,
                                 .user = r,
                                 .overlap_forward = t->overlap};
 }
@@ -160,12 +160,12 @@ static enum status run_step(struct rank *r, unsigned round)
     if (status != STATUS_OK)
         return status;
     if (left)
-        check_told(r);
+        check_arrived(r);
     ck_assert(!sync_outstanding(r->sync));
     backward(r, round);
     status = sync_finish(r->sync, &r->err);
     if (status == STATUS_OK)
-        check_told(r);
+        check_arrived(r);
     return status;
 }
 
@@ -189,17 +189,17 @@ static enum status run_rounds(struct rank *r)
         left += status == STATUS_OK && sync_outstanding(r->sync);
         if (status == STATUS_OK && round % 5 == 2 && sync_outstanding(r->sync)) {
             status = sync_await(r->sync, 0, COUNT, &r->err); /* as before an evaluation */
-            check_told(r);
+            check_arrived(r);
         }
     }
     if (status == STATUS_OK && r->team->silent_from == 0) {
         ck_assert_uint_eq(left, overlaps(r->team) ? ROUNDS : 0);
         status = sync_await(r->sync, 0, COUNT, &r->err);
     }
-    r->told = 0;
+    r->arrived_count = 0;
     status = status == STATUS_OK ? sync_end(r->sync, &r->err) : status;
     if (status == STATUS_OK && r->team->consistency.mode == CONSISTENCY_ASP)
-        check_told(r); /* of the final values */
+        check_arrived(r); /* of the final values */
     return status;
 }
 
@@ -219,7 +219,7 @@ static void start_all(struct team *t, struct rank *ranks)
                                  .index = i,
                                  .params = ps_slab_new(COUNT),
                                  .grads = ps_slab_new(COUNT),
-                                 .brought = ps_slab_new(COUNT)};
+                                 .arrived_values = ps_slab_new(COUNT)};
         for (unsigned k = 0; k < ROUNDS; k++)
             ranks[i].read[k] = ps_slab_new(COUNT);
         for (size_t e = 0; e < COUNT; e++)
@@ -238,7 +238,7 @@ static void release_all(struct rank *ranks)
             free(ranks[i].read[k]);
         free(ranks[i].params);
         free(ranks[i].grads);
-        free(ranks[i].brought);
+        free(ranks[i].arrived_values);
     }
 }
 
@@ -270,7 +270,7 @@ START_TEST(test_same_bits)
 }
 END_TEST
 
-/* Where it makes no sense finish waits, as ever. */
+/* Without lockstep, or with gradients, finish waits for everything. */
 START_TEST(test_not_everywhere)
 {
     struct team t;
@@ -299,7 +299,7 @@ START_TEST(test_arrivals)
     struct rank ranks[RANKS];
 
     team_open(&t, _i == 1);
-    t.tells = true;
+    t.has_callback = true;
     t.update = _i != 2;
     if (_i == 3)
         t.consistency = (struct consistency){.mode = CONSISTENCY_ASP};
@@ -313,7 +313,7 @@ START_TEST(test_arrivals)
 }
 END_TEST
 
-/* The other rank is silent: the wait in forward ends with its name, and not late. */
+/* The other rank is silent: the wait in forward fails in time. */
 START_TEST(test_a_silent_rank)
 {
     struct team t;
@@ -321,14 +321,15 @@ START_TEST(test_a_silent_rank)
     int64_t begun_ns;
 
     team_open(&t, true);
-    t.timeout_ms = RUN_OUT_MS;
+    t.timeout_ms = EXPIRING_TIMEOUT_MS;
     t.silent_from = 5;
     begun_ns = clock_now_ns();
     start_all(&t, ranks);
     ck_assert_int_eq(ranks[0].status, STATUS_TIMEOUT);
     ck_assert_msg(strstr(ranks[0].err.text, "partitions of round 5 did not come"), "%s",
                   ranks[0].err.text);
-    ck_assert_int_lt(clock_now_ns() - begun_ns, (RUN_OUT_MS + TIMEOUT_MS) * INT64_C(1000000));
+    ck_assert_int_lt(clock_now_ns() - begun_ns,
+                     (EXPIRING_TIMEOUT_MS + TIMEOUT_MS) * INT64_C(1000000));
     for (unsigned i = 0; i < RANKS; i++)
         sync_close(ranks[i].sync, &ranks[0].err);
     release_all(ranks);
@@ -353,7 +354,7 @@ START_TEST(test_closed_while_outstanding)
     assert_ok(sync_finish(r.sync, &err));
     ck_assert(sync_outstanding(r.sync));
     sync_close(r.sync, NULL);
-    free(r.params); /* a sanitizer sees who still writes */
+    free(r.params); /* a sanitizer reports later writes */
     free(r.grads);
     team_close(&t);
 }

@@ -1,7 +1,7 @@
 /*
- * Connections between workers and servers break, fall silent, stay away; workers are lost and
- * others take their places.  Where the job is to go on its parameters are those of a serial run,
- * bit for bit; where it is to end it ends in time, and says what was lost and how.
+ * Connections between workers and servers that are reset, silent or not restored; workers that are
+ * lost and replaced.  A job that continues must have the parameters of a serial run, bit for bit;
+ * one that ends must end in time, with an error that names the lost rank or server and the cause.
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -15,7 +15,7 @@
 #define ROUNDS      24u
 #define ROUND_BYTES (TEAM_COUNT * sizeof(float))
 
-#define REFERENCE_BYTES 400 /* of a round that moves no payload, headers of HTTP/2 included */
+#define REFERENCE_BYTES 400 /* of a round without payload, with headers of HTTP/2 */
 
 static struct error err;
 
@@ -26,8 +26,8 @@ struct breaker {
     struct fault_proxy *proxy;
     uint64_t state;
     uint64_t next;        /* bytes */
-    uint64_t round_bytes; /* that a round moves, about */
-    enum fault_way way;
+    uint64_t round_bytes; /* approximate size of a round */
+    enum fault_direction way;
     unsigned left;
 };
 
@@ -37,7 +37,7 @@ static uint64_t draw(uint64_t *state, uint64_t below)
     return (*state >> 33) % below;
 }
 
-static void strike(void *user)
+static void reset_connections(void *user)
 {
     struct breaker *b = user;
 
@@ -45,7 +45,7 @@ static void strike(void *user)
     b->way = b->left % 2 ? FAULT_UP : FAULT_DOWN;
     b->next = fault_proxy_bytes(b->proxy, b->way) + 1 + draw(&b->state, 3 * b->round_bytes / 2);
     if (b->left-- > 0)
-        fault_proxy_at(b->proxy, b->way, b->next, strike, b);
+        fault_proxy_call_at(b->proxy, b->way, b->next, reset_connections, b);
 }
 
 static void arm(struct breaker *b, struct fault_proxy *proxy, uint64_t seed, unsigned strikes,
@@ -55,8 +55,9 @@ static void arm(struct breaker *b, struct fault_proxy *proxy, uint64_t seed, uns
                           .state = seed,
                           .left = strikes,
                           .round_bytes = shares ? REFERENCE_BYTES : ROUND_BYTES};
-    /* Behind the join, of which nobody knows the size: a first reset there would be one more. */
-    fault_proxy_at(proxy, FAULT_DOWN, 1 + draw(&b->state, b->round_bytes), strike, b);
+    /* After the join, whose size is unknown: a first reset during it is one more. */
+    fault_proxy_call_at(proxy, FAULT_DOWN, 1 + draw(&b->state, b->round_bytes), reset_connections,
+                        b);
 }
 
 static const struct {
@@ -81,7 +82,7 @@ static const struct {
     {true, {.mode = CONSISTENCY_ASP}, false, false, 1, CODEC_ROWS},
 };
 
-/* Every payload is counted once, however often it travelled. */
+/* Every payload is counted once, however often it was sent. */
 static void check_counters(const struct team_rank *r, bool initial)
 {
     const struct sync_counters *c = &r->counters;
@@ -144,8 +145,7 @@ static const struct {
     {CODEC_FP16, CODEC_BF16, true, true},         {CODEC_ROWS, CODEC_ROWS, true, true},
 };
 
-/* Two ranks and two servers; `strikes` resets of each connection.  The parameters and counters are
- * those of rank 0 and 1. */
+/* Two ranks and two servers; `strikes` resets of each connection.  The results are in t->ranks. */
 static void run_compressed(struct team *t, int which, unsigned strikes)
 {
     struct breaker breakers[2][2];
@@ -170,30 +170,29 @@ static void run_compressed(struct team *t, int which, unsigned strikes)
         ck_assert_msg(t->ranks[i].status == STATUS_OK, "rank %u: %s", i, t->ranks[i].err.text);
 }
 
-/* What is left for the next round, and what has been added to what the workers hold, is so exactly
- * once, however often its bytes have travelled. */
+/* Residuals are carried over and deltas added exactly once, however often their bytes were sent. */
 START_TEST(test_resets_of_compressed_links)
 {
-    struct team calm, struck;
+    struct team undisturbed, disturbed;
     uint64_t reconnects = 0;
 
-    run_compressed(&calm, _i, 0);
-    run_compressed(&struck, _i, 6);
+    run_compressed(&undisturbed, _i, 0);
+    run_compressed(&disturbed, _i, 6);
     for (unsigned i = 0; i < 2; i++) {
-        const struct sync_counters *c = &struck.ranks[i].counters;
+        const struct sync_counters *c = &disturbed.ranks[i].counters;
 
         reconnects += c->reconnects;
-        ck_assert(ps_same_bits(calm.ranks[i].params, struck.ranks[i].params, TEAM_COUNT));
-        ck_assert_uint_eq(c->tx_payload_bytes, calm.ranks[i].counters.tx_payload_bytes);
-        ck_assert_uint_eq(c->rx_payload_bytes, calm.ranks[i].counters.rx_payload_bytes);
+        ck_assert(ps_same_bits(undisturbed.ranks[i].params, disturbed.ranks[i].params, TEAM_COUNT));
+        ck_assert_uint_eq(c->tx_payload_bytes, undisturbed.ranks[i].counters.tx_payload_bytes);
+        ck_assert_uint_eq(c->rx_payload_bytes, undisturbed.ranks[i].counters.rx_payload_bytes);
     }
     ck_assert_uint_gt(reconnects, 1);
-    team_close(&calm);
-    team_close(&struck);
+    team_close(&undisturbed);
+    team_close(&disturbed);
 }
 END_TEST
 
-/* A first join that breaks and finds nobody any more says both. */
+/* The error of a first join that breaks and then finds no server contains both causes. */
 static void reset_and_refuse(void *user)
 {
     fault_proxy_reset(user);
@@ -205,10 +204,10 @@ START_TEST(test_a_join_that_breaks)
     struct team t;
     struct team_rank *r = &t.ranks[0];
 
-    team_init(&t, 2, 1, 1); /* the other rank never comes */
+    team_init(&t, 2, 1, 1); /* the other rank never joins */
     t.timeout_ms = 4000;
     team_open(&t);
-    fault_proxy_at(r->proxies[0], FAULT_UP, 300, reset_and_refuse, r->proxies[0]);
+    fault_proxy_call_at(r->proxies[0], FAULT_UP, 300, reset_and_refuse, r->proxies[0]);
     ck_assert_int_ne(team_start_rank(r), STATUS_OK);
     ck_assert_msg(strncmp(r->err.text, "rank 0, parameter server", 24) == 0, "%s", r->err.text);
     ck_assert_msg(strstr(r->err.text, " (after: rank 0, parameter server") != NULL, "%s",
@@ -219,7 +218,7 @@ END_TEST
 
 /* ------------------------------------------------------------------ silence */
 
-/* Nobody is told that the link is dead: the beats find out, and the work goes on beside it. */
+/* Heartbeats detect a silently dead link, while the step continues. */
 START_TEST(test_silence_is_a_loss)
 {
     struct team t;
@@ -249,7 +248,7 @@ START_TEST(test_silence_is_a_loss)
 }
 END_TEST
 
-/* A worker that computes for long beats all the while. */
+/* A worker sends heartbeats during a long computation. */
 START_TEST(test_a_long_step_is_no_silence)
 {
     struct team t;
@@ -267,9 +266,9 @@ START_TEST(test_a_long_step_is_no_silence)
 }
 END_TEST
 
-/* ------------------------------------------------------------------ no way back */
+/* ------------------------------------------------------------------ no reconnection */
 
-static void lose(struct team_rank *r, unsigned server)
+static void disconnect(struct team_rank *r, unsigned server)
 {
     fault_proxy_refuse(r->proxies[server], true);
     fault_proxy_reset(r->proxies[server]);
@@ -284,7 +283,7 @@ START_TEST(test_a_server_that_stays_away_is_named)
     t.reconnect_ms = _i == 0 ? 0 : 1500;
     team_open(&t);
     ck_assert_msg(team_start_rank(&t.ranks[0]) == STATUS_OK, "%s", t.ranks[0].err.text);
-    lose(&t.ranks[0], 1);
+    disconnect(&t.ranks[0], 1);
     before_ns = clock_now_ns();
     ck_assert_int_ne(team_step(&t.ranks[0], 1), STATUS_OK);
     err = t.ranks[0].err;
@@ -299,8 +298,8 @@ START_TEST(test_a_server_that_stays_away_is_named)
 }
 END_TEST
 
-/* A server's own word is the end: nobody waits for another connection. */
-START_TEST(test_a_server_s_word_is_final)
+/* An error returned by a server is final: no reconnection is attempted. */
+START_TEST(test_a_server_error_is_final)
 {
     struct team t;
     struct error reason = {0};
@@ -326,8 +325,8 @@ END_TEST
 
 /* ------------------------------------------------------------------ lost workers */
 
-/* Where answers are compressed there is no serial run: the same without a loss. */
-static void run_calm(struct team *t, const struct compression *compression)
+/* The reference for compressed replies, which have no serial run: the same job without a loss. */
+static void run_undisturbed(struct team *t, const struct compression *compression)
 {
     team_init(t, 2, 2, 8);
     t->compression = *compression;
@@ -338,27 +337,28 @@ static void run_calm(struct team *t, const struct compression *compression)
         team_join_rank(&t->ranks[i]);
 }
 
-static void check_as_calm(const struct team *t)
+static void check_as_undisturbed(const struct team *t)
 {
-    struct team calm;
+    struct team undisturbed;
 
-    run_calm(&calm, &t->compression);
+    run_undisturbed(&undisturbed, &t->compression);
     for (unsigned i = 0; i < 2; i++) {
         ck_assert_msg(t->ranks[i].status == STATUS_OK, "rank %u: %s", i, t->ranks[i].err.text);
-        ck_assert_msg(calm.ranks[i].status == STATUS_OK, "%s", calm.ranks[i].err.text);
-        ck_assert(ps_same_bits(t->ranks[i].params, calm.ranks[i].params, TEAM_COUNT));
+        ck_assert_msg(undisturbed.ranks[i].status == STATUS_OK, "%s",
+                      undisturbed.ranks[i].err.text);
+        ck_assert(ps_same_bits(t->ranks[i].params, undisturbed.ranks[i].params, TEAM_COUNT));
     }
-    team_close(&calm);
+    team_close(&undisturbed);
 }
 
-/* Rank 1 is lost in the middle of a round, with a part of its gradients sent, and never comes back;
- * the two servers may be at different rounds of different partitions.  Who takes its place makes
- * exactly that step again, from exactly the parameters that the others have, compressed or not. */
-START_TEST(test_another_takes_the_place)
+/* Rank 1 is lost in the middle of a round, with a part of its gradients sent, and never reconnects;
+ * partitions on the two servers may be at different rounds.  Its replacement repeats exactly that
+ * step, from exactly the parameters of the others, compressed or not. */
+START_TEST(test_a_replacement_continues)
 {
     static const size_t sent[] = {0, 1500, TEAM_COUNT / 2, TEAM_COUNT};
     static const enum codec_kind down[] = {CODEC_TOP_K, CODEC_FP16, CODEC_ONE_BIT, CODEC_ROWS};
-    const uint64_t last = _i < 4 || _i >= 8 ? 5 : 1; /* round that it is lost in */
+    const uint64_t last = _i < 4 || _i >= 8 ? 5 : 1; /* round in which it is lost */
     struct team t;
     struct team_rank *r, lost;
 
@@ -374,11 +374,11 @@ START_TEST(test_another_takes_the_place)
     for (uint64_t round = 1; round < last; round++)
         ck_assert_msg(team_step(r, round) == STATUS_OK, "%s", r->err.text);
     ck_assert_msg(team_begin_step(r, last, sent[_i % 4]) == STATUS_OK, "%s", r->err.text);
-    lose(r, 0);
-    lose(r, 1);
+    disconnect(r, 0);
+    disconnect(r, 1);
     lost = *r;
     lost.err = (struct error){.status = STATUS_PEER_LOST, .text = "played dead"};
-    sync_close(lost.sync, &lost.err); /* nobody hears it */
+    sync_close(lost.sync, &lost.err); /* the proxies refuse its Leave */
     r->sync = NULL;
     memset(r->params, 0, TEAM_COUNT * sizeof(float));
     memset(r->grads, 0, TEAM_COUNT * sizeof(float));
@@ -393,7 +393,7 @@ START_TEST(test_another_takes_the_place)
     if (_i < 8)
         team_check(&t);
     else
-        check_as_calm(&t);
+        check_as_undisturbed(&t);
     team_close(&t);
 }
 END_TEST
@@ -403,23 +403,23 @@ static void step_or_fail(struct team_rank *r, uint64_t round)
     ck_assert_msg(team_step(r, round) == STATUS_OK, "rank %u: %s", r->index, r->err.text);
 }
 
-/* Until the rank has that many bytes of answers. */
+/* Wait until the rank has received `bytes` bytes of replies. */
 static void await_answers(const struct team_rank *r, uint64_t bytes)
 {
     while (sync_counters(r->sync).rx_payload_bytes < bytes)
         (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-/* Rank 0 makes rounds 4 and, without rank 1, of which nobody hears any more, a part of 5: two
- * partitions, one of each server. */
-static void go_on_alone(struct team *t)
+/* Disconnect rank 1; rank 0 then makes round 4 and a part of round 5: two partitions, one of each
+ * server. */
+static void continue_without_rank_1(struct team *t)
 {
     struct team_rank *first = &t->ranks[0], *lost = &t->ranks[1];
     size_t full = TEAM_PARTITION_BYTES / sizeof(float);
     uint64_t before;
 
-    lose(lost, 0);
-    lose(lost, 1);
+    disconnect(lost, 0);
+    disconnect(lost, 1);
     team_join_rank(lost);
     ck_assert_int_ne(lost->status, STATUS_OK);
     step_or_fail(first, 4);
@@ -432,9 +432,9 @@ static void go_on_alone(struct team *t)
     memset(lost->params, 0, TEAM_COUNT * sizeof(float));
 }
 
-/* shrink: who comes to the others' job is told the whole of what they hold, and from then on what
- * they are told; but not once more what is in it already. */
-START_TEST(test_a_newcomer_holds_what_all_hold)
+/* shrink: a rank that joins the running job receives the complete current values, then the same
+ * deltas as the others, and no delta that those values contain already. */
+START_TEST(test_a_replacement_gets_current_values)
 {
     struct team t;
     struct team_rank *r;
@@ -449,7 +449,7 @@ START_TEST(test_a_newcomer_holds_what_all_hold)
     ck_assert_msg(team_start_rank(&t.ranks[0]) == STATUS_OK, "%s", t.ranks[0].err.text);
     for (uint64_t round = 1; round <= 3; round++)
         step_or_fail(&t.ranks[0], round);
-    go_on_alone(&t);
+    continue_without_rank_1(&t);
     ck_assert_msg(team_start_rank(r) == STATUS_OK, "%s", r->err.text);
     ck_assert_uint_eq(r->first, 5);
     for (uint64_t round = 5; round <= 8; round++) {
@@ -466,8 +466,8 @@ START_TEST(test_a_newcomer_holds_what_all_hold)
 }
 END_TEST
 
-/* The others go on without it, in every mode, and end. */
-START_TEST(test_the_others_go_on)
+/* The other ranks continue without the lost one, in every mode, to the end. */
+START_TEST(test_the_others_continue)
 {
     struct team t;
 
@@ -486,8 +486,8 @@ START_TEST(test_the_others_go_on)
     ck_assert_msg(team_begin_step(&t.ranks[2], 2 + sync_skipped(t.ranks[2].sync), TEAM_COUNT / 2) ==
                       STATUS_OK,
                   "%s", t.ranks[2].err.text);
-    lose(&t.ranks[2], 0);
-    lose(&t.ranks[2], 1);
+    disconnect(&t.ranks[2], 0);
+    disconnect(&t.ranks[2], 1);
     for (unsigned i = 0; i < 2; i++) {
         team_join_rank(&t.ranks[i]);
         ck_assert_msg(t.ranks[i].status == STATUS_OK, "rank %u: %s", i, t.ranks[i].err.text);
@@ -498,7 +498,7 @@ START_TEST(test_the_others_go_on)
 }
 END_TEST
 
-/* fail: the job ends, with who was lost, when, and how long it was waited for. */
+/* fail: the job ends in time, with an error that names the lost rank. */
 START_TEST(test_a_lost_worker_is_named)
 {
     struct team t;
@@ -511,7 +511,7 @@ START_TEST(test_a_lost_worker_is_named)
     ck_assert_msg(team_start_rank(&t.ranks[1]) == STATUS_OK, "%s", t.ranks[1].err.text);
     ck_assert_msg(team_step(&t.ranks[1], 1) == STATUS_OK, "%s", t.ranks[1].err.text);
     before_ns = clock_now_ns();
-    lose(&t.ranks[1], 0);
+    disconnect(&t.ranks[1], 0);
     team_join_rank(&t.ranks[0]);
     ck_assert_int_lt(clock_now_ns() - before_ns, (t.reconnect_ms + INT64_C(10000)) * 1000000);
     err = t.ranks[0].err;
@@ -536,12 +536,12 @@ int main(void)
     tcase_add_test(links, test_silence_is_a_loss);
     tcase_add_test(links, test_a_long_step_is_no_silence);
     tcase_add_loop_test(links, test_a_server_that_stays_away_is_named, 0, 2);
-    tcase_add_test(links, test_a_server_s_word_is_final);
+    tcase_add_test(links, test_a_server_error_is_final);
     suite_add_tcase(suite, links);
     tcase_set_timeout(workers, 60);
-    tcase_add_loop_test(workers, test_another_takes_the_place, 0, 12);
-    tcase_add_loop_test(workers, test_a_newcomer_holds_what_all_hold, 0, 2);
-    tcase_add_loop_test(workers, test_the_others_go_on, 0, mode_count);
+    tcase_add_loop_test(workers, test_a_replacement_continues, 0, 12);
+    tcase_add_loop_test(workers, test_a_replacement_gets_current_values, 0, 2);
+    tcase_add_loop_test(workers, test_the_others_continue, 0, mode_count);
     tcase_add_test(workers, test_a_lost_worker_is_named);
     suite_add_tcase(suite, workers);
     return support_run(suite);

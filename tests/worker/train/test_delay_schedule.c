@@ -1,5 +1,6 @@
 /*
- * The delay schedule: what its lines mean, and every line that is refused, with its number.
+ * The delay schedule: the meaning of its rules, and every kind of bad line, reported with its
+ * number.
  */
 #include "worker/train/delay_schedule.h"
 
@@ -66,7 +67,7 @@ START_TEST(test_no_schedule)
 }
 END_TEST
 
-/* Ranks compare it: what does not change the rules does not change the hash. */
+/* Ranks compare the hash: it depends on the rules only, not on comments or spaces. */
 START_TEST(test_hash)
 {
     struct delay_schedule a, b, c;

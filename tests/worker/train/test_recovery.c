@@ -1,14 +1,14 @@
 /*
- * Survivors that are one update apart, on the CPU and with all they have on a GPU.  Ranks are
- * processes with real trainers and a real group; one of them kills itself when all have the
- * gradients of an update, the survivor "ahead" applies them and is in the next update when it hears
- * of the death, the one "behind" has not applied them: as when the last bucket had ended on one and
- * not on the other.
+ * Recovery of survivors that are one update apart, on the CPU and with all state on a GPU.  Ranks
+ * are processes with real trainers and a real group.  One rank kills itself when all have the
+ * gradients of an update.  The survivor "ahead" applies them and detects the death in the next
+ * update; the survivor "behind" has not applied them, as if the last bucket had completed on one
+ * only.
  *
- * What must hold: the one behind gets the bits of the one ahead (parameters, both moments of Adam,
- * running statistics as they were before the next forward), both go on from the same batch, and
- * after more updates of the two they still have the same bits.  With PowerSGD each keeps the error
- * that its own compression has left, bit by bit, and both have the same Q.
+ * Expected: the rank behind gets the bits of the rank ahead (parameters, both moments of Adam,
+ * running statistics from before the next forward); both continue from the same batch; and their
+ * bits are still equal after more updates.  With PowerSGD each keeps its own compression error, bit
+ * by bit, and both have the same Q.
  */
 #include "tests/support/support.h"
 #include "worker/sync/allreduce_powersgd.h"
@@ -23,13 +23,13 @@
 #include <unistd.h>
 
 #define RANKS      3u
-#define LOST_STEP  4u /* updates that all three make; powersgd compresses from the second on */
+#define LOST_STEP  4u /* updates made by all three; powersgd compresses from the second on */
 #define MORE_STEPS 3u
 #define BATCH      8u
 #define WORDS_MAX  64
 #define STATE_MAX  16384u
 
-struct situation {
+struct scenario {
     const char *backend;
     const char *model;
     const char *optimizer;
@@ -38,7 +38,7 @@ struct situation {
     unsigned victim, behind;
 };
 
-static const struct situation situations[] = {
+static const struct scenario scenarios[] = {
     {"shm", "mlp-bn:12-16-4", "adam", "--broadcast-buffers=false", "none", 2, 1},
     {"shm", "mlp-bn:12-16-4", "adam", "--broadcast-buffers=true", "none", 2, 0},
     {"shm", "mlp:12-16-4", "sgd", "--broadcast-buffers=true", "none", 0, 1},
@@ -47,7 +47,7 @@ static const struct situation situations[] = {
     {"shm", "mlp:12-64-48-4", "adam", "--broadcast-buffers=true", "powersgd", 2, 1},
     {"ring", "mlp:12-64-48-4", "sgd", "--broadcast-buffers=true", "powersgd", 1, 0},
 };
-#define SITUATIONS (sizeof(situations) / sizeof(situations[0]))
+#define SCENARIOS (sizeof(scenarios) / sizeof(scenarios[0]))
 
 /* Parameters, optimizer state and buffers. */
 struct state {
@@ -55,32 +55,32 @@ struct state {
     float values[STATE_MAX];
 };
 
-/* What a rank leaves behind, in memory shared with the test. */
+/* Results of a rank, in memory shared with the test. */
 struct outcome {
     bool done;
-    bool came;
+    bool advanced;
     uint64_t epoch;
-    size_t at;           /* of the first batch after the recovery */
-    struct state before; /* the update that both must have */
+    size_t offset;       /* of the first batch after the recovery */
+    struct state before; /* the recovery; with the update that both must have */
     struct state after;  /* the recovery */
     struct state end;
-    struct state error_before; /* PowerSGD's, of the last common update */
+    struct state error_before; /* PowerSGD's, after the last common update */
     struct state error_after;
-    struct state q; /* in the end */
+    struct state q; /* at the end */
     unsigned world_size, lost;
 };
 
 struct rank {
-    const struct situation *s;
+    const struct scenario *s;
     struct outcome *outcome;
     unsigned rank;
     const char *store;
-    int heard[2]; /* a byte from every survivor that has the gradients of the last common update */
+    int gradients_pipe[2]; /* one byte per survivor that has the last common gradients */
     struct trainer t;
 };
 
-/* A rank is no test process of Check: it ends, and the test sees that. */
-static void must(const struct rank *r, enum status status, const struct error *err)
+/* A rank is not a process of Check: it exits, and the test fails on its exit status. */
+static void require_ok(const struct rank *r, enum status status, const struct error *err)
 {
     if (status == STATUS_OK)
         return;
@@ -88,7 +88,7 @@ static void must(const struct rank *r, enum status status, const struct error *e
     _exit(3);
 }
 
-static void keep_part(struct state *s, const float *values, size_t count)
+static void capture_part(struct state *s, const float *values, size_t count)
 {
     if (s->count + count > STATE_MAX)
         _exit(4);
@@ -96,7 +96,7 @@ static void keep_part(struct state *s, const float *values, size_t count)
     s->count += count;
 }
 
-static void keep_state(struct trainer *t, struct state *s)
+static void capture_state(struct trainer *t, struct state *s)
 {
     size_t count = model_table(t->model)->count;
 
@@ -104,24 +104,24 @@ static void keep_state(struct trainer *t, struct state *s)
         _exit(7);
     s->count = 0;
     s->params = count;
-    keep_part(s, model_params(t->model), count);
+    capture_part(s, model_params(t->model), count);
     for (unsigned i = 0; i < t->optimizer.states; i++)
-        keep_part(s, t->optimizer.state[i], count);
+        capture_part(s, t->optimizer.state[i], count);
     if (model_buffers(t->model))
-        keep_part(s, model_buffers(t->model), model_buffer_table(t->model)->count);
+        capture_part(s, model_buffers(t->model), model_buffer_table(t->model)->count);
 }
 
-/* What PowerSGD remembers: this rank's error up to and with `step`, or its Q as they are now. */
-static void keep_powersgd(const struct trainer *t, struct state *error, struct state *q)
+/* PowerSGD's state: this rank's error after LOST_STEP, or its current Q. */
+static void capture_powersgd(const struct trainer *t, struct state *error, struct state *q)
 {
     const struct powersgd *p = ((const struct sync_allreduce *)t->sync)->powersgd;
 
     if (p && error) {
         error->count = 0;
-        keep_part(error, powersgd_residual(p, LOST_STEP), model_table(t->model)->count);
+        capture_part(error, powersgd_residual(p, LOST_STEP), model_table(t->model)->count);
     }
     for (size_t i = 0; p && q && i < p->length; i++)
-        keep_part(q, p->buckets[i].q, p->buckets[i].q_count);
+        capture_part(q, p->buckets[i].q, p->buckets[i].q_count);
 }
 
 static void hand_over(void *user, size_t ready_count)
@@ -129,25 +129,25 @@ static void hand_over(void *user, size_t ready_count)
     sync_ready(((struct trainer *)user)->sync, ready_count);
 }
 
-/* Up to the mean gradients. */
+/* The part of a step up to the mean gradients. */
 static enum status compute_gradients(struct trainer *t, uint64_t step, struct batch *ret_batch,
                                      struct error *err)
 {
     double loss;
     enum status status;
 
-    recovery_begin(t);
+    recovery_begin_update(t);
     status = sync_begin(t->sync, step, err);
     if (status != STATUS_OK)
         return status;
     loader_next(t->loader, ret_batch);
-    recovery_take(t, ret_batch);
+    recovery_note_batch(t, ret_batch);
     status = model_step(t->model, ret_batch->x, ret_batch->y, ret_batch->count, false, hand_over, t,
                         &loss, err);
     return status == STATUS_OK ? sync_finish(t->sync, err) : status;
 }
 
-static enum status apply(struct trainer *t, uint64_t step, struct error *err)
+static enum status apply_update(struct trainer *t, uint64_t step, struct error *err)
 {
     enum status status = STATUS_OK;
 
@@ -156,7 +156,7 @@ static enum status apply(struct trainer *t, uint64_t step, struct error *err)
     else
         optimizer_update(&t->optimizer, step + 1, 0, model_table(t->model)->count,
                          model_params(t->model), model_grads(t->model));
-    recovery_end(t);
+    recovery_end_update(t);
     return status;
 }
 
@@ -171,7 +171,7 @@ static void open_trainer(struct rank *r, struct worker_options *options, struct 
                          struct option_result *origins)
 {
     static char line[1200];
-    const struct situation *s = r->s;
+    const struct scenario *s = r->s;
     struct error err = {0};
     char *words[WORDS_MAX];
     char *rest = NULL;
@@ -187,8 +187,8 @@ static void open_trainer(struct rank *r, struct worker_options *options, struct 
     for (char *word = strtok_r(line, " ", &rest); word && count < WORDS_MAX;
          word = strtok_r(NULL, " ", &rest))
         words[count++] = word;
-    must(r, option_parse(&worker_option_set, count, words, options, origins, &err), &err);
-    must(r, worker_options_check(options, &err), &err);
+    require_ok(r, option_parse(&worker_option_set, count, words, options, origins, &err), &err);
+    require_ok(r, worker_options_check(options, &err), &err);
     *launch = (struct launch_env){.rank = r->rank, .world_size = RANKS, .local_rank = r->rank};
     r->t = (struct trainer){.options = options,
                             .origins = origins,
@@ -197,24 +197,24 @@ static void open_trainer(struct rank *r, struct worker_options *options, struct 
                             .world_size = launch->world_size,
                             .manifest = STRBUF_INIT,
                             .record.metrics.fd = -1};
-    must(r, trainer_open(&r->t, &err), &err);
+    require_ok(r, trainer_open(&r->t, &err), &err);
     if (model_on_device(r->t.model) == compute_is_host(r->t.compute))
         _exit(8);
 }
 
-/* The victim goes when nobody needs it any more for this update. */
-static void die(const struct rank *r)
+/* The victim dies once all survivors have completed the update's communication. */
+static void kill_self(const struct rank *r)
 {
     char byte;
 
     for (unsigned i = 1; i < RANKS; i++)
-        if (read(r->heard[0], &byte, 1) != 1)
+        if (read(r->gradients_pipe[0], &byte, 1) != 1)
             _exit(5);
     (void)raise(SIGKILL);
 }
 
-/* The collectives of the next update, in which the death shows, without its computation. */
-static enum status hear_of_it(struct trainer *t, struct error *err)
+/* The collectives of the next update without its computation; they fail because of the death. */
+static enum status run_failing_collectives(struct trainer *t, struct error *err)
 {
     enum status status = sync_begin(t->sync, LOST_STEP + 1, err);
 
@@ -224,26 +224,26 @@ static enum status hear_of_it(struct trainer *t, struct error *err)
     return sync_finish(t->sync, err);
 }
 
-/* The update whose gradients all have, and what the survivors make of it; returns how many updates
- * this rank has completed. */
-static uint64_t lose_a_rank(struct rank *r, struct error *err)
+/* The update in which the victim dies: the rank ahead applies it, the rank behind does not.
+ * Returns this rank's number of completed updates. */
+static uint64_t run_update_with_loss(struct rank *r, struct error *err)
 {
     struct trainer *t = &r->t;
     struct batch batch;
 
-    must(r, compute_gradients(t, LOST_STEP, &batch, err), err);
-    keep_powersgd(t, &r->outcome->error_before, NULL);
+    require_ok(r, compute_gradients(t, LOST_STEP, &batch, err), err);
+    capture_powersgd(t, &r->outcome->error_before, NULL);
     if (r->rank == r->s->victim)
-        die(r);
-    if (write(r->heard[1], "x", 1) != 1)
+        kill_self(r);
+    if (write(r->gradients_pipe[1], "x", 1) != 1)
         _exit(5);
-    if (r->rank == r->s->behind) { /* its model untouched */
-        if (hear_of_it(t, err) == STATUS_OK)
+    if (r->rank == r->s->behind) { /* its model keeps the old update */
+        if (run_failing_collectives(t, err) == STATUS_OK)
             _exit(6);
         return LOST_STEP;
     }
-    must(r, apply(t, LOST_STEP, err), err);
-    keep_state(t, &r->outcome->before);
+    require_ok(r, apply_update(t, LOST_STEP, err), err);
+    capture_state(t, &r->outcome->before);
     if (compute_gradients(t, LOST_STEP + 1, &batch, err) == STATUS_OK)
         _exit(6);
     return LOST_STEP + 1;
@@ -261,25 +261,25 @@ static void run_rank(struct rank *r)
 
     open_trainer(r, &options, &launch, &origins);
     for (uint64_t step = 0; step < LOST_STEP; step++) {
-        must(r, compute_gradients(t, step, &batch, &err), &err);
-        must(r, apply(t, step, &err), &err);
+        require_ok(r, compute_gradients(t, step, &batch, &err), &err);
+        require_ok(r, apply_update(t, step, &err), &err);
     }
-    completed = lose_a_rank(r, &err);
-    must(r, recovery_run(t, completed, &r->outcome->came, &err), &err);
-    if (r->outcome->came)
-        recovery_end(t);
-    keep_state(t, &r->outcome->after);
-    keep_powersgd(t, &r->outcome->error_after, NULL);
+    completed = run_update_with_loss(r, &err);
+    require_ok(r, recovery_run(t, completed, &r->outcome->advanced, &err), &err);
+    if (r->outcome->advanced)
+        recovery_end_update(t);
+    capture_state(t, &r->outcome->after);
+    capture_powersgd(t, &r->outcome->error_after, NULL);
     for (uint64_t step = LOST_STEP + 1; step < LOST_STEP + 1 + MORE_STEPS; step++) {
-        must(r, compute_gradients(t, step, &batch, &err), &err);
+        require_ok(r, compute_gradients(t, step, &batch, &err), &err);
         if (step == LOST_STEP + 1) {
             r->outcome->epoch = batch.epoch;
-            r->outcome->at = batch.at;
+            r->outcome->offset = batch.offset;
         }
-        must(r, apply(t, step, &err), &err);
+        require_ok(r, apply_update(t, step, &err), &err);
     }
-    keep_state(t, &r->outcome->end);
-    keep_powersgd(t, NULL, &r->outcome->q);
+    capture_state(t, &r->outcome->end);
+    capture_powersgd(t, NULL, &r->outcome->q);
     r->outcome->world_size = t->world_size;
     r->outcome->lost = t->recovery.lost_count == 1 ? t->recovery.lost[0] : RANKS;
     trainer_close(t, NULL);
@@ -287,12 +287,12 @@ static void run_rank(struct rank *r)
     r->outcome->done = true;
 }
 
-static void run_world(const struct situation *s, struct outcome *outcomes)
+static void run_world(const struct scenario *s, struct outcome *outcomes)
 {
     struct rank r = {.s = s, .store = support_path("store")};
     pid_t pids[RANKS];
 
-    ck_assert_int_eq(pipe(r.heard), 0);
+    ck_assert_int_eq(pipe(r.gradients_pipe), 0);
     for (unsigned i = 0; i < RANKS; i++) {
         r.rank = i;
         r.outcome = &outcomes[i];
@@ -313,8 +313,8 @@ static void run_world(const struct situation *s, struct outcome *outcomes)
         else
             ck_assert_msg(status == 0 && outcomes[i].done, "rank %u: %x", i, (unsigned)status);
     }
-    (void)close(r.heard[0]);
-    (void)close(r.heard[1]);
+    (void)close(r.gradients_pipe[0]);
+    (void)close(r.gradients_pipe[1]);
 }
 
 /* Index of the first value whose bits differ; the count when none does. */
@@ -337,7 +337,7 @@ static void check_equal(const struct state *a, const struct state *b, size_t cou
                   (double)a->values[at], (double)b->values[at]);
 }
 
-/* Each its own error, as it was; both the same Q. */
+/* Each rank has its own error, unchanged; both have the same Q. */
 static void check_powersgd(const struct outcome *ahead, const struct outcome *behind)
 {
     const struct outcome *both[] = {ahead, behind};
@@ -356,9 +356,9 @@ static void check_powersgd(const struct outcome *ahead, const struct outcome *be
     check_equal(&ahead->q, &behind->q, ahead->q.count, "PowerSGD's Q");
 }
 
-START_TEST(the_one_behind_gets_the_state_of_the_one_ahead)
+START_TEST(rank_behind_gets_state_of_rank_ahead)
 {
-    const struct situation *s = &situations[_i];
+    const struct scenario *s = &scenarios[_i];
     struct outcome *outcomes = mmap(NULL, RANKS * sizeof(*outcomes), PROT_READ | PROT_WRITE,
                                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     const struct outcome *ahead;
@@ -368,7 +368,7 @@ START_TEST(the_one_behind_gets_the_state_of_the_one_ahead)
     run_world(s, outcomes);
     behind = &outcomes[s->behind];
     ahead = &outcomes[RANKS - s->victim - s->behind];
-    ck_assert(behind->came && !ahead->came);
+    ck_assert(behind->advanced && !ahead->advanced);
     check_equal(&ahead->before, &ahead->after, ahead->before.count, "ahead, over the recovery");
     check_equal(&ahead->after, &behind->after, ahead->after.count, "after the recovery");
     for (unsigned i = 0; i < RANKS; i++) {
@@ -377,7 +377,7 @@ START_TEST(the_one_behind_gets_the_state_of_the_one_ahead)
         ck_assert_uint_eq(outcomes[i].world_size, RANKS - 1);
         ck_assert_uint_eq(outcomes[i].lost, s->victim);
         ck_assert_uint_eq(outcomes[i].epoch, 0);
-        ck_assert_uint_eq(outcomes[i].at, (LOST_STEP + 1) * BATCH);
+        ck_assert_uint_eq(outcomes[i].offset, (LOST_STEP + 1) * BATCH);
     }
     check_equal(&ahead->end, &behind->end, ahead->end.params, "parameters after more updates");
     if (strcmp(s->hook, "powersgd") == 0)
@@ -395,7 +395,7 @@ int main(void)
     TCase *cases = tcase_create("recovery");
 
     tcase_set_timeout(cases, 100);
-    tcase_add_loop_test(cases, the_one_behind_gets_the_state_of_the_one_ahead, 0, (int)SITUATIONS);
+    tcase_add_loop_test(cases, rank_behind_gets_state_of_rank_ahead, 0, (int)SCENARIOS);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

@@ -1,6 +1,6 @@
 /*
- * Several devices against one: every cut of a batch, gradients, loss and running statistics of the
- * whole step beside those of one model that sees the batch as a whole, and batches that add up.
+ * Several devices against one: the split of a batch; gradients, loss and running statistics of a
+ * step against those of one model with the whole batch; accumulation of batches; a failing device.
  */
 #include "tests/support/support.h"
 #include "worker/train/replicas.h"
@@ -40,16 +40,16 @@ START_TEST(test_cuts)
 }
 END_TEST
 
-struct bench {
+struct fixture {
     struct compute *computes[2];
-    struct model *whole; /* the trivial one */
+    struct model *whole; /* the reference: the whole batch on one device */
     struct model *first;
     struct replicas *replicas;
     float *x;
     int32_t *labels;
 };
 
-/* The emulated GPUs take this program once more. */
+/* CTest runs this program again with the emulated GPUs. */
 static const char *device(void)
 {
     const char *other = getenv("SPARRING_TEST_DEVICE");
@@ -67,7 +67,7 @@ static struct model *open_model(const char *spec, struct compute **ret_compute)
     return m;
 }
 
-static void bench_open(struct bench *b, const char *spec, unsigned devices)
+static void fixture_open(struct fixture *b, const char *spec, unsigned devices)
 {
     const struct replicas_config config = {
         .spec = spec, .device = device(), .threads = 1, .count = devices, .max_batch = BATCH_MAX};
@@ -87,7 +87,7 @@ static void bench_open(struct bench *b, const char *spec, unsigned devices)
         b->labels[i] = (int32_t)(support_random() * (double)model_classes(b->first));
 }
 
-static void bench_close(struct bench *b)
+static void fixture_close(struct fixture *b)
 {
     replicas_close(b->replicas);
     model_close(b->whole);
@@ -98,8 +98,8 @@ static void bench_close(struct bench *b)
     free(b->labels);
 }
 
-/* Sums over up to 96 rows in another order: 96 * 2^-24 is 6e-6; 300 draws had up to 8e-7.  A row
- * too many or too few, or the weight of a part, changes a hundredth at least. */
+/* Tolerance for sums over up to 96 rows in another order: 96 * 2^-24 is 6e-6; the largest error of
+ * 300 draws was 8e-7.  A missing or extra row or a wrong weight changes at least a hundredth. */
 static void check_close(const float *got, const float *wanted, size_t count)
 {
     double largest = 1e-3;
@@ -128,14 +128,14 @@ static const struct {
     {"gpt:1,2,8,6,20", 2},
 };
 
-/* Also when the batch is smaller than before, so that a device has nothing to do. */
+/* Includes batches smaller than the previous one, in which a device has no samples. */
 START_TEST(test_one_step_of_all)
 {
-    struct bench b = {.x = NULL};
+    struct fixture b = {.x = NULL};
     static const size_t batches[] = {16, 7, 4, 1, 13};
     double learning_rate = 0.1;
 
-    bench_open(&b, shapes[_i].spec, shapes[_i].devices);
+    fixture_open(&b, shapes[_i].spec, shapes[_i].devices);
     for (size_t i = 0; i < sizeof(batches) / sizeof(batches[0]); i++) {
         size_t count = model_table(b.first)->count, seen = 0;
         double wanted, got;
@@ -146,40 +146,40 @@ START_TEST(test_one_step_of_all)
         ck_assert_uint_eq(seen, count);
         ck_assert_double_eq_tol(got, wanted, 1e-6 * fmax(1, wanted));
         check_close(model_grads(b.first), model_grads(b.whole), count);
-        for (size_t k = 0; k < count; k++) /* both go on from the same place */
+        for (size_t k = 0; k < count; k++) /* both continue with equal parameters */
             model_params(b.whole)[k] = model_params(b.first)[k] -=
                 (float)learning_rate * model_grads(b.first)[k];
         assert_ok(model_params_changed(b.whole, &err));
         assert_ok(model_params_changed(b.first, &err));
     }
-    bench_close(&b);
+    fixture_close(&b);
 }
 END_TEST
 
 START_TEST(test_batches_add_up)
 {
-    struct bench b = {.x = NULL};
+    struct fixture b = {.x = NULL};
     double loss;
 
-    bench_open(&b, "mlp:12-20-5", 3);
+    fixture_open(&b, "mlp:12-20-5", 3);
     for (unsigned i = 0; i < 3; i++) {
         assert_ok(model_step(b.whole, b.x, b.labels, 5 + i, i > 0, NULL, NULL, &loss, &err));
         assert_ok(replicas_step(b.replicas, b.x, b.labels, 5 + i, i > 0, NULL, NULL, &loss, &err));
     }
     check_close(model_grads(b.first), model_grads(b.whole), model_table(b.first)->count);
-    bench_close(&b);
+    fixture_close(&b);
 }
 END_TEST
 
-/* Of the first device, over its part; the others have the same ones in the next step, so a step of
- * theirs does not depend on what they had before. */
+/* The statistics are the first device's, over its part.  Every step copies them to the other
+ * devices, whose earlier ones have no effect. */
 START_TEST(test_running_statistics)
 {
-    struct bench b = {.x = NULL};
+    struct fixture b = {.x = NULL};
     size_t at, buffers;
     double loss;
 
-    bench_open(&b, "mlp-bn:12-20-5", 2);
+    fixture_open(&b, "mlp-bn:12-20-5", 2);
     buffers = model_buffer_table(b.first)->count;
     ck_assert_uint_gt(buffers, 0);
     for (unsigned i = 0; i < 3; i++) {
@@ -189,24 +189,24 @@ START_TEST(test_running_statistics)
         assert_ok(replicas_step(b.replicas, b.x, b.labels, 11, false, NULL, NULL, &loss, &err));
         ck_assert_mem_eq(model_buffers(b.first), model_buffers(b.whole), buffers * sizeof(float));
     }
-    bench_close(&b);
+    fixture_close(&b);
 }
 END_TEST
 
 START_TEST(test_a_device_that_fails)
 {
-    struct bench b = {.x = NULL};
+    struct fixture b = {.x = NULL};
     const struct replicas_config none = {.spec = "linear:7-4", .device = "cpu", .threads = 1};
     double loss;
 
-    bench_open(&b, "linear:7-4", 3);
-    b.labels[7] = 99; /* the second device's */
+    fixture_open(&b, "linear:7-4", 3);
+    b.labels[7] = 99; /* in the second device's part */
     assert_fails(replicas_step(b.replicas, b.x, b.labels, 16, false, NULL, NULL, &loss, &err),
                  STATUS_DATA, "device 1: ");
     b.labels[7] = 1;
     assert_ok(replicas_step(b.replicas, b.x, b.labels, 16, false, NULL, NULL, &loss, &err));
     assert_fails(replicas_open(&none, b.first, &b.replicas, &err), STATUS_INVALID, "0 devices");
-    bench_close(&b);
+    fixture_close(&b);
 }
 END_TEST
 

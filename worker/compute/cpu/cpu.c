@@ -1,8 +1,8 @@
 /*
- * cpu: the reference device: its memory and its table.  OpenBLAS for matrix products (convolutions
- * have their own: cpu_multiply.c), loops that are compiled once per vector width for the rest.
- * Limits: a dimension is at most INT_MAX, OpenBLAS's index.  Threads: one caller; OpenBLAS has its
- * own threads behind its products.
+ * cpu: the reference device: its memory and its table.  Matrix products use OpenBLAS (convolutions
+ * use cpu_multiply.c), everything else loops that are compiled once per vector width.  Limits: a
+ * dimension is at most INT_MAX, OpenBLAS's index type.  Threads: one caller; OpenBLAS runs its
+ * products on its own threads.
  */
 #include "worker/compute/cpu/cpu.h"
 
@@ -98,7 +98,7 @@ static enum status cpu_download_values(struct compute *c, float *host, const voi
     return cpu_copy(c, host, device, count, err);
 }
 
-static enum status cpu_nothing_to_wait_for(struct compute *c, struct error *err)
+static enum status cpu_wait_noop(struct compute *c, struct error *err)
 {
     (void)c;
     (void)err;
@@ -118,8 +118,8 @@ static const struct compute_ops cpu_ops = {
     .upload = cpu_copy,
     .copy = cpu_copy,
     .download_start = cpu_copy,
-    .download_wait = cpu_nothing_to_wait_for,
-    .synchronize = cpu_nothing_to_wait_for,
+    .download_wait = cpu_wait_noop,
+    .synchronize = cpu_wait_noop,
     .upload_values = cpu_upload_values,
     .download_values = cpu_download_values,
     .activation_backward = cpu_activation_backward,

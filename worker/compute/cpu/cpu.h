@@ -1,6 +1,6 @@
 /*
- * cpu: what the files of the CPU device share.  Operations are as compute.h says; device memory is
- * host memory, and every call has finished when it returns.
+ * cpu: declarations shared by the files of the CPU device.  Operations are as compute.h says;
+ * device memory is host memory, and every call has finished when it returns.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CPU_CPU_H
 #define SPARRING_WORKER_COMPUTE_CPU_CPU_H
@@ -16,20 +16,22 @@ struct cpu {
     const struct cpu_kernels *kernels;
     const struct image_kernels *images;
     const struct sequence_kernels *sequence;
-    const struct product_kernels *product; /* NULL: OpenBLAS, for narrow registers */
-    float *scratch; /* of whichever operation runs, owned; grown by cpu_reserve */
+    const struct product_kernels *product; /* NULL: OpenBLAS is used, on processors with narrow
+                                              registers */
+    float *scratch; /* of the running operation, owned; grown by cpu_reserve */
     size_t scratch_count;
     char text[96]; /* compute_name */
     double loss;   /* of the last softmax_cross_entropy */
     size_t correct;
 };
 
-/* Scratch memory of at least `count` floats; moves it, so only where operations are prepared. */
+/* Grow the scratch memory to at least `count` floats.  May move it, so call it only while
+ * operations are being prepared. */
 enum status cpu_reserve(struct cpu *cpu, size_t count, const char *what, struct error *err);
 
 /* cpu_linear.c */
-enum status cpu_activation_backward(struct compute *c, enum activation activation, const void *kept,
-                                    void *dy, size_t count, struct error *err);
+enum status cpu_activation_backward(struct compute *c, enum activation activation,
+                                    const void *saved, void *dy, size_t count, struct error *err);
 enum status cpu_linear_forward(struct compute *c, const struct linear *l, const void *x,
                                const void *residual, void *pre, void *y, size_t rows,
                                struct error *err);
@@ -54,8 +56,8 @@ enum status cpu_conv_backward_input(struct compute *c, const struct convolution 
 
 /* cpu_pool.c */
 enum status cpu_max_pool_forward(struct compute *c, const struct pool *p, const void *x,
-                                 int32_t *chosen, void *y, size_t batch, struct error *err);
-enum status cpu_max_pool_backward(struct compute *c, const struct pool *p, const int32_t *chosen,
+                                 int32_t *argmax, void *y, size_t batch, struct error *err);
+enum status cpu_max_pool_backward(struct compute *c, const struct pool *p, const int32_t *argmax,
                                   const void *dy, void *dx, size_t batch, bool accumulate,
                                   struct error *err);
 enum status cpu_mean_forward(struct compute *c, const void *x, void *y, size_t batch,

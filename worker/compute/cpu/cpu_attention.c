@@ -1,8 +1,8 @@
 /*
- * Causal self-attention, a block of queries of one head of one sample at a time: their scores
- * against all keys that they may see lie in scratch memory, so that no head's (positions,
- * positions) is ever whole, and backward computes the probabilities again from the kept logarithms
- * of the rows' sums.  Queries, keys and values are read where the linear layer before left them.
+ * Causal self-attention, one block of queries of one head of one sample at a time.  Scratch memory
+ * holds the block's scores against all visible keys, so that no full (positions, positions) matrix
+ * exists; backward recomputes the probabilities from the saved logarithms of the rows' sums.
+ * Queries, keys and values are read in the layout that the preceding linear layer writes.
  *
  * Source: Dao et al. 2022 (FlashAttention), without its running maximum: a row of scores fits.
  */
@@ -21,7 +21,7 @@ struct plan {
     float *gradients; /* (BLOCK, stride), of the scores */
 };
 
-/* A matrix within a larger one: `stride` from row to row. */
+/* A matrix inside a larger one: `stride` elements from row to row. */
 struct panel {
     const float *data;
     size_t stride;
@@ -81,7 +81,7 @@ static void multiply_tn(size_t m, size_t n, size_t k, struct panel a, struct pan
                 a.data, (blasint)a.stride, b.data, (blasint)b.stride, beta, out, (blasint)stride);
 }
 
-/* One head of one sample: panels into qkv (or dqkv) and y (or dy), all `positions` high. */
+/* One head of one sample: panels in qkv (or dqkv) and y (or dy), all with `positions` rows. */
 struct head {
     size_t positions, size; /* size: columns */
     float factor;           /* 1 / sqrt(size) */
@@ -109,19 +109,19 @@ static struct panel from_row(struct panel p, size_t row)
     return (struct panel){p.data + row * p.stride, p.stride};
 }
 
-/* The block of queries from `at` on. */
+/* The block of queries that begins at `at`. */
 static struct score_rows rows_at(const struct plan *plan, const struct head *h, size_t at)
 {
     size_t rows = h->positions - at < BLOCK ? h->positions - at : BLOCK;
 
     return (struct score_rows){
-        .rows = rows, .before = at, .keys = at + rows, .stride = plan->stride};
+        .rows = rows, .first = at, .keys = at + rows, .stride = plan->stride};
 }
 
-/* The block's scores against all keys that its last row sees. */
+/* The block's scores against all keys that its last row uses. */
 static void block_scores(const struct plan *plan, const struct head *h, const struct score_rows *r)
 {
-    multiply_nt(r->rows, r->keys, h->size, h->factor, from_row(h->q, r->before), h->k, plan->scores,
+    multiply_nt(r->rows, r->keys, h->size, h->factor, from_row(h->q, r->first), h->k, plan->scores,
                 r->stride);
 }
 
@@ -169,19 +169,19 @@ static void block_gradients(const struct cpu *cpu, const struct plan *plan, cons
                             const float *log_sums, const struct head_gradients *g,
                             const struct score_rows *r)
 {
-    const float *y = g->y + r->before * g->width;
-    struct panel dy = {g->dy + r->before * g->width, g->width};
+    const float *y = g->y + r->first * g->width;
+    struct panel dy = {g->dy + r->first * g->width, g->width};
     float shifts[BLOCK];
 
     block_scores(plan, h, r);
     multiply_nt(r->rows, r->keys, h->size, 1.0f, dy, h->v, plan->gradients, r->stride);
     for (size_t i = 0; i < r->rows; i++)
         shifts[i] = cpu->sequence->dot(y + i * g->width, dy.data + i * g->width, h->size);
-    cpu->sequence->softmax_rows_backward(r, plan->scores, plan->gradients, log_sums + r->before,
+    cpu->sequence->softmax_rows_backward(r, plan->scores, plan->gradients, log_sums + r->first,
                                          shifts, h->factor);
 }
 
-/* The last block first: it sees all keys, so it sets their gradients and the others add. */
+/* Process the last block first: it uses all keys, so it sets their gradients and the others add. */
 static void head_backward(const struct cpu *cpu, const struct plan *plan, const struct head *h,
                           const float *log_sums, const struct head_gradients *g)
 {
@@ -192,12 +192,12 @@ static void head_backward(const struct cpu *cpu, const struct plan *plan, const 
         float beta = r.keys == h->positions ? 0.0f : 1.0f;
         struct panel probabilities = {plan->scores, r.stride};
         struct panel gradients = {plan->gradients, r.stride};
-        struct panel dy = {g->dy + r.before * g->width, g->width};
+        struct panel dy = {g->dy + r.first * g->width, g->width};
 
         block_gradients(cpu, plan, h, log_sums, g, &r);
         multiply_tn(r.keys, h->size, r.rows, probabilities, dy, beta, g->dv, stride);
-        multiply_nn(r.rows, h->size, r.keys, gradients, h->k, g->dq + r.before * stride, stride);
-        multiply_tn(r.keys, h->size, r.rows, gradients, from_row(h->q, r.before), beta, g->dk,
+        multiply_nn(r.rows, h->size, r.keys, gradients, h->k, g->dq + r.first * stride, stride);
+        multiply_tn(r.keys, h->size, r.rows, gradients, from_row(h->q, r.first), beta, g->dk,
                     stride);
     }
 }

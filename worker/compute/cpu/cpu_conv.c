@@ -1,18 +1,18 @@
 /*
- * Convolution on the CPU: patches of the images (im2col) times the filters, a block at a time.
+ * Convolution on the CPU: patches of the images (im2col) times the filters, one block at a time.
  *
- * A block is as much of the output as makes a matrix product of a good size: several images where
- * one has few points, some rows of one where its patches would not stay in the cache.  An image is
- * first copied to planes with a border of zeros and, with a stride, its columns sorted by their
- * remainder: so what one tap of the kernel sees is a run of a row whatever padding and stride, and
- * im2col is rows copied by whole vectors (which write over the end of a row: the next row repairs
- * it).  Backward input goes the same way back.  A 1 x 1 kernel without stride and padding needs no
- * patches where a block is one image.
+ * A block is the part of the output that makes a matrix product of a good size: several images if
+ * one has few points, some rows of one image if its patches would not stay in the cache.  An image
+ * is first copied to planes with a border of zeros and, with a stride, its columns sorted by their
+ * remainder.  One tap of the kernel then reads a contiguous part of a row for any padding and
+ * stride, and im2col copies rows in whole vectors (a copy may overrun its row; the next copy
+ * overwrites the excess).  Backward input does the reverse.  A 1 x 1 kernel without stride and
+ * padding needs no patches if a block is one image.
  *
  * Bits: sums run in the order of the products (cpu_multiply.c), which depends on the processor
- * (and, where they are OpenBLAS's, on the number of threads), not on the run.  Scratch memory is
- * the device's, shared by all operations; only the padded images are the plan's, since their
- * borders stay zeros from call to call.
+ * (and, with OpenBLAS, on the number of threads), not on the run.  Scratch memory belongs to the
+ * device and is shared by all operations; the padded images belong to the plan, since their borders
+ * stay zero between calls.
  *
  * Source: Chellapilla, Puri and Simard 2006.
  */
@@ -23,8 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLACK       IMAGE_CHUNK /* floats after an array that whole vectors may pass */
-#define POINTS_MIN  192         /* of a block: fewer leave the product's kernels idle */
+#define SLACK       IMAGE_CHUNK /* floats after an array that whole vectors may overrun */
+#define POINTS_MIN  192         /* of a block: with fewer the product is inefficient */
 #define PATCHES_MAX (1u << 17)  /* floats of a block: half a MiB, in the second-level cache */
 
 struct conv_plan {
@@ -33,13 +33,13 @@ struct conv_plan {
     size_t patch;              /* channels * kernel * kernel */
     size_t images, block_rows; /* of a block: images > 1 only with all rows */
     size_t max_batch;
-    bool direct;                     /* an image is its own patches */
+    bool direct;                     /* the image itself is the patch matrix */
     size_t phase_pitch, row_pitch;   /* columns of one remainder; all of them */
     size_t plane_pitch, image_pitch; /* a padded channel; a padded image */
     float *padded;                   /* images * image_pitch; NULL where direct */
-    /* In the scratch memory: first a block's patches (patch, points), unless direct; then its
-     * values (filters, points), where it is of several images; then what cpu_multiply needs. */
-    size_t values_at, multiply_at;
+    /* Layout of the scratch memory: a block's patches (patch, points), unless direct; its values
+     * (filters, points), if it has several images; the scratch memory of cpu_multiply. */
+    size_t values_offset, multiply_offset;
 };
 
 /* Part of the output: `rows` rows of `images` images. */
@@ -70,14 +70,14 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* `count` floats and their slack, so that the next ones are aligned. */
+/* `count` floats plus slack, rounded up so that the next array is aligned. */
 static size_t aligned(size_t count)
 {
     return (count + SLACK + IMAGE_CHUNK - 1) / IMAGE_CHUNK * IMAGE_CHUNK;
 }
 
-static enum status reserve(struct cpu *cpu, struct conv_plan *plan, size_t filters,
-                           struct error *err)
+static enum status reserve_scratch(struct cpu *cpu, struct conv_plan *plan, size_t filters,
+                                   struct error *err)
 {
     static const char what[] = "scratch memory of a convolution";
     size_t points = plan->images * plan->block_rows * plan->columns;
@@ -86,14 +86,15 @@ static enum status reserve(struct cpu *cpu, struct conv_plan *plan, size_t filte
     size_t input = cpu_multiply_scratch(cpu, plan->patch, points, filters, true);
     enum status status = STATUS_OK;
 
-    plan->values_at = plan->direct ? 0 : aligned(plan->patch * points);
-    plan->multiply_at = plan->values_at + (plan->images > 1 ? aligned(filters * points) : 0);
+    plan->values_offset = plan->direct ? 0 : aligned(plan->patch * points);
+    plan->multiply_offset =
+        plan->values_offset + (plan->images > 1 ? aligned(filters * points) : 0);
     if (!plan->direct)
         status = mem_calloc_aligned(plan->images * plan->image_pitch + SLACK, sizeof(float), what,
                                     &plan->padded, err);
     if (status == STATUS_OK)
-        status =
-            cpu_reserve(cpu, plan->multiply_at + larger(forward, larger(weight, input)), what, err);
+        status = cpu_reserve(cpu, plan->multiply_offset + larger(forward, larger(weight, input)),
+                             what, err);
     return status;
 }
 
@@ -121,7 +122,7 @@ enum status cpu_conv_prepare(struct compute *c, struct convolution *conv, size_t
     plan->plane_pitch = (conv->height + 2 * conv->padding) * plan->row_pitch;
     plan->image_pitch = conv->channels * plan->plane_pitch;
     conv->plan = plan;
-    status = reserve((struct cpu *)c, plan, conv->filters, err);
+    status = reserve_scratch((struct cpu *)c, plan, conv->filters, err);
     if (status != STATUS_OK)
         cpu_conv_release(c, conv);
     return status;
@@ -147,7 +148,7 @@ static struct block first_block(const struct conv_plan *plan, size_t batch)
     return b;
 }
 
-/* false: that was the last. */
+/* False: `b` was the last block. */
 static bool next_block(const struct conv_plan *plan, struct block *b, size_t batch)
 {
     b->row += b->rows;
@@ -165,7 +166,7 @@ static bool next_block(const struct conv_plan *plan, struct block *b, size_t bat
 
 /* ---- patches ---- */
 
-/* Where column w, border included, of a padded row lies. */
+/* Offset of column w, counting the border, within a padded row. */
 static size_t padded_column(const struct convolution *conv, size_t w)
 {
     const struct conv_plan *plan = conv->plan;
@@ -173,8 +174,8 @@ static size_t padded_column(const struct convolution *conv, size_t w)
     return w % conv->stride * plan->phase_pitch + w / conv->stride;
 }
 
-/* The first element that `tap` sees of a padded image for output row `row`. */
-static size_t seen_from(const struct convolution *conv, size_t tap, size_t row)
+/* Offset in a padded image of the first element that `tap` reads for output row `row`. */
+static size_t tap_offset(const struct convolution *conv, size_t tap, size_t row)
 {
     const struct conv_plan *plan = conv->plan;
     size_t k = conv->kernel;
@@ -183,7 +184,7 @@ static size_t seen_from(const struct convolution *conv, size_t tap, size_t row)
            (row * conv->stride + tap / k % k) * plan->row_pitch + padded_column(conv, tap % k);
 }
 
-/* A row of an image and its padded one: columns of each remainder are neighbours there. */
+/* Copy a row of an image into its padded row, where columns of equal remainder are contiguous. */
 static void pad_row(const struct convolution *conv, const float *row, float *padded)
 {
     size_t stride = conv->stride;
@@ -213,7 +214,7 @@ static void unpad_row(const struct convolution *conv, const float *padded, float
     }
 }
 
-/* Row `line` of all the channels' rows, padded. */
+/* Offset of the padded row for row `line`, counted over all channels. */
 static size_t padded_row(const struct convolution *conv, size_t line)
 {
     const struct conv_plan *plan = conv->plan;
@@ -235,9 +236,9 @@ static void unpad(const struct convolution *conv, const float *padded, float *im
         unpad_row(conv, padded + padded_row(conv, line), image + line * conv->width, accumulate);
 }
 
-/* im2col: the block's patches (patch, points) of x, a batch. */
-static const float *patches_of(const struct cpu *cpu, const struct convolution *conv,
-                               const struct block *b, const float *x)
+/* im2col: the block's patches (patch, points) of x, a batch; x itself if the plan is direct. */
+static const float *im2col(const struct cpu *cpu, const struct convolution *conv,
+                           const struct block *b, const float *x)
 {
     const struct conv_plan *plan = conv->plan;
     size_t image = conv->channels * conv->height * conv->width;
@@ -249,7 +250,7 @@ static const float *patches_of(const struct cpu *cpu, const struct convolution *
     for (size_t i = 0; i < b->images && b->row == 0; i++)
         pad(conv, x + (b->image + i) * image, plan->padded + i * plan->image_pitch);
     for (size_t tap = 0; tap < plan->patch; tap++) {
-        const float *in = plan->padded + seen_from(conv, tap, b->row);
+        const float *in = plan->padded + tap_offset(conv, tap, b->row);
 
         for (size_t i = 0; i < b->images; i++, out += length)
             cpu->images->copy_rows(in + i * plan->image_pitch, conv->stride * plan->row_pitch, out,
@@ -259,14 +260,13 @@ static const float *patches_of(const struct cpu *cpu, const struct convolution *
 }
 
 /* col2im: add a block's patches to plan->padded. */
-static void add_patches(const struct cpu *cpu, const struct convolution *conv,
-                        const struct block *b)
+static void col2im(const struct cpu *cpu, const struct convolution *conv, const struct block *b)
 {
     const struct conv_plan *plan = conv->plan;
     const float *in = cpu->scratch;
 
     for (size_t tap = 0; tap < plan->patch; tap++) {
-        float *out = plan->padded + seen_from(conv, tap, b->row);
+        float *out = plan->padded + tap_offset(conv, tap, b->row);
 
         for (size_t i = 0; i < b->images; i++, in += b->rows * plan->columns)
             cpu->images->add_rows(in, out + i * plan->image_pitch, conv->stride * plan->row_pitch,
@@ -276,23 +276,23 @@ static void add_patches(const struct cpu *cpu, const struct convolution *conv,
 
 /* ---- outputs ---- */
 
-/* Where a block of one image, or a block's first image, begins in y and dy. */
-static size_t block_at(const struct convolution *conv, const struct block *b)
+/* Offset in y and dy of the block's first image. */
+static size_t block_offset(const struct convolution *conv, const struct block *b)
 {
     const struct conv_plan *plan = conv->plan;
 
     return b->image * conv->filters * plan->points + b->row * plan->columns;
 }
 
-/* The block of dy as a matrix (filters, points): where it lies, or gathered from several images. */
-static struct operand gradients_of(const struct cpu *cpu, const struct convolution *conv,
-                                   const struct block *b, const float *dy)
+/* The block of dy as a matrix (filters, points): in place, or gathered from several images. */
+static struct operand output_gradients(const struct cpu *cpu, const struct convolution *conv,
+                                       const struct block *b, const float *dy)
 {
     const struct conv_plan *plan = conv->plan;
-    float *values = cpu->scratch + plan->values_at;
+    float *values = cpu->scratch + plan->values_offset;
 
     if (plan->images == 1)
-        return (struct operand){.data = dy + block_at(conv, b), .row = plan->points};
+        return (struct operand){.data = dy + block_offset(conv, b), .row = plan->points};
     for (size_t f = 0; f < conv->filters; f++)
         for (size_t i = 0; i < b->images; i++)
             memcpy(values + f * b->points + i * plan->points,
@@ -301,19 +301,19 @@ static struct operand gradients_of(const struct cpu *cpu, const struct convoluti
     return (struct operand){.data = values, .row = b->points};
 }
 
-/* The product's result in its place in y, with bias and activation. */
-static void finish(const struct cpu *cpu, const struct convolution *conv, const struct block *b,
-                   float *y)
+/* Store the product's result in y, with bias and activation. */
+static void store_output(const struct cpu *cpu, const struct convolution *conv,
+                         const struct block *b, float *y)
 {
     const struct conv_plan *plan = conv->plan;
-    const float *values = plan->images > 1 ? cpu->scratch + plan->values_at : NULL;
+    const float *values = plan->images > 1 ? cpu->scratch + plan->values_offset : NULL;
     bool relu = conv->activation == ACTIVATION_RELU;
 
     if (!values && !conv->bias && !relu)
         return;
     for (size_t i = 0; i < b->images; i++) {
         for (size_t f = 0; f < conv->filters; f++) {
-            float *out = y + block_at(conv, b) + (i * conv->filters + f) * plan->points;
+            float *out = y + block_offset(conv, b) + (i * conv->filters + f) * plan->points;
 
             cpu->images->add_scalar(values ? values + f * b->points + i * plan->points : out, out,
                                     b->rows * plan->columns, conv->bias ? conv->bias[f] : 0.0f,
@@ -337,12 +337,12 @@ enum status cpu_conv_forward(struct compute *c, const struct convolution *conv, 
     assert(batch > 0 && batch <= plan->max_batch);
     do {
         product.n = b.points;
-        product.b = (struct operand){.data = patches_of(cpu, conv, &b, x), .row = b.points};
-        product.c =
-            plan->images > 1 ? cpu->scratch + plan->values_at : (float *)y + block_at(conv, &b);
+        product.b = (struct operand){.data = im2col(cpu, conv, &b, x), .row = b.points};
+        product.c = plan->images > 1 ? cpu->scratch + plan->values_offset
+                                     : (float *)y + block_offset(conv, &b);
         product.c_row = plan->images > 1 ? b.points : plan->points;
-        cpu_multiply(cpu, &product, b.image > 0 || b.row > 0, cpu->scratch + plan->multiply_at);
-        finish(cpu, conv, &b, y);
+        cpu_multiply(cpu, &product, b.image > 0 || b.row > 0, cpu->scratch + plan->multiply_offset);
+        store_output(cpu, conv, &b, y);
     } while (next_block(plan, &b, batch));
     return STATUS_OK;
 }
@@ -378,10 +378,10 @@ enum status cpu_conv_backward_weight(struct compute *c, const struct convolution
     assert(batch > 0 && batch <= plan->max_batch);
     do {
         product.k = b.points;
-        product.a = gradients_of(cpu, conv, &b, dy);
-        product.b = (struct operand){
-            .data = patches_of(cpu, conv, &b, x), .row = b.points, .transposed = true};
-        cpu_multiply(cpu, &product, false, cpu->scratch + plan->multiply_at);
+        product.a = output_gradients(cpu, conv, &b, dy);
+        product.b =
+            (struct operand){.data = im2col(cpu, conv, &b, x), .row = b.points, .transposed = true};
+        cpu_multiply(cpu, &product, false, cpu->scratch + plan->multiply_offset);
         product.accumulate = true;
     } while (next_block(plan, &b, batch));
     if (conv->dbias)
@@ -389,8 +389,8 @@ enum status cpu_conv_backward_weight(struct compute *c, const struct convolution
     return STATUS_OK;
 }
 
-/* What a block's patches add to dx: from zeros before an image's first rows to dx after its last.
- */
+/* Add a block's patches to dx: clear the padded images at an image's first rows, and copy them to
+ * dx after its last rows. */
 static void scatter(const struct cpu *cpu, const struct convolution *conv, const struct block *b,
                     float *dx, bool accumulate)
 {
@@ -399,7 +399,7 @@ static void scatter(const struct cpu *cpu, const struct convolution *conv, const
 
     if (b->row == 0)
         memset(plan->padded, 0, b->images * plan->image_pitch * sizeof(float));
-    add_patches(cpu, conv, b);
+    col2im(cpu, conv, b);
     if (b->row + b->rows < plan->rows)
         return;
     for (size_t i = 0; i < b->images; i++)
@@ -423,15 +423,15 @@ enum status cpu_conv_backward_input(struct compute *c, const struct convolution 
     assert(batch > 0 && batch <= plan->max_batch);
     do {
         product.n = b.points;
-        product.b = gradients_of(cpu, conv, &b, dy);
+        product.b = output_gradients(cpu, conv, &b, dy);
         product.c =
             plan->direct ? (float *)dx + b.image * plan->patch * plan->points : cpu->scratch;
         product.c_row = b.points;
-        cpu_multiply(cpu, &product, b.image > 0 || b.row > 0, cpu->scratch + plan->multiply_at);
+        cpu_multiply(cpu, &product, b.image > 0 || b.row > 0, cpu->scratch + plan->multiply_offset);
         if (!plan->direct)
             scatter(cpu, conv, &b, dx, accumulate);
     } while (next_block(plan, &b, batch));
-    if (plan->padded) /* its border holds zeros between the calls */
+    if (plan->padded) /* the border must be zero between calls */
         memset(plan->padded, 0, plan->images * plan->image_pitch * sizeof(float));
     return STATUS_OK;
 }

@@ -1,14 +1,14 @@
 /*
- * cpu_kernels: one pass over memory each, compiled once per vector width.  Sums run over the rows
- * in order, so every width gives the same bits.  A NaN passes through ReLU both ways, as in
- * PyTorch: a run that diverges must not look healthy.
+ * cpu_kernels: each kernel is one pass over memory, compiled once per vector width.  Sums run over
+ * the rows in order, so every width gives the same bits.  ReLU propagates NaN forward and backward,
+ * as in PyTorch, so that divergence stays visible.
  */
 #include "worker/compute/cpu/cpu_kernels.h"
 
 #define COLUMN_BLOCK 512 /* floats: 2 KiB of running sums stay in the first-level cache */
 
-static void finish(float *y, const float *bias, const float *residual, size_t batch, size_t out,
-                   bool relu)
+static void epilogue(float *y, const float *bias, const float *residual, size_t batch, size_t out,
+                     bool relu)
 {
     for (size_t row = 0; row < batch; row++, y += out) {
         SIMD_LOOP
@@ -57,7 +57,7 @@ static void column_sums(const float *dy, float *sums, size_t batch, size_t out, 
 }
 
 const struct cpu_kernels SIMD_NAME(cpu_kernels) = {
-    .finish = finish,
+    .epilogue = epilogue,
     .relu_backward = relu_backward,
     .column_sums = column_sums,
 };

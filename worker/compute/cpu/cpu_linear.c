@@ -1,5 +1,6 @@
 /*
- * Linear layers: OpenBLAS for the three matrix products, one pass over the result for the rest.
+ * Linear layers: OpenBLAS for the three matrix products, one pass over the result for bias,
+ * activation and residual.  Rows are dense: the stride is always `out`.
  */
 #include "worker/compute/cpu/cpu.h"
 
@@ -7,7 +8,7 @@
 #include <cblas.h>
 #include <limits.h>
 
-/* c (m, n) = op(a) op(b) + beta c, row-major and dense; op transposes where asked. */
+/* c (m, n) = op(a) op(b) + beta c, row-major and dense; op optionally transposes. */
 static void cpu_product(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k,
                         const float *a, const float *b, float beta, float *c)
 {
@@ -32,20 +33,20 @@ enum status cpu_linear_forward(struct compute *c, const struct linear *l, const 
     if (gelu)
         cpu->sequence->gelu(pre, l->bias, residual, y, rows, l->out);
     else if (l->bias || residual || relu)
-        cpu->kernels->finish(y, l->bias, residual, rows, l->out, relu);
+        cpu->kernels->epilogue(y, l->bias, residual, rows, l->out, relu);
     return STATUS_OK;
 }
 
-enum status cpu_activation_backward(struct compute *c, enum activation activation, const void *kept,
-                                    void *dy, size_t count, struct error *err)
+enum status cpu_activation_backward(struct compute *c, enum activation activation,
+                                    const void *saved, void *dy, size_t count, struct error *err)
 {
     const struct cpu *cpu = (const struct cpu *)c;
 
     (void)err;
     if (activation == ACTIVATION_GELU)
-        cpu->sequence->gelu_backward(kept, dy, count);
+        cpu->sequence->gelu_backward(saved, dy, count);
     else
-        cpu->kernels->relu_backward(kept, dy, count);
+        cpu->kernels->relu_backward(saved, dy, count);
     return STATUS_OK;
 }
 
@@ -66,7 +67,7 @@ enum status cpu_linear_backward_input(struct compute *c, const struct linear *l,
                                       void *dx, size_t rows, bool accumulate, struct error *err)
 {
     cpu_product(false, false, rows, l->in, l->out, dy, l->weight, accumulate ? 1.0f : 0.0f, dx);
-    if (l->before == ACTIVATION_NONE)
+    if (l->previous == ACTIVATION_NONE)
         return STATUS_OK;
-    return cpu_activation_backward(c, l->before, l->before_kept, dx, rows * l->in, err);
+    return cpu_activation_backward(c, l->previous, l->previous_saved, dx, rows * l->in, err);
 }

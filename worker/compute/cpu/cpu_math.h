@@ -1,7 +1,7 @@
 /*
- * cpu_math: what the kernels share, for files that are compiled once per vector width: the
- * exponential as plain arithmetic, so that a loop around it becomes vector code, and sums over 32
- * lanes, whose order is the same at every width.  Every width gives the same bits.
+ * cpu_math: functions shared by kernels that are compiled once per vector width: an exponential in
+ * plain arithmetic, which the compiler can vectorise, and sums over 32 lanes in an order that does
+ * not depend on the width.  Every width gives the same bits.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CPU_MATH_H
 #define SPARRING_WORKER_COMPUTE_CPU_MATH_H
@@ -23,7 +23,7 @@ static inline float math_exp(float x)
     float sum, n, r, p, first, second;
     uint32_t power, half;
 
-    x = -104.0f > x ? -104.0f : x; /* a NaN passes */
+    x = -104.0f > x ? -104.0f : x; /* propagates NaN */
     x = 89.0f < x ? 89.0f : x;
     sum = x * 1.44269504f + to_integer;
     n = sum - to_integer;
@@ -125,7 +125,7 @@ static inline struct lanes lanes_larger(struct lanes a, struct lanes b)
     return b;
 }
 
-/* x's first `count` numbers, `fill` in the others' place. */
+/* x's first `count` numbers, `fill` instead of the others. */
 static inline struct lanes lanes_keep(struct lanes x, size_t count, float fill)
 {
     for (int i = 0; i < LANES_PARTS; i++) {
@@ -146,7 +146,7 @@ static inline void lanes_fold(float *values, size_t half)
         values[i] += values[i + half];
 }
 
-/* Halves onto halves, at every width in the same order. */
+/* Add the upper half to the lower half repeatedly: the same order at every width. */
 static inline float lanes_sum(struct lanes l)
 {
     float rest[LANES_REGISTER];

@@ -1,8 +1,7 @@
 /*
- * Matrix products of operations that build their operands: the kernels of product_kernels.c where
- * this processor has wide registers, on the caller's thread whatever the number of OpenBLAS's: a
- * block's products are small, and two threads of OpenBLAS took longer for them.  Else OpenBLAS,
- * which has kernels for other processors.
+ * Matrix products of operations that build their operands.  On processors with wide registers they
+ * use the kernels of product_kernels.c on the caller's thread: a block's products are small, and
+ * two threads of OpenBLAS took longer for them.  Other processors use OpenBLAS.
  */
 #include "worker/compute/cpu/cpu_multiply.h"
 
@@ -10,8 +9,10 @@
 #include <cblas.h>
 #include <limits.h>
 
-/* Where packed b begins: behind packed a, aligned.  Rows that lie along k are not packed. */
-static size_t b_at(const struct product_kernels *kernels, size_t m, size_t k, bool a_transposed)
+/* Offset of packed b: after packed a, aligned.  A whose rows are contiguous along k is not packed.
+ */
+static size_t packed_b_offset(const struct product_kernels *kernels, size_t m, size_t k,
+                              bool a_transposed)
 {
     size_t a = a_transposed ? product_packed(m, k, kernels->rows) : 0;
 
@@ -22,14 +23,15 @@ size_t cpu_multiply_scratch(const struct cpu *cpu, size_t m, size_t n, size_t k,
 {
     if (!cpu->product)
         return 0;
-    return b_at(cpu->product, m, k, a_transposed) + product_packed(n, k, cpu->product->columns);
+    return packed_b_offset(cpu->product, m, k, a_transposed) +
+           product_packed(n, k, cpu->product->columns);
 }
 
 static void multiply_packed(const struct product_kernels *kernels, const struct multiplication *p,
                             bool same_a, float *scratch)
 {
     const float *a = p->a.transposed ? scratch : p->a.data;
-    float *b = scratch + b_at(kernels, p->m, p->k, p->a.transposed);
+    float *b = scratch + packed_b_offset(kernels, p->m, p->k, p->a.transposed);
 
     if (p->a.transposed && !same_a)
         kernels->pack(p->a.data, p->a.row, true, p->m, p->k, kernels->rows, scratch);

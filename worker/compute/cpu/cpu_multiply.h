@@ -1,5 +1,5 @@
 /*
- * cpu_multiply: matrix products with scratch memory of the caller's; inside the CPU device.
+ * cpu_multiply: matrix products with scratch memory of the caller's; internal to the CPU device.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CPU_CPU_MULTIPLY_H
 #define SPARRING_WORKER_COMPUTE_CPU_CPU_MULTIPLY_H
@@ -21,10 +21,11 @@ struct multiplication {
     bool accumulate;
 };
 
-/* Floats of scratch memory, 64-byte aligned. */
+/* Required scratch memory in floats, 64-byte aligned. */
 size_t cpu_multiply_scratch(const struct cpu *cpu, size_t m, size_t n, size_t k, bool a_transposed);
 
-/* same_a: `a` is that of the last call with this scratch memory, and m and k are. */
+/* same_a: `a`, m and k are those of the last call with this scratch memory, so that packed `a` is
+ * reused. */
 void cpu_multiply(const struct cpu *cpu, const struct multiplication *p, bool same_a,
                   float *scratch);
 

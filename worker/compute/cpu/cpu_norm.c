@@ -1,8 +1,9 @@
 /*
- * Batch normalisation.  Of vectors (inner 1) a block of columns at a time: their sums, in double
- * precision as PyTorch accumulates them on the CPU, stay in the first-level cache while the rows
- * pass; forward leaves the normalised values in x.  Of images a channel at a time, sums in double,
- * too; x stays as it is, and backward normalises it once more rather than reading a copy.
+ * Batch normalisation.  Vectors (inner 1) are processed in blocks of columns: the blocks' sums, in
+ * double as PyTorch accumulates them on the CPU, stay in the first-level cache while the rows
+ * stream through; forward stores the normalised values in x.  Images are processed channel by
+ * channel, also with sums in double; x is not changed, and backward normalises it again instead of
+ * reading a copy.
  *
  * Source: Ioffe and Szegedy 2015; torch/nn/modules/batchnorm.py.
  */
@@ -16,7 +17,7 @@ struct sums {
     double a[BLOCK], b[BLOCK];
 };
 
-static void clear(struct sums *s, size_t columns)
+static void zero_sums(struct sums *s, size_t columns)
 {
     for (size_t j = 0; j < columns; j++)
         s->a[j] = s->b[j] = 0;
@@ -24,14 +25,14 @@ static void clear(struct sums *s, size_t columns)
 
 static float activate(float value, bool relu)
 {
-    return relu && value < 0.0f ? 0.0f : value; /* a NaN passes */
+    return relu && value < 0.0f ? 0.0f : value; /* propagates NaN */
 }
 
-/* s->a: the mean of each column; s->b: the sum of its squared deviations.  Two passes: exact enough
- * for columns whose mean is large. */
+/* s->a: the mean of each column; s->b: the sum of its squared deviations.  Two passes keep accuracy
+ * for columns with a large mean. */
 static void moments(const float *x, size_t batch, size_t width, size_t columns, struct sums *s)
 {
-    clear(s, columns);
+    zero_sums(s, columns);
     for (size_t row = 0; row < batch; row++)
         for (size_t j = 0; j < columns; j++)
             s->a[j] += (double)x[row * width + j];
@@ -46,9 +47,10 @@ static void moments(const float *x, size_t batch, size_t width, size_t columns, 
     }
 }
 
-/* A channel's statistics, given its mean and its sum of squared deviations over `count` values. */
-static void keep_statistics(const struct batch_norm *n, size_t channel, double mean,
-                            double deviations, size_t count)
+/* Store a channel's statistics and update its running ones, given its mean and its sum of squared
+ * deviations over `count` values. */
+static void update_statistics(const struct batch_norm *n, size_t channel, double mean,
+                              double deviations, size_t count)
 {
     float unbiased = (float)(deviations / (double)(count - 1));
     float share = n->momentum;
@@ -72,7 +74,7 @@ static void vectors_forward(const struct batch_norm *n, float *x, const float *r
 
         moments(x + at, batch, width, columns, &s);
         for (size_t j = 0; j < columns; j++)
-            keep_statistics(n, at + j, s.a[j], s.b[j], batch);
+            update_statistics(n, at + j, s.a[j], s.b[j], batch);
         for (size_t row = 0; row < batch; row++) {
             float *in = x + row * width + at;
             float *out = y + row * width + at;
@@ -108,7 +110,7 @@ static void vectors_evaluate(const struct batch_norm *n, const float *x, const f
 static void gradient_sums(const float *normalised, const float *dy, size_t batch, size_t width,
                           size_t columns, struct sums *s)
 {
-    clear(s, columns);
+    zero_sums(s, columns);
     for (size_t row = 0; row < batch; row++) {
         for (size_t j = 0; j < columns; j++) {
             s->a[j] += (double)dy[row * width + j];
@@ -184,7 +186,7 @@ static void images_forward(const struct image_kernels *kernels, const struct bat
         mean /= (double)count;
         for (size_t i = 0; i < batch; i++)
             deviations += kernels->squared_deviations(x + i * image + at, n->inner, mean);
-        keep_statistics(n, channel, mean, deviations, count);
+        update_statistics(n, channel, mean, deviations, count);
         n->mean[channel] = (float)mean;
         norm = channel_of(n, channel);
         normalise_planes(kernels, n, &norm, at, x, residual, y, batch);
@@ -260,7 +262,7 @@ enum status cpu_batch_norm_backward(struct compute *c, const struct batch_norm *
 {
     enum status status = STATUS_OK;
 
-    (void)residual; /* dy is masked in any case */
+    (void)residual; /* dy is always masked */
     if (n->activation != ACTIVATION_NONE)
         status =
             cpu_activation_backward(c, n->activation, y, dy, batch * n->channels * n->inner, err);

@@ -1,12 +1,13 @@
 /*
- * Pooling on the CPU, one plane (a channel of an image) after the other.
+ * Pooling on the CPU, one plane (a channel of an image) at a time.  Backward of max pooling
+ * scatters by the saved indices; overlapping windows add.
  */
 #include "worker/compute/cpu/cpu.h"
 
 #include <string.h>
 
 enum status cpu_max_pool_forward(struct compute *c, const struct pool *p, const void *x,
-                                 int32_t *chosen, void *y, size_t batch, struct error *err)
+                                 int32_t *argmax, void *y, size_t batch, struct error *err)
 {
     const struct image_kernels *kernels = ((const struct cpu *)c)->images;
     size_t windows = compute_windows(p->height, p->kernel, p->stride, p->padding) *
@@ -16,12 +17,12 @@ enum status cpu_max_pool_forward(struct compute *c, const struct pool *p, const 
 
     (void)err;
     for (size_t plane = 0; plane < batch * p->channels; plane++)
-        kernels->max_pool(p, in + plane * p->height * p->width, chosen + plane * windows,
+        kernels->max_pool(p, in + plane * p->height * p->width, argmax + plane * windows,
                           out + plane * windows);
     return STATUS_OK;
 }
 
-enum status cpu_max_pool_backward(struct compute *c, const struct pool *p, const int32_t *chosen,
+enum status cpu_max_pool_backward(struct compute *c, const struct pool *p, const int32_t *argmax,
                                   const void *dy, void *dx, size_t batch, bool accumulate,
                                   struct error *err)
 {
@@ -37,8 +38,8 @@ enum status cpu_max_pool_backward(struct compute *c, const struct pool *p, const
         if (!accumulate)
             memset(out, 0, points * sizeof(*out));
         for (size_t i = 0; i < windows; i++)
-            out[chosen[i]] += gradient[i];
-        chosen += windows;
+            out[argmax[i]] += gradient[i];
+        argmax += windows;
         gradient += windows;
         out += points;
     }

@@ -1,5 +1,6 @@
 /*
- * Layer normalisation and embedding: the loops are in sequence_kernels.c.
+ * Layer normalisation and embedding: the loops are in sequence_kernels.c.  Gradients are cleared
+ * first unless they accumulate, since the kernels only add.
  */
 #include "worker/compute/cpu/cpu.h"
 
@@ -34,8 +35,8 @@ enum status cpu_embedding_forward(struct compute *c, const struct embedding *e, 
 
     (void)err;
     for (size_t i = 0; i < batch * e->positions; i++)
-        cpu->sequence->sum(out + i * e->width, e->tokens + (size_t)ids[i] * e->width,
-                           e->places + i % e->positions * e->width, e->width);
+        cpu->sequence->sum(out + i * e->width, e->token_weight + (size_t)ids[i] * e->width,
+                           e->position_weight + i % e->positions * e->width, e->width);
     return STATUS_OK;
 }
 
@@ -48,12 +49,12 @@ enum status cpu_embedding_backward(struct compute *c, const struct embedding *e,
 
     (void)err;
     if (!accumulate_tokens)
-        memset(e->dtokens, 0, e->vocabulary * e->width * sizeof(float));
+        memset(e->dtoken_weight, 0, e->vocabulary * e->width * sizeof(float));
     if (!accumulate)
-        memset(e->dplaces, 0, e->positions * e->width * sizeof(float));
+        memset(e->dposition_weight, 0, e->positions * e->width * sizeof(float));
     for (size_t i = 0; i < batch * e->positions; i++, gradient += e->width) {
-        cpu->sequence->add(e->dtokens + (size_t)ids[i] * e->width, gradient, e->width);
-        cpu->sequence->add(e->dplaces + i % e->positions * e->width, gradient, e->width);
+        cpu->sequence->add(e->dtoken_weight + (size_t)ids[i] * e->width, gradient, e->width);
+        cpu->sequence->add(e->dposition_weight + i % e->positions * e->width, gradient, e->width);
     }
     return STATUS_OK;
 }

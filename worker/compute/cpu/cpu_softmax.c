@@ -1,12 +1,13 @@
 /*
- * Softmax and cross-entropy, a row at a time.
+ * Softmax and cross-entropy, one row at a time; the gradient may replace the logits.  The results
+ * stay in struct cpu until compute_loss_wait.  Labels have been checked by compute_operations.c.
  */
 #include "worker/compute/cpu/cpu.h"
 
 #include <math.h>
 
-/* The first place of the row's largest, which is there unless the row has a NaN. */
-static size_t first_place(const float *row, float value, size_t classes)
+/* Index of the first element equal to `value`; classes if the row has a NaN instead. */
+static size_t first_index(const float *row, float value, size_t classes)
 {
     size_t j = 0;
 
@@ -15,15 +16,16 @@ static size_t first_place(const float *row, float value, size_t classes)
     return j;
 }
 
-/* Logits of one row become its gradient, which is scaled by 1 / rows; returns its loss. */
+/* The loss of one row; gradient (NULL: none) receives the row's gradient, scaled by 1 / rows, and
+ * may be the row. */
 static double row_loss(const struct sequence_kernels *kernels, const float *row, float *gradient,
                        size_t label, size_t classes, size_t rows, bool *ret_correct)
 {
     float max = kernels->largest(row, classes);
-    double margin = (double)max - (double)row[label]; /* read before the gradient replaces it */
+    double margin = (double)max - (double)row[label]; /* before the gradient overwrites it */
     double sum;
 
-    *ret_correct = row[label] == max && first_place(row, max, classes) == label;
+    *ret_correct = row[label] == max && first_index(row, max, classes) == label;
     sum = kernels->exponential_sum(row, max, gradient, classes);
     if (gradient) {
         kernels->scale(gradient, (float)(1.0 / (sum * (double)rows)), classes);

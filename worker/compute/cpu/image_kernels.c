@@ -1,8 +1,8 @@
 /*
  * image_kernels: loops over one plane of an image each, compiled once per vector width.  Sums in
- * double keep eight partial sums side by side; the compiler makes of each eight doubles as many
- * registers as the width needs.  A NaN passes through ReLU and wins a pooling window, as in
- * PyTorch: a run that diverges must not look healthy.
+ * double keep eight partial sums; the compiler maps each group of eight doubles to as many
+ * registers as the width needs.  ReLU propagates NaN, and a window with a NaN yields it, as in
+ * PyTorch, so that divergence stays visible.
  */
 #include "worker/compute/cpu/image_kernels.h"
 
@@ -185,15 +185,15 @@ static void add_rows(const float *x, float *y, size_t y_row, size_t rows, size_t
 
 typedef int32_t ints4 __attribute__((vector_size(4 * sizeof(int32_t))));
 
-/* A row of y and of chosen; its windows' rows of x are [first, last). */
+/* A row of y and of argmax; its windows cover the rows [first, last) of x. */
 struct window_row {
     size_t first, last;
     const float *x;
-    int32_t *chosen;
+    int32_t *argmax;
     float *y;
 };
 
-/* A window that may hang over the left or right border. */
+/* One window, which may extend past the left or right border. */
 static void pool_one(const struct pool *p, const struct window_row *r, size_t column)
 {
     size_t left = column * p->stride;
@@ -214,10 +214,10 @@ static void pool_one(const struct pool *p, const struct window_row *r, size_t co
         }
     }
     r->y[column] = best;
-    r->chosen[column] = (int32_t)at;
+    r->argmax[column] = (int32_t)at;
 }
 
-/* in[0], in[stride], in[2 * stride], in[3 * stride], and nothing beyond is read. */
+/* Load in[0], in[stride], in[2 * stride], in[3 * stride], and read nothing beyond. */
 static inline floats4 load_four(const float *in, size_t stride)
 {
     floats4 low;
@@ -232,14 +232,14 @@ static inline floats4 load_four(const float *in, size_t stride)
     return __builtin_shufflevector(low, high, 0, 2, 5, 7);
 }
 
-/* Four windows side by side that do not hang over. */
+/* Four adjacent windows that do not extend past a border. */
 static inline void pool_four(const struct pool *p, const struct window_row *r, size_t column,
                              size_t kernel, size_t stride)
 {
     const ints4 steps = {0, (int32_t)stride, 2 * (int32_t)stride, 3 * (int32_t)stride};
     size_t left = column * stride - p->padding;
     floats4 best = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    ints4 chosen = steps + (int32_t)(r->first * p->width + left);
+    ints4 argmax = steps + (int32_t)(r->first * p->width + left);
 
     for (size_t row = r->first; row < r->last; row++) {
         for (size_t w = left; w < left + kernel; w++) {
@@ -247,16 +247,16 @@ static inline void pool_four(const struct pool *p, const struct window_row *r, s
             ints4 wins = (ints4)(value > best) | (ints4)(value != value);
 
             best = (floats4)((wins & (ints4)value) | (~wins & (ints4)best));
-            chosen = (wins & (steps + (int32_t)(row * p->width + w))) | (~wins & chosen);
+            argmax = (wins & (steps + (int32_t)(row * p->width + w))) | (~wins & argmax);
         }
     }
     memcpy(r->y + column, &best, sizeof(best));
-    memcpy(r->chosen + column, &chosen, sizeof(chosen));
+    memcpy(r->argmax + column, &argmax, sizeof(argmax));
 }
 
 static void pool_row(const struct pool *p, const struct window_row *r, size_t columns)
 {
-    size_t from = (p->padding + p->stride - 1) / p->stride; /* [from, to) do not hang over */
+    size_t from = (p->padding + p->stride - 1) / p->stride; /* windows [from, to) lie inside */
     size_t to =
         p->width + p->padding < p->kernel ? 0 : (p->width + p->padding - p->kernel) / p->stride + 1;
     size_t j = 0;
@@ -266,7 +266,7 @@ static void pool_row(const struct pool *p, const struct window_row *r, size_t co
     for (; j < from; j++)
         pool_one(p, r, j);
     for (; j < to; j += 4) {
-        j = j + 4 <= to ? j : to - 4; /* the last four: some of them once more */
+        j = j + 4 <= to ? j : to - 4; /* the last four, some of them a second time */
         if (p->stride == 2 && p->kernel == 2)
             pool_four(p, r, j, 2, 2);
         else if (p->stride == 2)
@@ -278,7 +278,7 @@ static void pool_row(const struct pool *p, const struct window_row *r, size_t co
         pool_one(p, r, j);
 }
 
-static void max_pool(const struct pool *p, const float *x, int32_t *chosen, float *y)
+static void max_pool(const struct pool *p, const float *x, int32_t *argmax, float *y)
 {
     size_t rows = (p->height + 2 * p->padding - p->kernel) / p->stride + 1;
     size_t columns = (p->width + 2 * p->padding - p->kernel) / p->stride + 1;
@@ -289,7 +289,7 @@ static void max_pool(const struct pool *p, const float *x, int32_t *chosen, floa
         struct window_row r = {.first = top < p->padding ? 0 : top - p->padding,
                                .last = last < p->height ? last : p->height,
                                .x = x,
-                               .chosen = chosen + i * columns,
+                               .argmax = argmax + i * columns,
                                .y = y + i * columns};
 
         pool_row(p, &r, columns);

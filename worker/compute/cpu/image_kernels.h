@@ -1,8 +1,8 @@
 /*
  * image_kernels: the CPU's loops over the planes of images (one channel of one image: height *
- * width floats in a row), one table per vector width (common/tensor/simd.h).  Sums run in double
- * over eight lanes whatever the width, so every width gives the same bits.  Inside the library and
- * for its tests.
+ * width contiguous floats), one table per vector width (common/tensor/simd.h).  Sums run in double
+ * over eight lanes at every width, so every width gives the same bits.  Used by the CPU device and
+ * its tests.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CPU_IMAGE_KERNELS_H
 #define SPARRING_WORKER_COMPUTE_CPU_IMAGE_KERNELS_H
@@ -10,8 +10,7 @@
 #include "common/tensor/simd.h"
 #include "worker/compute/compute.h"
 
-/* What batch normalisation does to one channel: x becomes (x - mean) * inverse_std * weight + bias.
- */
+/* Batch normalisation of one channel: x becomes (x - mean) * inverse_std * weight + bias. */
 struct norm_channel {
     float mean, inverse_std, weight, bias;
     bool relu;
@@ -41,7 +40,7 @@ struct image_kernels {
     /* Rows of y that start y_row apart += x (rows, columns). */
     void (*add_rows)(const float *x, float *y, size_t y_row, size_t rows, size_t columns);
     /* One plane; y and chosen are (rows, columns) of the output. */
-    void (*max_pool)(const struct pool *p, const float *x, int32_t *chosen, float *y);
+    void (*max_pool)(const struct pool *p, const float *x, int32_t *argmax, float *y);
 };
 
 extern const struct image_kernels image_kernels_baseline;

@@ -1,8 +1,8 @@
 /*
- * product_kernels: tiles of ROWS times three registers of columns.  k is cut into steps of DEPTH,
+ * product_kernels: tiles of ROWS times three registers of columns. k is split into steps of DEPTH,
  * so that a panel of b (DEPTH * COLUMNS floats) stays in the first-level cache while the rows of a
- * pass.  Of a narrow last panel only the registers in use are computed; what lies in panels beyond
- * the matrix is whatever was there, and its products are never stored.
+ * stream through.  A narrow last panel computes only the registers in use; elements of panels
+ * beyond the matrix are uninitialised, and their products are never stored.
  */
 #include "worker/compute/cpu/product_kernels.h"
 
@@ -19,7 +19,7 @@
 #define ROWS  4
 #endif
 #define COLUMNS (3 * WIDTH)
-#define DEPTH   192 /* 36 KiB of b where registers are widest */
+#define DEPTH   192 /* 36 KiB of b with the widest registers */
 
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
@@ -67,8 +67,7 @@ static void transpose_four(const float *in, size_t in_row, size_t k, size_t widt
             out[i] = in[i * in_row + p];
 }
 
-/* One panel of rows that are contiguous along k.  Registers that are not in use stay as they are.
- */
+/* One panel of rows that are contiguous along k.  Elements beyond `count` are not written. */
 static void pack_across(const float *in, size_t in_row, size_t count, size_t k, size_t width,
                         float *out)
 {
@@ -81,7 +80,7 @@ static void pack_across(const float *in, size_t in_row, size_t count, size_t k, 
             out[p * width + i] = in[i * in_row + p];
 }
 
-/* `k` steps of panels whose `width` elements of a step are neighbours; `out` is the first panel. */
+/* `k` steps of panels whose `width` elements per step are contiguous; `out` is the first panel. */
 static void pack_along(const float *in, size_t in_row, size_t count, size_t k, size_t width,
                        float *out)
 {
@@ -102,8 +101,8 @@ static void pack_along(const float *in, size_t in_row, size_t count, size_t k, s
 static void pack(const float *in, size_t in_row, bool along, size_t count, size_t k, size_t width,
                  float *out)
 {
-    /* Of rows that lie across k one panel at a time; of the others so much of a row that reading
-     * it is worth the page, and not so many panels that writing them is not. */
+    /* Rows across k: one panel at a time.  Otherwise several panels: enough of each row to use its
+     * page, but few enough panels that writing them stays efficient. */
     size_t part = along ? width * (size_t)(128 / width + 1) : width;
 
     for (size_t p = 0; p < k; p += DEPTH) {
@@ -139,13 +138,13 @@ static void store_part(const struct target *t, const float *tile, size_t tile_ro
     }
 }
 
-/* Where the rows of a tile begin, and how far the next k is: packed a, or a as it lies. */
+/* Pointers to the rows of a tile and the distance to the next k: packed a, or a in place. */
 struct rows {
     const float *at[ROWS];
     size_t step;
 };
 
-/* registers: a constant, so that all the loops but the one over k are unrolled. */
+/* registers: a constant, so that all loops except the one over k are unrolled. */
 static inline __attribute__((always_inline)) void multiply_tile(const struct target *t, size_t k,
                                                                 const struct rows *rows,
                                                                 const float *b, size_t registers)
@@ -183,7 +182,7 @@ static inline __attribute__((always_inline)) void multiply_tile(const struct tar
     }
 }
 
-/* A narrow last tile computes its last row several times. */
+/* A tile of fewer rows repeats its last row. */
 static struct rows rows_of(const float *a, size_t a_row, size_t m)
 {
     struct rows rows = {.step = a_row ? 1 : ROWS};

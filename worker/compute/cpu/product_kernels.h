@@ -1,10 +1,10 @@
 /*
  * product_kernels: a matrix product on one thread, one table per vector width
- * (common/tensor/simd.h), for operations that build their operands themselves.  Both are first
- * packed into panels: `rows` (of a) or `columns` (of b) side by side for each step of k, so that a
- * tile of the result stays in registers while the panels pass.  Sums run in the order of k in
- * float32, with fused multiply-add where the width has it: the same bits in every run, not at every
- * width.
+ * (common/tensor/simd.h), for operations that build their operands themselves.  Both operands are
+ * first packed into panels: for each step of k, `rows` elements (of a) or `columns` elements (of b)
+ * side by side, so that a tile of the result stays in registers while the panels stream through.
+ * Sums run in the order of k in float32, with fused multiply-add where the width has it: the same
+ * bits in every run, but not at every width.
  *
  * Source: Goto and van de Geijn 2008.
  */
@@ -18,12 +18,12 @@
 
 struct product_kernels {
     size_t rows, columns; /* of a tile: widths of the panels of a and of b */
-    /* Element (i, p), i < count, p < k, is in[i * in_row + p], with `along` in[p * in_row + i];
-     * out gets panels of `width`, product_packed(count, k, width) floats. */
+    /* Element (i, p), i < count, p < k, is in[i * in_row + p], with `along` in[p * in_row + i]; out
+     * receives panels of `width`, product_packed(count, k, width) floats. */
     void (*pack)(const float *in, size_t in_row, bool along, size_t count, size_t k, size_t width,
                  float *out);
-    /* c (m, n; rows c_row apart) = or += a (m, k) * b (k, n).  b is packed, a as well, unless a_row
-     * says how far its rows, contiguous along k, are apart. */
+    /* c (m, n; rows c_row apart) = or += a (m, k) * b (k, n). b is packed; a is packed if a_row is
+     * 0, else its rows, contiguous along k, are a_row apart. */
     void (*multiply)(size_t m, size_t n, size_t k, const float *a, size_t a_row, const float *b,
                      bool accumulate, float *c, size_t c_row);
 };

@@ -1,7 +1,7 @@
 /*
  * sequence_kernels: exponentials, GELU and layer normalisation, compiled once per vector width;
- * every width gives the same bits.  Rows are short enough for the first-level cache, so a row
- * passes through several loops rather than one that the compiler cannot turn into vector code.
+ * every width gives the same bits.  A row fits in the first-level cache, so a row passes through
+ * several simple loops instead of one that the compiler cannot vectorise.
  */
 #include "worker/compute/cpu/sequence_kernels.h"
 
@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#define SUM_BLOCK 1024 /* floats: 4 KiB; longer sums go on in double */
+#define SUM_BLOCK 1024 /* floats: 4 KiB; longer sums continue in double */
 
 _Static_assert(SCORE_LANES == LANES, "rows are written over up to whole lanes");
 
@@ -93,7 +93,7 @@ static void gelu_row(const float *pre, const float *residual, float *y, size_t c
         y[i] = pre[i] * gelu_sigmoid(pre[i]) + residual[i];
 }
 
-/* Row by row, so that what the bias was added to is still near. */
+/* Row by row, so that the values with the bias added are still cached. */
 static void gelu(float *pre, const float *bias, const float *residual, float *y, size_t rows,
                  size_t width)
 {
@@ -119,8 +119,8 @@ static void gelu_backward(const float *pre, float *dy, size_t count)
 
 /* ---- layer normalisation ---- */
 
-/* The mean and the biased variance of a row: of the deviations from a first mean, whose own
- * rounding their mean corrects. */
+/* The mean and the biased variance of a row, from deviations from a first mean; the mean of these
+ * corrects the rounding of the first mean. */
 static float row_moments(const float *x, size_t width, float *ret_variance)
 {
     float mean = sum_of(x, width) / (float)width;
@@ -159,8 +159,8 @@ static void layer_norm_forward(const struct layer_norm *n, const float *x, float
     }
 }
 
-/* dx of one row needs the means of g = dy * weight and of g * normalised; *ret_projection gets the
- * latter. */
+/* dx of one row needs the means of g = dy * weight and of g * normalised; *ret_projection receives
+ * the latter. */
 static float gradient_means(const float *x, const float *dy, const float *weight, float mean,
                             float inverse, size_t width, float *ret_projection)
 {
@@ -231,21 +231,21 @@ static float dot(const float *a, const float *b, size_t count)
     return lanes_sum(sums);
 }
 
-/* How far a row of scores is written over that sees `seen` keys. */
-static size_t whole_lanes(size_t seen)
+/* Number of elements of a row that are processed for `visible` keys: whole lanes. */
+static size_t whole_lanes(size_t visible)
 {
-    return (seen + LANES - 1) / LANES * LANES;
+    return (visible + LANES - 1) / LANES * LANES;
 }
 
-/* What row `seen` does not see of its last lanes, up to `end`. */
-static void hide(float *row, size_t seen, size_t end, float value)
+/* Fill the elements of the last lanes, from `visible` to `end`, with `value`. */
+static void mask_hidden_keys(float *row, size_t visible, size_t end, float value)
 {
     float *last = row + end - LANES;
 
-    lanes_store(last, lanes_keep(lanes_load(last), LANES - (end - seen), value));
+    lanes_store(last, lanes_keep(lanes_load(last), LANES - (end - visible), value));
 }
 
-static void clear(float *row, size_t from, size_t to)
+static void zero_lanes(float *row, size_t from, size_t to)
 {
     for (; from < to; from += LANES)
         memset(row + from, 0, LANES * sizeof(float));
@@ -255,16 +255,16 @@ static void softmax_rows(const struct score_rows *r, float *scores, float *log_s
                          float *inverse_sums)
 {
     for (size_t i = 0; i < r->rows; i++, scores += r->stride) {
-        size_t seen = r->before + i + 1;
-        size_t end = whole_lanes(seen);
+        size_t visible = r->first + i + 1;
+        size_t end = whole_lanes(visible);
         float max, total;
 
-        hide(scores, seen, end, -INFINITY);
+        mask_hidden_keys(scores, visible, end, -INFINITY);
         max = largest(scores, end);
         for (size_t at = 0; at < end; at += LANES)
             for (size_t k = at; k < at + LANES; k++)
                 scores[k] = math_exp(scores[k] - max);
-        clear(scores, end, r->keys);
+        zero_lanes(scores, end, r->keys);
         total = sum_of(scores, end);
         log_sums[i] = max + logf(total);
         inverse_sums[i] = 1.0f / total;
@@ -276,13 +276,13 @@ static void softmax_rows_backward(const struct score_rows *r, float *restrict sc
                                   const float *shifts, float factor)
 {
     for (size_t i = 0; i < r->rows; i++, scores += r->stride, gradients += r->stride) {
-        size_t seen = r->before + i + 1;
-        size_t end = whole_lanes(seen);
+        size_t visible = r->first + i + 1;
+        size_t end = whole_lanes(visible);
         float log_sum = log_sums[i];
         float shift = shifts[i];
 
-        hide(scores, seen, end, -INFINITY);
-        hide(gradients, seen, end, 0.0f);
+        mask_hidden_keys(scores, visible, end, -INFINITY);
+        mask_hidden_keys(gradients, visible, end, 0.0f);
         for (size_t at = 0; at < end; at += LANES) {
             SIMD_LOOP
             for (size_t k = at; k < at + LANES; k++) {
@@ -290,8 +290,8 @@ static void softmax_rows_backward(const struct score_rows *r, float *restrict sc
                 gradients[k] = scores[k] * (gradients[k] - shift) * factor;
             }
         }
-        clear(scores, end, r->keys);
-        clear(gradients, end, r->keys);
+        zero_lanes(scores, end, r->keys);
+        zero_lanes(gradients, end, r->keys);
     }
 }
 

@@ -1,6 +1,6 @@
 /*
- * sequence_kernels: the loops of transformers beside the matrix products, one table per vector
- * width (common/tensor/simd.h).  Inside the library and for its tests.
+ * sequence_kernels: the loops of transformers besides the matrix products, one table per vector
+ * width (common/tensor/simd.h).  Used by the CPU device and its tests.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CPU_SEQUENCE_KERNELS_H
 #define SPARRING_WORKER_COMPUTE_CPU_SEQUENCE_KERNELS_H
@@ -10,17 +10,18 @@
 
 #include <stddef.h>
 
-/* Scores of a block of queries: row i sees the first before + i + 1 of its `keys` <= stride. */
+/* Scores of a block of queries, which begins at query `first`: row i uses the first first + i + 1
+ * of its `keys` <= stride. */
 struct score_rows {
-    size_t rows, before, keys;
-    size_t stride; /* between rows, a multiple of SCORE_LANES: as far rows are written over */
+    size_t rows, first, keys;
+    size_t stride; /* between rows, a multiple of SCORE_LANES: rows are written in whole lanes */
 };
 
 #define SCORE_LANES 32
 
 /* Arrays are equal or do not overlap. */
 struct sequence_kernels {
-    /* The largest of a row; a NaN never is, -infinity where nothing else is there. */
+    /* The maximum of a row, ignoring NaNs; -infinity if there is nothing else. */
     float (*largest)(const float *row, size_t count);
     /* y = e^(x - shift) (math_exp); returns its sum, in double over blocks.  y NULL: the sum only.
      */
@@ -43,13 +44,13 @@ struct sequence_kernels {
     void (*sum)(float *y, const float *a, const float *b, size_t count); /* y = a + b */
     float (*dot)(const float *a, const float *b, size_t count);
 
-    /* Scores become exponentials, less their largest; beyond what a row sees zeros up to `keys`.
-     * log_sums (rows): logarithm of the sum of exponentials of the scores as they were;
-     * inverse_sums (rows): what makes probabilities of the exponentials. */
+    /* Replace scores by exp(score - maximum of the row); zeros after the visible keys up to `keys`.
+     * log_sums (rows): logarithm of the sum of exponentials of the original scores; inverse_sums
+     * (rows): the factor from exponentials to probabilities. */
     void (*softmax_rows)(const struct score_rows *r, float *scores, float *log_sums,
                          float *inverse_sums);
-    /* Scores become probabilities, e^(score - log_sum); gradients = probability * (gradient -
-     * shift) * factor; zeros likewise. */
+    /* Replace scores by probabilities, e^(score - log_sum); gradients = probability * (gradient -
+     * shift) * factor; zeros as above. */
     void (*softmax_rows_backward)(const struct score_rows *r, float *scores, float *gradients,
                                   const float *log_sums, const float *shifts, float factor);
 };

@@ -1,5 +1,6 @@
 /*
- * Attention's operations: which kernels a call takes.
+ * Attention's operations: each call selects the kernels for its precision and head size.  Nothing
+ * is kept between calls: the plan stays NULL.
  */
 #include "worker/compute/cuda/cuda_attention.cuh"
 
@@ -26,10 +27,10 @@ enum status cuda_attention_prepare(struct compute *c, struct attention *a, size_
 void cuda_attention_release(struct compute *c, struct attention *a)
 {
     (void)c;
-    (void)a; /* its plan stays NULL: nothing is kept */
+    (void)a; /* nothing was allocated */
 }
 
-/* at: all that is read or written as values. */
+/* at: every array of values that the call accesses. */
 static struct attention_shape shape_of(const struct cuda *cuda, const struct attention *a,
                                        const void *const *at, size_t count)
 {

@@ -1,9 +1,9 @@
 /*
- * cuda_attention: what the kernels of attention share.  A block has one head of one sample and a
- * tile of its positions; tiles of the others pass through shared memory, so that no matrix of
- * positions by positions ever exists (Dao et al. 2022).  In float32 a kernel sums as the CPU does
- * (cuda_attention_exact.cu); in 16 bits and TF32 the tensor cores multiply
- * (cuda_attention_*ward.cu). Head sizes are padded, with zeros, to one that a kernel is compiled
+ * cuda_attention: declarations shared by the attention kernels.  A block processes one head of one
+ * sample and a tile of its positions; tiles of the other positions pass through shared memory, so
+ * that no matrix of positions by positions exists (Dao et al. 2022).  In float32 a kernel sums as
+ * the CPU does (cuda_attention_exact.cu); in 16 bits and TF32 the tensor cores multiply
+ * (cuda_attention_*ward.cu).  Head sizes are padded with zeros to one that a kernel is compiled
  * for.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CUDA_CUDA_ATTENTION_CUH
@@ -11,12 +11,14 @@
 
 #include "worker/compute/cuda/cuda_kernel.cuh"
 
-#define ATTENTION_SHARED_MAX 101376u /* bytes of a block: what GPUs of 8.6, 8.9 and 12.0 have */
+#define ATTENTION_SHARED_MAX                                                                       \
+    101376u /* bytes of a block: the limit of compute capability 8.6,                              \
+               8.9 and 12.0 */
 
 struct attention_shape {
     unsigned positions, width, head; /* head: width / heads */
     float scale;                     /* of scores */
-    bool chunks;                     /* all rows of heads are chunks of 16 aligned bytes */
+    bool chunks;                     /* all rows of heads consist of aligned 16-byte chunks */
 };
 
 struct attention_forward_call { /* as compute_attention_forward; on the device */
@@ -30,10 +32,10 @@ struct attention_backward_call {
     const float *log_sums;
     const void *y, *dy;
     void *dqkv;
-    float *deltas; /* (batch, heads, positions), written first: dy . y of each head */
+    float *deltas; /* (batch, heads, positions), scratch: dy . y of each head */
 };
 
-/* Where a block's sample and head begin, in elements: of qkv, of y, of log_sums and deltas. */
+/* Offsets in elements of a block's sample and head: in qkv, in y, in log_sums and deltas. */
 struct attention_offsets {
     size_t qkv, y, rows;
 };
@@ -56,7 +58,7 @@ static inline dim3 attention_grid(const struct attention_shape &s, unsigned tile
     return dim3((s.positions + tile - 1) / tile, s.width / s.head, (unsigned)batch);
 }
 
-/* f(head_tag<HEAD>()) with the first of the compiled sizes that holds `head`. */
+/* Call f(head_tag<HEAD>()) with the first compiled size >= `head`. */
 template <unsigned SIZE> struct head_tag {
     static constexpr unsigned HEAD = SIZE;
 };

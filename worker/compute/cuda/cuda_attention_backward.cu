@@ -1,13 +1,13 @@
 /*
- * Attention on the tensor cores, backward: the probabilities are computed again from the kept
- * logarithms.  One kernel has a tile of queries and passes over the keys up to it, another a tile
- * of keys and passes over the queries behind it with scores that lie transposed, so that both
- * weight their sums with what they have in registers.  Scores are computed twice, but no two blocks
- * add to one place: no atomics, no memory for sums, the same bits every time.
+ * Attention on the tensor cores, backward: the probabilities are recomputed from the saved
+ * logarithms.  One kernel has a tile of queries and passes over the keys up to it; another has a
+ * tile of keys and passes over the queries after it, with transposed scores, so that both use the
+ * weights of their sums directly from registers.  Scores are computed twice, but no two blocks add
+ * to the same element: no atomics, no memory for sums, the same bits every time.
  */
 #include "worker/compute/cuda/cuda_attention_mma.cuh"
 
-/* Chosen as forward_sizes. */
+/* Chosen by the same rules as forward_sizes. */
 template <typename T, unsigned HEAD> struct queries_sizes {
     static constexpr bool HALF = sizeof(T) == 2;
     static constexpr unsigned WARPS = HALF || HEAD <= 96 ? 4 : 2;
@@ -64,12 +64,13 @@ static __device__ inline float row_delta(const T *y, const T *dy, bool is_there,
 
 /* ---- gradient of queries ---- */
 
-/* What backward has of a lane's rows: as running_softmax's. */
+/* Per-row terms of a lane's rows, indexed as in running_softmax. */
 template <unsigned M_TILES> struct row_terms {
     float log_sums[M_TILES][2]; /* of base 2 */
     float deltas[M_TILES][2];
 
-    /* `rows`: how many of the warp's there are; y, dy, log_sums and deltas are of the first one. */
+    /* `rows`: the warp's number of valid rows; y, dy, log_sums and deltas point to the first one.
+     */
     template <typename T>
     __device__ void load(const struct attention_shape &s, const T *y, const T *dy,
                          unsigned dy_pitch, const float *from, float *to, unsigned rows)
@@ -88,7 +89,8 @@ template <unsigned M_TILES> struct row_terms {
             }
     }
 
-    /* Scores become their gradients, but for their scale; slopes: as filled, and the products. */
+    /* Replace scores by their gradients, without the scale; slopes: from `fill`, plus the products.
+     */
     template <unsigned N>
     __device__ void differentiate(float (&scores)[M_TILES][N][4],
                                   const float (&slopes)[M_TILES][N][4], float factor) const
@@ -135,8 +137,8 @@ static __global__ void __launch_bounds__(queries_sizes<T, HEAD>::BLOCK,
                                               s);
     start(stage, 0);
     copies_wait();
-    finish_pair<T, Z::QUERIES, HEAD, Z::BLOCK>(tile, s);
-    finish_pair<T, Z::KEYS, HEAD, Z::BLOCK>(stage, s);
+    convert_pair<T, Z::QUERIES, HEAD, Z::BLOCK>(tile, s);
+    convert_pair<T, Z::KEYS, HEAD, Z::BLOCK>(stage, s);
     __syncthreads();
     terms.load(s, y + at.y + (first + row) * (size_t)s.width, rows + Z::ROWS, PITCH,
                log_sums + at.rows + first + row, deltas + at.rows + first + row, left);
@@ -149,7 +151,7 @@ static __global__ void __launch_bounds__(queries_sizes<T, HEAD>::BLOCK,
 
         if (more)
             start(next, begin + Z::KEYS);
-        if (begin < first + row + Z::M_TILES * 16) { /* else behind all of the warp's queries */
+        if (begin < first + row + Z::M_TILES * 16) { /* otherwise after all of the warp's queries */
             float scores[Z::M_TILES][Z::KEYS / 8][4], slopes[Z::M_TILES][Z::KEYS / 8][4];
 
             fill(scores, 0.0f);
@@ -163,7 +165,7 @@ static __global__ void __launch_bounds__(queries_sizes<T, HEAD>::BLOCK,
         }
         copies_wait();
         if (more)
-            finish_pair<T, Z::KEYS, HEAD, Z::BLOCK>(next, s);
+            convert_pair<T, Z::KEYS, HEAD, Z::BLOCK>(next, s);
         __syncthreads(); /* this stage is read, the next one is there */
     }
     scale(dq, s.scale);
@@ -172,8 +174,8 @@ static __global__ void __launch_bounds__(queries_sizes<T, HEAD>::BLOCK,
 
 /* ---- gradients of keys and values ---- */
 
-/* Scores (keys, queries) become exponentials; terms (2, QUERIES): the logarithms of base 2 and the
- * deltas of the queries, whose negatives fill slopes. */
+/* Replace scores (keys, queries) by exponentials; terms (2, QUERIES): the logarithms of base 2 and
+ * the deltas of the queries; slopes are filled with the negative deltas. */
 template <unsigned N>
 static __device__ inline void exponentials_of_columns(float (&scores)[1][N][4],
                                                       float (&slopes)[1][N][4], const float *terms,
@@ -206,7 +208,7 @@ static __global__ void __launch_bounds__(keys_sizes<T, HEAD>::BLOCK, keys_sizes<
         start_pair<T, Z::QUERIES, HEAD, Z::BLOCK>(tiles, qkv + at.qkv, stride, dy + at.y, s.width,
                                                   first, s);
     };
-    auto term = [&](unsigned first) { /* a thread's, of the queries from there on */
+    auto term = [&](unsigned first) { /* this thread's term of the queries from `first` */
                                       unsigned query = first + threadIdx.x % Z::QUERIES;
 
                                       if (query >= s.positions)
@@ -216,7 +218,7 @@ static __global__ void __launch_bounds__(keys_sizes<T, HEAD>::BLOCK, keys_sizes<
                                                  : deltas[at.rows + query];
     };
 
-    /* Not start_pair: both addresses at once make heads of 64 spill a register on sm_80. */
+    /* Not start_pair: with both addresses live, heads of 64 spill a register on sm_80. */
     start_tile<T, Z::KEYS, HEAD, Z::BLOCK>(tile, qkv + at.qkv + s.width, stride, begin, s);
     start_tile<T, Z::KEYS, HEAD, Z::BLOCK>(tile + Z::ROWS, qkv + at.qkv + 2 * s.width, stride,
                                            begin, s);
@@ -224,8 +226,8 @@ static __global__ void __launch_bounds__(keys_sizes<T, HEAD>::BLOCK, keys_sizes<
     if (threadIdx.x < 2 * Z::QUERIES)
         terms[threadIdx.x] = term(begin);
     copies_wait();
-    finish_pair<T, Z::KEYS, HEAD, Z::BLOCK>(tile, s);
-    finish_pair<T, Z::QUERIES, HEAD, Z::BLOCK>(stage, s);
+    convert_pair<T, Z::KEYS, HEAD, Z::BLOCK>(tile, s);
+    convert_pair<T, Z::QUERIES, HEAD, Z::BLOCK>(stage, s);
     __syncthreads();
     fill(dk, 0.0f);
     fill(dv, 0.0f);
@@ -240,7 +242,7 @@ static __global__ void __launch_bounds__(keys_sizes<T, HEAD>::BLOCK, keys_sizes<
             start(next, first + Z::QUERIES);
             next_term = term(first + Z::QUERIES);
         }
-        if (first + Z::QUERIES > begin + row) { /* else before all of the warp's keys */
+        if (first + Z::QUERIES > begin + row) { /* otherwise before all of the warp's keys */
             float scores[1][Z::QUERIES / 8][4], slopes[1][Z::QUERIES / 8][4];
 
             fill(scores, 0.0f);
@@ -258,7 +260,7 @@ static __global__ void __launch_bounds__(keys_sizes<T, HEAD>::BLOCK, keys_sizes<
             terms[(turn ^ 1) * 2 * Z::QUERIES + threadIdx.x] = next_term;
         copies_wait();
         if (more)
-            finish_pair<T, Z::QUERIES, HEAD, Z::BLOCK>(next, s);
+            convert_pair<T, Z::QUERIES, HEAD, Z::BLOCK>(next, s);
         __syncthreads(); /* this stage is read, the next one is there */
     }
     unsigned left = begin + row < s.positions ? s.positions - begin - row : 0;

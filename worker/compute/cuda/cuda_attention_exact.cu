@@ -1,22 +1,23 @@
 /*
- * Attention in float32, by fused multiply-adds.  A block of 16 x 16 threads has a tile of scores in
- * registers, every 16th row and column a thread; a row lies with 16 neighbours.  Forward: a running
- * softmax over the tiles of keys.  Backward: the probabilities are computed again from the kept
- * logarithms; one kernel has a tile of keys and passes over the queries behind it for the gradients
- * of keys and values, another a tile of queries and passes over the keys up to it: scores are
- * computed twice, but no two blocks add to one place, and the result has the same bits every time.
+ * Attention in float32, with fused multiply-adds.  A block of 16 x 16 threads holds a tile of
+ * scores in registers, each thread every 16th row and column; 16 adjacent lanes share a row.
+ * Forward: a running softmax over the tiles of keys.  Backward: the probabilities are recomputed
+ * from the saved logarithms; one kernel has a tile of keys and passes over the queries after it for
+ * the gradients of keys and values, another a tile of queries and passes over the keys up to it.
+ * Scores are computed twice, but no two blocks add to the same element, and the result has the same
+ * bits every time.
  */
 #include "worker/compute/cuda/cuda_attention.cuh"
 #include "worker/compute/cuda/cuda_tile.cuh"
 
-/* Positions of a tile: with wide heads more would not fit into shared memory. */
+/* Positions of a tile: fewer for wide heads, to fit into shared memory. */
 template <unsigned HEAD> static constexpr unsigned tile_of()
 {
     return HEAD > 64 ? 32 : 64;
 }
 
-/* Rows [first, first + ROWS) of this head into a tile; zeros beyond what there is.  from: the
- * sample's and head's first element; stride: elements from position to position. */
+/* Load rows [first, first + ROWS) of this head into a tile, zeros beyond its end. from: the first
+ * element of sample and head; stride: elements from position to position. */
 template <unsigned ROWS, unsigned HEAD>
 static __device__ void load_tile(float *tile, const float *from, size_t stride, unsigned first,
                                  const struct attention_shape &s)
@@ -31,7 +32,7 @@ static __device__ void load_tile(float *tile, const float *from, size_t stride, 
     }
 }
 
-/* Sums to memory; to: as load_tile's from. */
+/* Store sums to memory; to: as load_tile's from. */
 template <unsigned ROWS, unsigned HEAD>
 static __device__ void store_sums(float *to, size_t stride, const tile_sums<ROWS, HEAD> &sums,
                                   unsigned first, const struct attention_shape &s)
@@ -45,7 +46,7 @@ static __device__ void store_sums(float *to, size_t stride, const tile_sums<ROWS
 }
 
 template <unsigned ROWS, unsigned COLUMNS>
-static __device__ void put_tile(float *tile, const tile_sums<ROWS, COLUMNS> &sums)
+static __device__ void store_tile(float *tile, const tile_sums<ROWS, COLUMNS> &sums)
 {
 #pragma unroll
     for (unsigned i = 0; i < sums.ROWS; i++)
@@ -54,7 +55,7 @@ static __device__ void put_tile(float *tile, const tile_sums<ROWS, COLUMNS> &sum
             tile[sums.row(i) * TILE_PITCH(COLUMNS) + sums.column(j)] = sums.at[i][j];
 }
 
-/* Over the 16 lanes that share a row. */
+/* Reductions over the 16 lanes that share a row. */
 static __device__ float row_max(float mine)
 {
     for (unsigned offset = TILE_GRID / 2; offset > 0; offset /= 2)
@@ -69,8 +70,8 @@ static __device__ float row_sum(float mine)
     return mine;
 }
 
-/* A tile's running softmax, a thread's rows: scores become exponentials, and the output so far,
- * the largest score and the sum of exponentials keep up. */
+/* Running softmax of a thread's rows: replaces scores by exponentials, and updates the output so
+ * far, the largest score and the sum of exponentials. */
 template <unsigned HEAD, unsigned TILE> struct running_softmax {
     static constexpr unsigned ROWS = TILE / TILE_GRID;
 
@@ -140,14 +141,14 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     for (unsigned begin = 0; begin <= first; begin += TILE) {
         tile_sums<TILE, TILE> scores;
 
-        __syncthreads(); /* the tiles before are read */
+        __syncthreads(); /* the previous tiles have been read */
         load_tile<TILE, HEAD>(k, qkv + at.qkv + s.width, stride, begin, s);
         load_tile<TILE, HEAD>(v, qkv + at.qkv + 2 * s.width, stride, begin, s);
         __syncthreads();
         scores.zero();
         scores.template add<false, true>(q, TILE_PITCH(HEAD), k, TILE_PITCH(HEAD), HEAD);
         softmax.add(s, scores, o, first, begin);
-        put_tile(p, scores);
+        store_tile(p, scores);
         __syncwarp(); /* rows are read by the lanes that wrote them */
         o.template add<false, false>(p, TILE_PITCH(TILE), v, TILE_PITCH(HEAD), TILE);
     }
@@ -181,7 +182,7 @@ cudaError_t attention_exact_forward(const struct attention_shape &s, size_t batc
 
 /* ---- backward ---- */
 
-/* deltas: dy . y of each head, a warp each. */
+/* deltas: dy . y of each head, one warp per position and head. */
 static __global__ void deltas_kernel(struct attention_shape s, const float *y, const float *dy,
                                      float *deltas, unsigned heads, size_t count)
 {
@@ -220,8 +221,9 @@ template <unsigned HEAD, unsigned TILE> struct backward_tiles {
         dscores = p + TILE * TILE_PITCH(TILE);
     }
 
-    /* p and dscores of the tile of queries from `first` and of keys from `begin`; all four tiles
-     * are there.  log_sums, deltas: of this head.  Others see them behind a barrier. */
+    /* Compute p and dscores of the tile of queries from `first` and of keys from `begin`; all four
+     * tiles are loaded. log_sums, deltas: of this head.  Other threads need a barrier before
+     * reading. */
     __device__ void score(const struct attention_shape &s, const float *log_sums,
                           const float *deltas, unsigned first, unsigned begin)
     {
@@ -247,8 +249,8 @@ template <unsigned HEAD, unsigned TILE> struct backward_tiles {
                 slopes.at[i][j] = e * (slopes.at[i][j] - delta) * s.scale;
             }
         }
-        put_tile(p, scores);
-        put_tile(dscores, slopes);
+        store_tile(p, scores);
+        store_tile(dscores, slopes);
     }
 };
 

@@ -1,13 +1,13 @@
 /*
  * Attention on the tensor cores, forward (Dao 2023): a block has a tile of queries and passes over
- * the tiles of keys and values up to it.  The result's sums stay in registers and are rescaled when
- * a row meets a larger score; the exponentials, of base 2, become an operand of the next product as
- * they lie.
+ * the tiles of keys and values up to it.  The output's sums stay in registers and are rescaled when
+ * a row's maximum grows; the exponentials, of base 2, are used from registers as an operand of the
+ * next product.
  */
 #include "worker/compute/cuda/cuda_attention_mma.cuh"
 
-/* Chosen for no spilled registers with BLOCKS on a multiprocessor of 65536 registers, and for
- * ATTENTION_SHARED_MAX. */
+/* Chosen so that no registers spill with BLOCKS blocks on a multiprocessor of 65536 registers, and
+ * to fit ATTENTION_SHARED_MAX. */
 template <typename T, unsigned HEAD> struct forward_sizes {
     static constexpr bool HALF = sizeof(T) == 2;
     static constexpr unsigned WARPS = HALF || HEAD <= 96 ? 4 : 2;
@@ -22,10 +22,10 @@ template <typename T, unsigned HEAD> struct forward_sizes {
     static_assert(BYTES <= ATTENTION_SHARED_MAX, "too much shared memory");
 };
 
-/* Of a lane's rows: rows 16 m + lane / 4 + 8 h of the warp's. */
+/* State of a lane's rows: rows 16 m + lane / 4 + 8 h of the warp's. */
 template <unsigned M_TILES> struct running_softmax {
     float maxima[M_TILES][2]; /* of scores */
-    float sums[M_TILES][2];   /* of exponentials, the lane's part */
+    float sums[M_TILES][2];   /* partial sums of exponentials of the lane */
 
     __device__ running_softmax()
     {
@@ -38,8 +38,8 @@ template <unsigned M_TILES> struct running_softmax {
             }
     }
 
-    /* Scores become exponentials, and the output so far and the sums keep up.  factor: of scores,
-     * with base 2. */
+    /* Replace scores by exponentials, and update the output so far and the sums. factor: of scores,
+     * for base 2. */
     template <unsigned N, unsigned D>
     __device__ void add(float (&scores)[M_TILES][N][4], float (&o)[M_TILES][D][4], float factor)
     {
@@ -72,8 +72,8 @@ template <unsigned M_TILES> struct running_softmax {
             }
     }
 
-    /* The output is divided by its sums; log_sums: of the warp's first row, of which there are
-     * `rows`. */
+    /* Divide the output by its sums; log_sums: of the warp's first row; `rows`: the warp's number
+     * of valid rows. */
     template <unsigned D>
     __device__ void finish(float (&o)[M_TILES][D][4], float *log_sums, unsigned rows, float scale)
     {
@@ -120,8 +120,8 @@ static __global__ void __launch_bounds__(forward_sizes<T, HEAD>::BLOCK,
     start_tile<T, Z::QUERIES, HEAD, Z::BLOCK>(q, qkv + at.qkv, stride, first, s);
     start(stage, 0);
     copies_wait();
-    finish_tile<T, Z::QUERIES, HEAD, Z::BLOCK>(q, s);
-    finish_pair<T, Z::KEYS, HEAD, Z::BLOCK>(stage, s);
+    convert_tile<T, Z::QUERIES, HEAD, Z::BLOCK>(q, s);
+    convert_pair<T, Z::KEYS, HEAD, Z::BLOCK>(stage, s);
     __syncthreads();
     fill(o, 0.0f);
     row_operand<T, HEAD, Z::M_TILES, Z::KEPT> queries(rows);
@@ -132,7 +132,7 @@ static __global__ void __launch_bounds__(forward_sizes<T, HEAD>::BLOCK,
 
         if (more)
             start(next, begin + Z::KEYS);
-        if (begin < first + row + Z::M_TILES * 16) { /* else behind all of the warp's queries */
+        if (begin < first + row + Z::M_TILES * 16) { /* otherwise after all of the warp's queries */
             float scores[Z::M_TILES][Z::KEYS / 8][4];
 
             fill(scores, 0.0f);
@@ -144,7 +144,7 @@ static __global__ void __launch_bounds__(forward_sizes<T, HEAD>::BLOCK,
         }
         copies_wait();
         if (more)
-            finish_pair<T, Z::KEYS, HEAD, Z::BLOCK>(next, s);
+            convert_pair<T, Z::KEYS, HEAD, Z::BLOCK>(next, s);
         __syncthreads(); /* this stage is read, the next one is there */
     }
     if (first + row >= s.positions)

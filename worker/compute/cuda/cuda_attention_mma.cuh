@@ -1,8 +1,8 @@
 /*
- * cuda_attention_mma: what attention's kernels on the tensor cores share.  A warp has 16 or 32 rows
- * of a block's tile and keeps all that belongs to them in registers: the rows themselves as A,
- * their scores, and the sums (16 rows, HEAD).  What all warps of the block read, tiles of the other
- * positions, comes through two stages of shared memory, one filled while the other is read.
+ * cuda_attention_mma: functions shared by the attention kernels on the tensor cores.  A warp
+ * processes 16 or 32 rows of a block's tile and keeps their data in registers: the rows themselves
+ * as operand A, their scores, and the sums (16 rows, HEAD).  Tiles of the other positions, read by
+ * all warps, pass through two stages of shared memory: one is filled while the other is read.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CUDA_CUDA_ATTENTION_MMA_CUH
 #define SPARRING_WORKER_COMPUTE_CUDA_CUDA_ATTENTION_MMA_CUH
@@ -14,8 +14,8 @@
 
 #define LOG2_E 1.4426950408889634f
 
-/* Elements from row to row of a tile: an odd number of 16 bytes, so that eight rows' chunks lie in
- * different banks. */
+/* Elements from row to row of a tile: an odd number of 16-byte units, so that the chunks of eight
+ * rows are in different banks. */
 template <typename T, unsigned HEAD> static __host__ __device__ constexpr unsigned mma_pitch()
 {
     return HEAD + chunk<T>();
@@ -33,7 +33,7 @@ template <typename T> struct alignas(16) aligned_chunk {
     T x[chunk<T>()];
 };
 
-/* f(row, column) for the chunks of a tile (ROWS, HEAD) that are this thread's of BLOCK. */
+/* Call f(row, column) for this thread's chunks of a tile (ROWS, HEAD). */
 template <typename T, unsigned ROWS, unsigned HEAD, unsigned BLOCK, typename F>
 static __device__ inline void each_chunk(F f)
 {
@@ -62,8 +62,8 @@ template <typename T> static __device__ inline T as_operand(T value)
     return value;
 }
 
-/* Start to load rows [first, first + ROWS) of this head, zeros beyond what there is.  from: the
- * sample's and head's first element; stride: elements from position to position. */
+/* Start loading rows [first, first + ROWS) of this head, zeros beyond its end. from: the first
+ * element of sample and head; stride: elements from position to position. */
 template <typename T, unsigned ROWS, unsigned HEAD, unsigned BLOCK>
 static __device__ inline void start_tile(T *tile, const T *from, size_t stride, unsigned first,
                                          const struct attention_shape &s)
@@ -88,13 +88,14 @@ static __device__ inline void start_tile(T *tile, const T *from, size_t stride, 
         if (is_there)
             tile[row * PITCH + column] = as_operand(rows[row * stride + column]);
         else
-            put(&tile[row * PITCH + column], 0.0f);
+            store_value(&tile[row * PITCH + column], 0.0f);
     }
 }
 
-/* Of a tile whose copies this thread has waited for: what it copied, as the products take it. */
+/* Convert this thread's copied elements of a tile to the products' operand format, after its copies
+ * have completed. */
 template <typename T, unsigned ROWS, unsigned HEAD, unsigned BLOCK>
-static __device__ inline void finish_tile(T *tile, const struct attention_shape &s)
+static __device__ inline void convert_tile(T *tile, const struct attention_shape &s)
 {
     if (!std::is_same<T, float>::value || !s.chunks)
         return;
@@ -110,7 +111,7 @@ static __device__ inline void finish_tile(T *tile, const struct attention_shape 
     });
 }
 
-/* A stage: two tiles of the same positions, one behind the other, such as keys and values. */
+/* A stage: two consecutive tiles of the same positions, such as keys and values. */
 template <typename T, unsigned ROWS, unsigned HEAD, unsigned BLOCK>
 static __device__ inline void start_pair(T *tiles, const T *from, size_t stride,
                                          const T *second_from, size_t second_stride, unsigned first,
@@ -122,16 +123,16 @@ static __device__ inline void start_pair(T *tiles, const T *from, size_t stride,
 }
 
 template <typename T, unsigned ROWS, unsigned HEAD, unsigned BLOCK>
-static __device__ inline void finish_pair(T *tiles, const struct attention_shape &s)
+static __device__ inline void convert_pair(T *tiles, const struct attention_shape &s)
 {
-    finish_tile<T, ROWS, HEAD, BLOCK>(tiles, s);
-    finish_tile<T, ROWS, HEAD, BLOCK>(tiles + ROWS * mma_pitch<T, HEAD>(), s);
+    convert_tile<T, ROWS, HEAD, BLOCK>(tiles, s);
+    convert_tile<T, ROWS, HEAD, BLOCK>(tiles + ROWS * mma_pitch<T, HEAD>(), s);
 }
 
 /* ---- products; sums[m][n] is D of the warp's rows [16 m, 16 m + 16), columns [8 n, 8 n + 8) ----
  */
 
-/* A warp's 16 * M_TILES rows of a tile as A: in registers, or loaded again at every use. */
+/* A warp's 16 * M_TILES rows of a tile as A: kept in registers, or loaded at every use. */
 template <typename T, unsigned HEAD, unsigned M_TILES, bool KEPT> struct row_operand {
     static constexpr unsigned STEPS = HEAD / mma_depth<T>();
 
@@ -168,7 +169,7 @@ template <typename T, unsigned HEAD, unsigned M_TILES, bool KEPT> struct row_ope
     }
 };
 
-/* f(sum, m, n, i) for every sum of the lane's. */
+/* Call f(sum, m, n, i) for every sum of the lane. */
 template <unsigned M_TILES, unsigned N, typename F>
 static __device__ inline void each_sum(float (&sums)[M_TILES][N][4], F f)
 {
@@ -258,7 +259,7 @@ static __device__ inline void add_weighted(float (&sums)[M_TILES][HEAD / 8][4],
 
 /* ---- rows and columns of a lane ---- */
 
-/* Of sums[m][n][i]: the row in the warp's, and the column. */
+/* Row and column of sums[m][n][i] within the warp's rows. */
 static __device__ inline unsigned lane_row(unsigned m, unsigned i)
 {
     return m * 16 + threadIdx.x % WARP / 4 + i / 2 * 8;
@@ -269,7 +270,7 @@ static __device__ inline unsigned lane_column(unsigned n, unsigned i)
     return n * 8 + threadIdx.x % 4 * 2 + i % 2;
 }
 
-/* Over the four lanes that share a row. */
+/* Reductions over the four lanes that share a row. */
 static __device__ inline float quad_sum(float mine)
 {
     mine += __shfl_xor_sync(FULL_WARP, mine, 1);
@@ -282,7 +283,8 @@ static __device__ inline float quad_max(float mine)
     return fmaxf(mine, __shfl_xor_sync(FULL_WARP, mine, 2));
 }
 
-/* Scores of keys behind their query become -infinity.  row, column: positions of the first ones. */
+/* Causal mask: set the scores of keys after their query to -infinity. row, column: positions of the
+ * first row and column. */
 template <bool ROWS_ARE_KEYS, unsigned M_TILES, unsigned N>
 static __device__ inline void hide_later_keys(float (&scores)[M_TILES][N][4], unsigned row,
                                               unsigned column)
@@ -298,24 +300,24 @@ static __device__ inline void hide_later_keys(float (&scores)[M_TILES][N][4], un
 
 /* ---- results ---- */
 
-static __device__ inline void put_pair(__nv_bfloat16 *to, float first, float second)
+static __device__ inline void store_pair(__nv_bfloat16 *to, float first, float second)
 {
     *reinterpret_cast<__nv_bfloat162 *>(to) = __floats2bfloat162_rn(first, second);
 }
 
-static __device__ inline void put_pair(__half *to, float first, float second)
+static __device__ inline void store_pair(__half *to, float first, float second)
 {
     *reinterpret_cast<__half2 *>(to) = __floats2half2_rn(first, second);
 }
 
-static __device__ inline void put_pair(float *to, float first, float second)
+static __device__ inline void store_pair(float *to, float first, float second)
 {
     to[0] = first;
     to[1] = second;
 }
 
-/* A warp's sums to rows [0, rows) of `to`, by way of its own rows of a tile that nobody else reads
- * any more. */
+/* Store a warp's sums to rows [0, rows) of `to`, staged in the warp's own rows of a tile that no
+ * other warp still reads. */
 template <typename T, unsigned HEAD, unsigned M_TILES>
 static __device__ inline void store_rows(T *to, size_t stride, unsigned rows, T *stage,
                                          const float (&sums)[M_TILES][HEAD / 8][4],
@@ -330,8 +332,8 @@ static __device__ inline void store_rows(T *to, size_t stride, unsigned rows, T 
         for (unsigned n = 0; n < HEAD / 8; n++)
 #pragma unroll
             for (unsigned i = 0; i < 4; i += 2)
-                put_pair(stage + lane_row(m, i) * PITCH + lane_column(n, i), sums[m][n][i],
-                         sums[m][n][i + 1]);
+                store_pair(stage + lane_row(m, i) * PITCH + lane_column(n, i), sums[m][n][i],
+                           sums[m][n][i + 1]);
     __syncwarp();
     if (s.chunks) {
         for (unsigned i = lane; i < 16 * M_TILES * HEAD / chunk<T>(); i += WARP) {

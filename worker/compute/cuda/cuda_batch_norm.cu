@@ -1,18 +1,18 @@
 /*
- * Batch normalisation over rows of channels.  A channel's sums are taken in chunks of rows, less a
- * first value of the channel, so that a large mean costs no digits; a second kernel joins them in
- * double.  x stays as it was.  Backward's mask of a ReLU is found again from x, where that is all
- * that y was made of: a pass over memory less than reading it.
+ * Batch normalisation over rows of channels.  A channel's sums are computed in chunks of rows,
+ * relative to the first value of the channel, so that a large mean costs no precision; a second
+ * kernel combines them in double. x is not changed.  Where y depends only on x, backward recomputes
+ * ReLU's mask from x, which saves a pass over memory.
  */
 #include "worker/compute/cuda/cuda_rows.cuh"
 
-#define SUM_BLOCKS 512u /* of a pass that sums: what the second kernel joins */
-#define SUM_ROWS   8u   /* of a thread, at least */
-#define MAP_BLOCKS 4096u
-#define MAP_ROWS   4u
-#define JOINERS    8u /* threads of a channel that join its sums */
+#define SUM_BLOCKS   512u /* of a pass that sums: the number of partials of the second kernel */
+#define SUM_ROWS     8u   /* of a thread, at least */
+#define MAP_BLOCKS   4096u
+#define MAP_ROWS     4u
+#define JOIN_THREADS 8u /* threads that combine the sums of a channel */
 
-/* Of a pass that sums; also of what reads its partials. */
+/* Plan of a pass that sums, and of the kernels that read its partials. */
 static struct rows sums_plan(const struct batch_norm *n, size_t batch, unsigned pack)
 {
     return rows_plan(batch * n->inner, n->channels, pack, SUM_BLOCKS, SUM_ROWS);
@@ -23,9 +23,9 @@ static struct rows map_plan(const struct batch_norm *n, size_t batch, unsigned p
     return rows_plan(batch * n->inner, n->channels, pack, MAP_BLOCKS, MAP_ROWS);
 }
 
-/* Sums of this block: of N values and of N others; partials (2, chunks, channels). */
+/* Store this block's sums: N values and N others; partials (2, chunks, channels). */
 template <unsigned N>
-static __device__ void keep_sums(const struct rows &r, float *partials, float (&sums)[2 * N])
+static __device__ void store_sums(const struct rows &r, float *partials, float (&sums)[2 * N])
 {
     size_t at = (size_t)blockIdx.y * r.channels + (size_t)rows_pack() * N;
 
@@ -38,15 +38,15 @@ static __device__ void keep_sums(const struct rows &r, float *partials, float (&
     }
 }
 
-/* Blocks of (WARP, JOINERS): whole sums of the channel of threadIdx.x, which its first thread gets;
- * false for the others. */
+/* Blocks of (WARP, JOIN_THREADS): total sums of the channel of threadIdx.x, returned to its first
+ * thread; false for the others. */
 static __device__ bool join_sums(const struct rows &r, const float *partials, double *a, double *b)
 {
-    __shared__ double joined[2][JOINERS][WARP];
+    __shared__ double joined[2][JOIN_THREADS][WARP];
     unsigned channel = blockIdx.x * WARP + threadIdx.x;
     double sums[2] = {0.0, 0.0};
 
-    for (unsigned k = threadIdx.y; k < r.chunks && channel < r.channels; k += JOINERS) {
+    for (unsigned k = threadIdx.y; k < r.chunks && channel < r.channels; k += JOIN_THREADS) {
         sums[0] += (double)partials[(size_t)k * r.channels + channel];
         sums[1] += (double)partials[(size_t)(r.chunks + k) * r.channels + channel];
     }
@@ -55,7 +55,7 @@ static __device__ bool join_sums(const struct rows &r, const float *partials, do
     __syncthreads();
     if (threadIdx.y > 0 || channel >= r.channels)
         return false;
-    for (unsigned k = 1; k < JOINERS; k++) {
+    for (unsigned k = 1; k < JOIN_THREADS; k++) {
         sums[0] += joined[0][k][threadIdx.x];
         sums[1] += joined[1][k][threadIdx.x];
     }
@@ -93,7 +93,7 @@ static __global__ void moments_kernel(struct rows r, const T *x, float *partials
             }
         });
     }
-    keep_sums<N>(r, partials, sums);
+    store_sums<N>(r, partials, sums);
 }
 
 template <typename T>
@@ -116,7 +116,7 @@ static __global__ void statistics_kernel(struct rows r, struct batch_norm n, con
     n.running_var[c] += n.momentum * ((float)(var * count / (count - 1.0)) - n.running_var[c]);
 }
 
-/* y = activation((x - mean) inverse weight + bias + residual); y may be x.  running: by the running
+/* y = activation((x - mean) inverse weight + bias + residual); y may be x. running: use the running
  * statistics. */
 template <typename T, unsigned N>
 static __global__ void normalise_kernel(struct rows r, struct batch_norm n, const T *x,
@@ -154,7 +154,7 @@ static enum status normalise(struct cuda *cuda, const struct batch_norm *n, cons
                              const void *residual, void *y, size_t batch, bool running,
                              struct error *err)
 {
-    return status_from_cuda(by_pack(cuda, packs(cuda, n->channels, x, residual, y),
+    return status_from_cuda(by_pack(cuda, can_pack(cuda, n->channels, x, residual, y),
                                     [&](auto tag, auto size) {
                                         typedef typename decltype(tag)::type T;
                                         constexpr unsigned N = decltype(size)::count;
@@ -169,7 +169,7 @@ static enum status normalise(struct cuda *cuda, const struct batch_norm *n, cons
                             "normalise kernel", err);
 }
 
-/* As many as a plan of packs of one may have. */
+/* Enough for a plan with packs of one. */
 static enum status reserve_partials(struct cuda *cuda, const struct batch_norm *n,
                                     struct error *err)
 {
@@ -186,7 +186,7 @@ enum status cuda_batch_norm_forward(struct compute *c, const struct batch_norm *
     if (status != STATUS_OK)
         return status;
     status = status_from_cuda(
-        by_pack(cuda, packs(cuda, n->channels, x),
+        by_pack(cuda, can_pack(cuda, n->channels, x),
                 [&](auto tag, auto size) {
                     typedef typename decltype(tag)::type T;
                     constexpr unsigned N = decltype(size)::count;
@@ -199,8 +199,8 @@ enum status cuda_batch_norm_forward(struct compute *c, const struct batch_norm *
 
                     if (result != cudaSuccess)
                         return result;
-                    return cuda_launch(statistics_kernel<T>, join_grid(r), dim3(WARP, JOINERS), 0,
-                                       cuda->work, r, *n, values, partials);
+                    return cuda_launch(statistics_kernel<T>, join_grid(r), dim3(WARP, JOIN_THREADS),
+                                       0, cuda->work, r, *n, values, partials);
                 }),
         "batch norm's statistics", err);
     return status == STATUS_OK ? normalise(cuda, n, x, residual, y, batch, false, err) : status;
@@ -216,11 +216,11 @@ enum status cuda_batch_norm_evaluate(struct compute *c, const struct batch_norm 
 
 enum mask {
     MASK_NONE,
-    MASK_FOUND, /* from x, as normalise_kernel computes y without a residual */
-    MASK_READ,  /* from y; dy becomes what is behind it */
+    MASK_RECOMPUTED, /* recomputed from x, as normalise_kernel computes y without a residual */
+    MASK_READ,       /* from y; dy is replaced by the masked dy */
 };
 
-/* Sums of dy behind the mask, and of its products with x - mean. */
+/* Sums of the masked dy, and of its products with x - mean. */
 template <enum mask MASK, typename T, unsigned N>
 static __global__ void gradient_sums_kernel(struct rows r, struct batch_norm n, const T *x,
                                             const T *y, T *dy, float *partials)
@@ -235,8 +235,8 @@ static __global__ void gradient_sums_kernel(struct rows r, struct batch_norm n, 
             unsigned c = rows_pack() * N + i;
 
             mean[i] = n.mean[c];
-            scale[i] = MASK == MASK_FOUND ? n.inverse_std[c] * n.weight[c] : 0.0f;
-            bias[i] = MASK == MASK_FOUND ? n.bias[c] : 0.0f;
+            scale[i] = MASK == MASK_RECOMPUTED ? n.inverse_std[c] * n.weight[c] : 0.0f;
+            bias[i] = MASK == MASK_RECOMPUTED ? n.bias[c] : 0.0f;
         }
         for_rows<N>(r, [&](size_t at) {
             float values[N], d[N];
@@ -250,7 +250,7 @@ static __global__ void gradient_sums_kernel(struct rows r, struct batch_norm n, 
             for (unsigned i = 0; i < N; i++) {
                 float centred = values[i] - mean[i];
 
-                if (MASK == MASK_FOUND)
+                if (MASK == MASK_RECOMPUTED)
                     made[i] = centred * scale[i] + bias[i];
                 if (MASK != MASK_NONE && made[i] <= 0.0f)
                     d[i] = 0.0f;
@@ -261,10 +261,10 @@ static __global__ void gradient_sums_kernel(struct rows r, struct batch_norm n, 
                 store<N>(dy + at, d);
         });
     }
-    keep_sums<N>(r, partials, sums);
+    store_sums<N>(r, partials, sums);
 }
 
-/* The whole sums go to partials' first chunk, for the kernel that follows: of dy, and of its
+/* Write the total sums to the first chunk of partials, for the next kernel: of dy, and of its
  * products with the normalised x. */
 static __global__ void parameters_kernel(struct rows r, struct batch_norm n, float *partials,
                                          float factor, bool accumulate)
@@ -283,7 +283,7 @@ static __global__ void parameters_kernel(struct rows r, struct batch_norm n, flo
     n.dweight[c] = accumulate ? n.dweight[c] + product * factor : product * factor;
 }
 
-/* dx may be dy; sums, products: (channels).  MASK_READ: dy is behind it. */
+/* dx may be dy; sums, products: (channels).  MASK_READ: dy is already masked. */
 template <enum mask MASK, typename T, unsigned N>
 static __global__ void input_gradient_kernel(struct rows r, struct batch_norm n, const T *x,
                                              const T *dy, T *dx, const float *sums,
@@ -300,7 +300,7 @@ static __global__ void input_gradient_kernel(struct rows r, struct batch_norm n,
 
         mean[i] = n.mean[c];
         scale[i] = n.inverse_std[c] * n.weight[c];
-        bias[i] = MASK == MASK_FOUND ? n.bias[c] : 0.0f;
+        bias[i] = MASK == MASK_RECOMPUTED ? n.bias[c] : 0.0f;
         drop[i] = sums[c] * share;
         slope[i] = n.inverse_std[c] * (products[c] * share);
     }
@@ -313,7 +313,7 @@ static __global__ void input_gradient_kernel(struct rows r, struct batch_norm n,
         for (unsigned i = 0; i < N; i++) {
             float centred = values[i] - mean[i];
 
-            if (MASK == MASK_FOUND && centred * scale[i] + bias[i] <= 0.0f)
+            if (MASK == MASK_RECOMPUTED && centred * scale[i] + bias[i] <= 0.0f)
                 d[i] = 0.0f;
             d[i] = scale[i] * (d[i] - drop[i] - centred * slope[i]);
         }
@@ -343,13 +343,14 @@ static cudaError_t launch_backward(struct cuda *cuda, const struct backward &b)
                     cuda->work, r, *b.n, x, static_cast<const T *>(b.y), dy, sums);
 
     if (result == cudaSuccess)
-        result = cuda_launch(parameters_kernel, join_grid(r), dim3(WARP, JOINERS), 0, cuda->work, r,
-                             *b.n, sums, cuda_unscale(cuda), b.accumulate);
+        result = cuda_launch(parameters_kernel, join_grid(r), dim3(WARP, JOIN_THREADS), 0,
+                             cuda->work, r, *b.n, sums, cuda_unscale(cuda), b.accumulate);
     if (result != cudaSuccess)
         return result;
-    return cuda_launch(input_gradient_kernel < MASK == MASK_FOUND ? MASK_FOUND : MASK_NONE, T, N >,
-                       rows_grid(map), rows_block(map.packs), 0, cuda->work, map, *b.n, x, dy,
-                       static_cast<T *>(b.dx), sums, products);
+    return cuda_launch(input_gradient_kernel < MASK == MASK_RECOMPUTED ? MASK_RECOMPUTED
+                                                                       : MASK_NONE,
+                       T, N >, rows_grid(map), rows_block(map.packs), 0, cuda->work, map, *b.n, x,
+                       dy, static_cast<T *>(b.dx), sums, products);
 }
 
 enum status cuda_batch_norm_backward(struct compute *c, const struct batch_norm *n, const void *x,
@@ -360,21 +361,20 @@ enum status cuda_batch_norm_backward(struct compute *c, const struct batch_norm 
     const struct backward b = {n, x, y, dy, dx, batch, accumulate_parameters};
     enum mask mask = n->activation == ACTIVATION_NONE ? MASK_NONE
                      : residual                       ? MASK_READ
-                                                      : MASK_FOUND;
+                                                      : MASK_RECOMPUTED;
     enum status status = reserve_partials(cuda, n, err);
 
     if (status != STATUS_OK)
         return status;
-    return status_from_cuda(by_pack(cuda, packs(cuda, n->channels, x, y, dy, dx),
-                                    [&](auto tag, auto size) {
-                                        typedef typename decltype(tag)::type T;
-                                        constexpr unsigned N = decltype(size)::count;
+    return status_from_cuda(
+        by_pack(cuda, can_pack(cuda, n->channels, x, y, dy, dx),
+                [&](auto tag, auto size) {
+                    typedef typename decltype(tag)::type T;
+                    constexpr unsigned N = decltype(size)::count;
 
-                                        return mask == MASK_NONE
-                                                   ? launch_backward<MASK_NONE, T, N>(cuda, b)
-                                               : mask == MASK_READ
-                                                   ? launch_backward<MASK_READ, T, N>(cuda, b)
-                                                   : launch_backward<MASK_FOUND, T, N>(cuda, b);
-                                    }),
-                            "batch norm's gradients", err);
+                    return mask == MASK_NONE   ? launch_backward<MASK_NONE, T, N>(cuda, b)
+                           : mask == MASK_READ ? launch_backward<MASK_READ, T, N>(cuda, b)
+                                               : launch_backward<MASK_RECOMPUTED, T, N>(cuda, b);
+                }),
+        "batch norm's gradients", err);
 }

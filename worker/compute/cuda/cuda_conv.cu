@@ -1,9 +1,9 @@
 /*
- * Convolution by cuDNN, second half: the operations.  cuDNN reads weights with the channels last,
- * which only a kernel of 1 x 1 has in the slab (cuda_layout.cu): others are turned round for each
- * call, a pass over weights beside one over images.  Bias and activation are a pass over the
- * result, a bias's gradient a sum of ours, in float32 whatever the precision; in 16 bits cuDNN
- * gives a weight's gradient in 16 bits, which the pass that turns it adds to the float32 one.
+ * cuda_conv: convolution by cuDNN. cuDNN reads weights with the channels last, which in the slab
+ * only a 1 x 1 kernel has (cuda_layout.cu); other weights are transposed for each call, which costs
+ * little beside the images.  Bias and activation are a separate pass over the result; a bias's
+ * gradient is our own sum, in float32 in every precision.  In 16 bits cuDNN writes a weight's
+ * gradient in 16 bits, and the pass that transposes it adds it to the float32 one.
  */
 #include "worker/compute/cuda/cuda_conv.h"
 #include "worker/compute/cuda/cuda_rows.cuh"
@@ -12,20 +12,20 @@
 #define BIAS_BLOCKS      4096u
 #define BIAS_ROWS        4u
 
-/* cuDNN knows no pointer when it chooses an algorithm and counts on vector loads; a parameter in
- * the slab has a float's alignment. */
+/* cuDNN chooses an algorithm without seeing pointers and assumes vector loads; a parameter in the
+ * slab only has a float's alignment. */
 static bool is_aligned(const void *tensor)
 {
     return reinterpret_cast<uintptr_t>(tensor) % TENSOR_ALIGNMENT == 0;
 }
 
-/* Both orders are one. */
-static bool needs_no_turn(const struct convolution *conv)
+/* The weight has the same layout in the slab and in cuDNN. */
+static bool layouts_are_equal(const struct convolution *conv)
 {
     return (conv->kernel == 1 || conv->channels == 1) && !conv_is_padded(conv);
 }
 
-/* x with the channels that cuDNN reads. */
+/* Replace x by a padded copy if cuDNN needs more channels. */
 static enum status readable_images(struct cuda *cuda, const struct convolution *conv, size_t batch,
                                    const void **x, struct error *err)
 {
@@ -39,14 +39,14 @@ static enum status readable_images(struct cuda *cuda, const struct convolution *
                              conv->channels, err);
 }
 
-/* The weight as values where and as cuDNN can read it. */
+/* The weight as values, in cuDNN's layout and alignment. */
 static enum status readable_weight(struct cuda *cuda, const struct convolution *conv,
                                    const void **ret, struct error *err)
 {
     struct cuda_scratch *s = &cuda->conv->weight;
     enum status status;
 
-    if (needs_no_turn(conv)) {
+    if (layouts_are_equal(conv)) {
         status = cuda_parameter(cuda, conv->weight, conv_weights(conv), 0, ret, err);
         if (status != STATUS_OK || is_aligned(*ret))
             return status;
@@ -82,11 +82,11 @@ static __global__ void channel_bias_kernel(struct rows r, T *y, const float *bia
     });
 }
 
-static enum status finish(struct cuda *cuda, const struct convolution *conv, void *y, size_t points,
-                          struct error *err)
+static enum status conv_epilogue(struct cuda *cuda, const struct convolution *conv, void *y,
+                                 size_t points, struct error *err)
 {
     return status_from_cuda(
-        by_pack(cuda, packs(cuda, conv->filters, y),
+        by_pack(cuda, can_pack(cuda, conv->filters, y),
                 [&](auto tag, auto size) {
                     typedef typename decltype(tag)::type T;
                     constexpr unsigned N = decltype(size)::count;
@@ -123,7 +123,7 @@ enum status cuda_conv_forward(struct compute *c, const struct convolution *conv,
             "cudnnConvolutionForward", err);
     if (status != STATUS_OK || (!conv->bias && conv->activation == ACTIVATION_NONE))
         return status;
-    return finish(cuda, conv, y, batch * conv_rows(conv) * conv_columns(conv), err);
+    return conv_epilogue(cuda, conv, y, batch * conv_rows(conv) * conv_columns(conv), err);
 }
 
 /* ---- backward ---- */
@@ -135,7 +135,7 @@ enum status cuda_conv_backward_weight(struct compute *c, const struct convolutio
     struct cuda *cuda = cuda_of(c);
     struct conv_library *l = cuda->conv;
     const struct conv_plan *p = NULL;
-    bool direct = cuda->type == CUDA_R_32F && needs_no_turn(conv) && is_aligned(conv->dweight);
+    bool direct = cuda->type == CUDA_R_32F && layouts_are_equal(conv) && is_aligned(conv->dweight);
     const float alpha = direct ? cuda_unscale(cuda) : 1.0f;
     const float beta = direct && accumulate ? 1.0f : 0.0f;
     void *dweight = conv->dweight;
@@ -181,7 +181,7 @@ enum status cuda_conv_backward_input(struct compute *c, const struct convolution
 
     if (status == STATUS_OK)
         status = readable_weight(cuda, conv, &weight, err);
-    if (padded) /* find_plan has made it */
+    if (padded) /* reserved by conv_find_plan */
         to = l->padded.memory;
     if (status == STATUS_OK)
         status = status_from_cudnn(

@@ -1,9 +1,9 @@
 /*
- * Convolution by cuDNN, first half: the library, loaded when the first convolution is prepared (a
- * host without it has everything else), and plans.  Algorithms are cuDNN's own choice for the shape
- * (with --deterministic among those that give the same bits every time), made once for each size of
- * batch: of sizes that take turns, and while a step is noted for a graph, when nobody promises that
- * cuDNN may be asked.  All tensors have their channels last (cuda_layout.cu).
+ * cuda_conv_plan: loading cuDNN, and plans of convolutions.  The library is loaded when the first
+ * convolution is prepared, so that a host without it can do everything else. cuDNN chooses the
+ * algorithm for each shape (with --deterministic among the deterministic ones), once per batch
+ * size, because sizes alternate and because cuDNN does not promise that it may be queried during
+ * the capture of a graph.  All tensors have their channels last (cuda_layout.cu).
  */
 #include "worker/compute/cuda/cuda_conv.h"
 
@@ -26,7 +26,7 @@ enum status status_from_cudnn(const struct conv_library *l, cudnnStatus_t s, con
 
 static enum status find_functions(struct conv_library *l, struct error *err)
 {
-    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL); /* stays until the process ends */
+    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL); /* never unloaded */
     const char *missing = NULL;
 
     if (!library)
@@ -36,7 +36,7 @@ static enum status find_functions(struct conv_library *l, struct error *err)
     l->name = reinterpret_cast<decltype(&::name)>(dlsym(library, #name));                          \
     if (!l->name)                                                                                  \
         missing = #name;
-    FUNCTIONS(X)
+    CUDNN_FUNCTIONS(X)
 #undef X
     if (missing)
         return error_set(err, STATUS_UNAVAILABLE, "device cuda has no convolution: %s lacks %s",
@@ -98,7 +98,7 @@ static cudnnMathType_t math_of(const struct cuda *cuda)
     return cuda->product_type == CUBLAS_COMPUTE_32F ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
 }
 
-/* The first of cuDNN's list, which begins with the fastest, that may be used; NULL: none. */
+/* The first allowed entry of cuDNN's list, which begins with the fastest; NULL: none. */
 template <typename P> static const P *first_allowed(const struct cuda *cuda, const P *p, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -112,11 +112,11 @@ template <typename P> static const P *first_allowed(const struct cuda *cuda, con
     return NULL;
 }
 
-/* Shared by the three: the chosen algorithm and its kind of products. */
+/* Select an algorithm of the list for one of the three directions, and set its math type. */
 template <typename P, typename A>
-static enum status take(const struct cuda *cuda, cudnnStatus_t listed, const P *list, int count,
-                        cudnnConvolutionDescriptor_t descriptor, A *algorithm, size_t *workspace,
-                        struct error *err)
+static enum status use_algorithm(const struct cuda *cuda, cudnnStatus_t listed, const P *list,
+                                 int count, cudnnConvolutionDescriptor_t descriptor, A *algorithm,
+                                 size_t *workspace, struct error *err)
 {
     const struct conv_library *l = cuda->conv;
     const P *chosen = listed == CUDNN_STATUS_SUCCESS ? first_allowed(cuda, list, count) : NULL;
@@ -128,14 +128,14 @@ static enum status take(const struct cuda *cuda, cudnnStatus_t listed, const P *
                          cuda->deterministic ? " deterministic" : "");
     *algorithm = chosen->algo;
     *workspace = chosen->memory;
-    /* Of strict float32 the descriptor says so already; a default there would allow TF32. */
+    /* In strict float32 the descriptor is already set; the entry's default would allow TF32. */
     if (math_of(cuda) == CUDNN_FMA_MATH)
         return STATUS_OK;
     return status_from_cudnn(l, l->cudnnSetConvolutionMathType(descriptor, chosen->mathType),
                              "cudnnSetConvolutionMathType", err);
 }
 
-/* What the last choice left there would narrow the next one. */
+/* The math type of the previous choice would restrict the next one. */
 static cudnnStatus_t reset_math(const struct cuda *cuda, const struct conv_plan *p)
 {
     const struct conv_library *l = cuda->conv;
@@ -157,24 +157,26 @@ static enum status choose_algorithms(struct cuda *cuda, struct conv_plan *p, str
     int count = 0;
     cudnnStatus_t s = l->cudnnGetConvolutionForwardAlgorithm_v7(
         l->handle, p->x, p->weight, p->forward, p->y, ALGORITHMS_MAX, &count, forward);
-    enum status status =
-        take(cuda, s, forward, count, p->forward, &p->forward_algorithm, &p->workspace[0], err);
+    enum status status = use_algorithm(cuda, s, forward, count, p->forward, &p->forward_algorithm,
+                                       &p->workspace[0], err);
 
     if (status != STATUS_OK)
         return status;
     s = l->cudnnGetConvolutionBackwardFilterAlgorithm_v7(
         l->handle, p->x, p->y, p->to_weight, p->weight, ALGORITHMS_MAX, &count, to_weight);
-    status =
-        take(cuda, s, to_weight, count, p->to_weight, &p->weight_algorithm, &p->workspace[1], err);
+    status = use_algorithm(cuda, s, to_weight, count, p->to_weight, &p->weight_algorithm,
+                           &p->workspace[1], err);
     if (status != STATUS_OK)
         return status;
     s = l->cudnnGetConvolutionBackwardDataAlgorithm_v7(l->handle, p->weight, p->y, p->to_input,
                                                        p->x, ALGORITHMS_MAX, &count, to_input);
-    return take(cuda, s, to_input, count, p->to_input, &p->input_algorithm, &p->workspace[2], err);
+    return use_algorithm(cuda, s, to_input, count, p->to_input, &p->input_algorithm,
+                         &p->workspace[2], err);
 }
 
-static cudnnStatus_t describe_convolution(const struct cuda *cuda, const struct convolution *conv,
-                                          cudnnConvolutionDescriptor_t *ret)
+static cudnnStatus_t make_convolution_descriptor(const struct cuda *cuda,
+                                                 const struct convolution *conv,
+                                                 cudnnConvolutionDescriptor_t *ret)
 {
     const struct conv_library *l = cuda->conv;
     int padding = (int)conv->padding;
@@ -189,9 +191,9 @@ static cudnnStatus_t describe_convolution(const struct cuda *cuda, const struct 
     return s;
 }
 
-/* The descriptors of a plan that has none, or is taken for another size. */
-static cudnnStatus_t describe(const struct cuda *cuda, const struct convolution *conv, size_t batch,
-                              struct conv_plan *p)
+/* Create the descriptors of a new plan, or set those of a reused one to another batch size. */
+static cudnnStatus_t set_descriptors(const struct cuda *cuda, const struct convolution *conv,
+                                     size_t batch, struct conv_plan *p)
 {
     const struct conv_library *l = cuda->conv;
     cudnnStatus_t s = CUDNN_STATUS_SUCCESS;
@@ -202,11 +204,11 @@ static cudnnStatus_t describe(const struct cuda *cuda, const struct convolution 
     if (s == CUDNN_STATUS_SUCCESS && !p->y)
         s = l->cudnnCreateTensorDescriptor(&p->y);
     if (s == CUDNN_STATUS_SUCCESS && !p->forward)
-        s = describe_convolution(cuda, conv, &p->forward);
+        s = make_convolution_descriptor(cuda, conv, &p->forward);
     if (s == CUDNN_STATUS_SUCCESS && !p->to_weight)
-        s = describe_convolution(cuda, conv, &p->to_weight);
+        s = make_convolution_descriptor(cuda, conv, &p->to_weight);
     if (s == CUDNN_STATUS_SUCCESS && !p->to_input)
-        s = describe_convolution(cuda, conv, &p->to_input);
+        s = make_convolution_descriptor(cuda, conv, &p->to_input);
     if (s == CUDNN_STATUS_SUCCESS)
         s = l->cudnnSetTensor4dDescriptor(p->x, CUDNN_TENSOR_NHWC, type_of_values(cuda), (int)batch,
                                           (int)conv_plans_of(conv)->channels, (int)conv->height,
@@ -226,7 +228,7 @@ static enum status make_plan(struct cuda *cuda, const struct convolution *conv, 
     enum status status;
 
     p->batch = 0;
-    status = status_from_cudnn(l, describe(cuda, conv, batch, p),
+    status = status_from_cudnn(l, set_descriptors(cuda, conv, batch, p),
                                "describing a convolution to cuDNN", err);
     if (status == STATUS_OK)
         status = choose_algorithms(cuda, p, err);
@@ -261,7 +263,7 @@ enum status conv_find_plan(struct cuda *cuda, const struct convolution *conv, si
     return status;
 }
 
-/* Strict float32 has no tensor cores to feed. */
+/* Padding is only useful for the tensor cores, which strict float32 does not use. */
 static size_t channels_for_cudnn(const struct cuda *cuda, size_t channels)
 {
     size_t least = 16 / cuda->value_size;
@@ -269,8 +271,8 @@ static size_t channels_for_cudnn(const struct cuda *cuda, size_t channels)
     return channels < least && math_of(cuda) != CUDNN_FMA_MATH ? least : channels;
 }
 
-static cudnnStatus_t describe_weight(const struct cuda *cuda, const struct convolution *conv,
-                                     struct conv_plans *plans)
+static cudnnStatus_t make_weight_descriptor(const struct cuda *cuda, const struct convolution *conv,
+                                            struct conv_plans *plans)
 {
     const struct conv_library *l = cuda->conv;
     cudnnStatus_t s = l->cudnnCreateFilterDescriptor(&plans->weight);
@@ -298,7 +300,7 @@ enum status cuda_conv_prepare(struct compute *c, struct convolution *conv, size_
                          sizeof(struct conv_plans));
     plans = conv_plans_of(conv);
     plans->channels = channels_for_cudnn(cuda, conv->channels);
-    status = status_from_cudnn(cuda->conv, describe_weight(cuda, conv, plans),
+    status = status_from_cudnn(cuda->conv, make_weight_descriptor(cuda, conv, plans),
                                "describing a convolution to cuDNN", err);
     if (status == STATUS_OK)
         status = conv_find_plan(cuda, conv, max_batch, &largest, err);

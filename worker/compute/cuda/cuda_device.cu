@@ -1,10 +1,10 @@
 /*
  * cuda_device: one GPU behind struct compute_ops.
  *
- * Opening, closing and the table; the operations are in a file per family.  Products are cuBLASLt
- * (TF32 stays off unless asked for, so that GPU and CPU compare), convolutions cuDNN, everything
- * else kernels of ours.  Failures of kernels surface in the next call that waits.  Threads: one
- * caller at a time, on any thread.
+ * Opening, closing and the table; each family of operations has its own file.  Matrix products use
+ * cuBLASLt (TF32 is off unless requested, so that GPU and CPU results compare), convolutions cuDNN,
+ * everything else our own kernels.  Failures of kernels are reported by the next call that waits.
+ * Threads: one caller at a time, on any thread.
  */
 #include "worker/compute/cuda/cuda_device.h"
 #include "worker/compute/cuda/cuda_internal.h"
@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* For collectives, which must use the same device on whatever thread they run. */
+/* For collectives, which must use the same device on any thread. */
 static std::atomic<int> device_in_use{-1};
 
 extern "C" int cuda_device_in_use(void)
@@ -37,18 +37,18 @@ static void cuda_close(struct compute *c)
     struct cuda *cuda = cuda_of(c);
 
     for (unsigned i = 0; i < COMPUTE_DOWNLOADS_MAX; i++) {
-        if (cuda->downloads[i].made)
-            (void)cudaEventDestroy(cuda->downloads[i].made);
+        if (cuda->downloads[i].source_ready)
+            (void)cudaEventDestroy(cuda->downloads[i].source_ready);
         if (cuda->downloads[i].arrived)
             (void)cudaEventDestroy(cuda->downloads[i].arrived);
     }
 #ifdef SPARRING_HAVE_CUDNN
     cuda_conv_close(cuda);
 #endif
-    cuda_ahead_close(cuda);
+    cuda_upload_ahead_close(cuda);
     cuda_softmax_close(cuda);
     cuda_optimizer_close(cuda);
-    cuda_shadows_close(cuda);
+    cuda_param_copies_close(cuda);
     cuda_products_close(cuda);
     (void)cudaFree(cuda->partials.memory);
     (void)cudaFree(cuda->staged.memory);
@@ -83,8 +83,8 @@ static const struct compute_ops cuda_ops = {
     .upload = cuda_upload,
     .copy = cuda_copy,
     .upload_ahead = cuda_upload_ahead,
-    .forget_ahead = cuda_forget_ahead,
-    .ahead_wait_ns = cuda_ahead_wait_ns,
+    .upload_ahead_cancel = cuda_upload_ahead_cancel,
+    .upload_ahead_wait_ns = cuda_upload_ahead_wait_ns,
     .download_start = cuda_download_start,
     .download_wait = cuda_download_wait,
     .synchronize = cuda_synchronize,
@@ -194,8 +194,9 @@ static enum status make_streams(struct cuda *cuda, struct error *err)
     for (unsigned i = 0; i < COMPUTE_DOWNLOADS_MAX && status == STATUS_OK; i++) {
         struct download *d = &cuda->downloads[i];
 
-        status = status_from_cuda(cudaEventCreateWithFlags(&d->made, cudaEventDisableTiming),
-                                  "cudaEventCreate", err);
+        status =
+            status_from_cuda(cudaEventCreateWithFlags(&d->source_ready, cudaEventDisableTiming),
+                             "cudaEventCreate", err);
         if (status == STATUS_OK)
             status = status_from_cuda(cudaEventCreateWithFlags(&d->arrived, cudaEventDisableTiming),
                                       "cudaEventCreate", err);
@@ -246,13 +247,13 @@ sparring_cuda_open(unsigned version, int index, const struct compute_config *con
     if (status == STATUS_OK)
         status = make_streams(cuda, err);
     if (status == STATUS_OK)
-        status = cuda_ahead_open(cuda, err);
+        status = cuda_upload_ahead_open(cuda, err);
     if (status == STATUS_OK)
         status = cuda_products_open(cuda, err);
     if (status == STATUS_OK)
         status = cuda_softmax_open(cuda, err);
     if (status == STATUS_OK)
-        status = cuda_shadows_open(cuda, err);
+        status = cuda_param_copies_open(cuda, err);
     if (status == STATUS_OK)
         status = cuda_optimizer_open(cuda, err);
     if (status != STATUS_OK) {

@@ -1,5 +1,5 @@
 /*
- * cuda_device: what the rest of the module asks about the device that compute opened.
+ * cuda_device: query of the device that compute opened, for the collectives of the module.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CUDA_CUDA_DEVICE_H
 #define SPARRING_WORKER_COMPUTE_CUDA_CUDA_DEVICE_H

@@ -1,7 +1,7 @@
 /*
- * Passes over values: activations, what cuBLASLt's epilogues do where it has none, casts, and sums
- * of columns.  Kernels move 16 bytes per access where addresses and widths allow it.  Element-wise
- * ones walk their array with a grid-sized stride, so that any count fits in any grid.
+ * Passes over values: activations, epilogues that cuBLASLt lacks, casts, and sums of columns.
+ * Kernels move 16 bytes per access where addresses and widths allow it.  Element-wise kernels use a
+ * grid-sized stride, so that any count fits any grid.
  */
 #include "worker/compute/cuda/cuda_kernel.cuh"
 
@@ -16,23 +16,23 @@ static __device__ inline float gelu_slope(float x)
     return 0.5f * (1.0f + tanh_inner) + 0.5f * x * (1.0f - tanh_inner * tanh_inner) * slope;
 }
 
-template <int ACTIVATION> static __device__ inline float masked(float kept, float dy)
+template <int ACTIVATION> static __device__ inline float masked(float saved, float dy)
 {
     if (ACTIVATION == ACTIVATION_GELU)
-        return dy * gelu_slope(kept);
-    return kept <= 0.0f ? 0.0f : dy; /* a NaN passes */
+        return dy * gelu_slope(saved);
+    return saved <= 0.0f ? 0.0f : dy; /* propagates NaN */
 }
 
-/* What is left of `count` behind the last pack is done by the first threads, value by value. */
+/* The first threads process the remainder after the last whole pack, value by value. */
 template <typename T, unsigned N, int ACTIVATION>
-static __global__ void activation_kernel(const T *kept, T *dy, size_t count)
+static __global__ void activation_kernel(const T *saved, T *dy, size_t count)
 {
     size_t whole = count / N * N;
 
     for (size_t i = N * grid_first(); i < whole; i += N * grid_stride()) {
         float k[N], d[N];
 
-        load<N>(k, kept + i);
+        load<N>(k, saved + i);
         load<N>(d, dy + i);
 #pragma unroll
         for (unsigned j = 0; j < N; j++)
@@ -40,16 +40,16 @@ static __global__ void activation_kernel(const T *kept, T *dy, size_t count)
         store<N>(dy + i, d);
     }
     for (size_t i = whole + grid_first(); i < count; i += grid_stride())
-        put(&dy[i], masked<ACTIVATION>(to_float(kept[i]), to_float(dy[i])));
+        store_value(&dy[i], masked<ACTIVATION>(to_float(saved[i]), to_float(dy[i])));
 }
 
 enum status cuda_activation_backward(struct compute *c, enum activation activation,
-                                     const void *kept, void *dy, size_t count, struct error *err)
+                                     const void *saved, void *dy, size_t count, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
 
     return status_from_cuda(
-        by_pack(cuda, packs(cuda, 0, kept, dy),
+        by_pack(cuda, can_pack(cuda, 0, saved, dy),
                 [&](auto tag, auto n) {
                     typedef typename decltype(tag)::type T;
                     constexpr unsigned N = decltype(n)::count;
@@ -58,7 +58,7 @@ enum status cuda_activation_backward(struct compute *c, enum activation activati
                                            ? activation_kernel<T, N, ACTIVATION_GELU>
                                            : activation_kernel<T, N, ACTIVATION_RELU>,
                                        blocks_for((count + N - 1) / N), THREADS, 0, cuda->work,
-                                       static_cast<const T *>(kept), static_cast<T *>(dy), count);
+                                       static_cast<const T *>(saved), static_cast<T *>(dy), count);
                 }),
         "activation kernel", err);
 }
@@ -66,10 +66,10 @@ enum status cuda_activation_backward(struct compute *c, enum activation activati
 #define TILE_COLUMNS 32u /* threads, of N columns each */
 #define TILE_ROWS    8u
 
-/* Blocks of TILE_COLUMNS x TILE_ROWS threads over (rows, out); y's rows begin `stride` apart. */
+/* Blocks of TILE_COLUMNS x TILE_ROWS threads over (rows, out); rows of y begin `stride` apart. */
 template <typename T, unsigned N>
-static __global__ void finish_kernel(T *y, const T *bias, const T *residual, T *pre, size_t rows,
-                                     unsigned out, size_t stride, int activation)
+static __global__ void epilogue_kernel(T *y, const T *bias, const T *residual, T *pre, size_t rows,
+                                       unsigned out, size_t stride, int activation)
 {
     unsigned column = (blockIdx.x * TILE_COLUMNS + threadIdx.x) * N;
     float added[N] = {};
@@ -102,8 +102,8 @@ static inline unsigned tiles(size_t count, unsigned each)
     return (unsigned)((count + each - 1) / each);
 }
 
-enum status cuda_finish_linear(struct cuda *cuda, const struct linear *l, const void *residual,
-                               void *pre, void *y, size_t rows, struct error *err)
+enum status cuda_linear_epilogue(struct cuda *cuda, const struct linear *l, const void *residual,
+                                 void *pre, void *y, size_t rows, struct error *err)
 {
     const void *bias = NULL;
     size_t tall = (rows + TILE_ROWS - 1) / TILE_ROWS;
@@ -115,12 +115,13 @@ enum status cuda_finish_linear(struct cuda *cuda, const struct linear *l, const 
         return status;
     return status_from_cuda(
         by_pack(
-            cuda, packs(cuda, l->out, bias, residual, pre, y) && packs(cuda, linear_stride(l), y),
+            cuda,
+            can_pack(cuda, l->out, bias, residual, pre, y) && can_pack(cuda, linear_stride(l), y),
             [&](auto tag, auto n) {
                 typedef typename decltype(tag)::type T;
                 constexpr unsigned N = decltype(n)::count;
 
-                return cuda_launch(finish_kernel<T, N>,
+                return cuda_launch(epilogue_kernel<T, N>,
                                    dim3(tiles(l->out, TILE_COLUMNS * N),
                                         (unsigned)(tall < BLOCKS_MAX ? tall : BLOCKS_MAX)),
                                    dim3(TILE_COLUMNS, TILE_ROWS), 0, cuda->work,
@@ -133,11 +134,11 @@ enum status cuda_finish_linear(struct cuda *cuda, const struct linear *l, const 
 
 /* ---- sums of columns ---- */
 
-#define CHUNKS_MAX 64u  /* of rows, each summed by blocks of its own */
+#define CHUNKS_MAX 64u  /* of rows, each summed by separate blocks */
 #define CHUNK_ROWS 128u /* at least */
 
-/* A block owns 32 N columns of one chunk of rows; its 8 warps take every 8th row each, neighbouring
- * threads neighbouring columns, and the first warp adds the 8 partial sums. */
+/* A block sums 32 N columns of one chunk of rows: each of its 8 warps every 8th row, adjacent
+ * threads adjacent columns; the first warp adds the 8 partial sums. */
 template <typename T, unsigned N>
 static __global__ void column_sums_kernel(const T *dy, float *sums, size_t rows, unsigned out,
                                           size_t stride, size_t chunk_rows, float factor,
@@ -177,7 +178,7 @@ static __global__ void column_sums_kernel(const T *dy, float *sums, size_t rows,
 
 #define CHUNK_WARPS 32u
 
-/* A block owns 32 columns; each of its warps takes every CHUNK_WARPS-th chunk. */
+/* A block sums 32 columns; each of its warps every CHUNK_WARPS-th chunk. */
 static __global__ void __launch_bounds__(CHUNK_WARPS *TILE_COLUMNS)
     add_chunks_kernel(const float *partials, float *sums, unsigned chunks, unsigned out,
                       float factor, bool accumulate)
@@ -234,7 +235,7 @@ enum status cuda_column_sums(struct cuda *cuda, const void *dy, float *sums, siz
     if (status != STATUS_OK)
         return status;
     status = status_from_cuda(
-        by_pack(cuda, packs(cuda, out, dy) && packs(cuda, stride, dy),
+        by_pack(cuda, can_pack(cuda, out, dy) && can_pack(cuda, stride, dy),
                 [&](auto tag, auto n) {
                     typedef typename decltype(tag)::type T;
                     constexpr unsigned N = decltype(n)::count;
@@ -266,13 +267,13 @@ static __global__ void cast_kernel(const FROM *from, TO *to, size_t count)
         store<N>(to + i, values);
     }
     for (size_t i = whole + grid_first(); i < count; i += grid_stride())
-        put(&to[i], to_float(from[i]));
+        store_value(&to[i], to_float(from[i]));
 }
 
 enum status cuda_to_float(struct cuda *cuda, const void *values, float *to, size_t count,
                           struct error *err)
 {
-    return status_from_cuda(by_pack(cuda, packs(cuda, 0, values, to),
+    return status_from_cuda(by_pack(cuda, can_pack(cuda, 0, values, to),
                                     [&](auto tag, auto n) {
                                         typedef typename decltype(tag)::type T;
                                         constexpr unsigned N = decltype(n)::count;
@@ -288,7 +289,7 @@ enum status cuda_to_float(struct cuda *cuda, const void *values, float *to, size
 enum status cuda_from_float(struct cuda *cuda, const float *from, void *values, size_t count,
                             struct error *err)
 {
-    return status_from_cuda(by_pack(cuda, packs(cuda, 0, from, values),
+    return status_from_cuda(by_pack(cuda, can_pack(cuda, 0, from, values),
                                     [&](auto tag, auto n) {
                                         typedef typename decltype(tag)::type T;
                                         constexpr unsigned N = decltype(n)::count;
@@ -301,16 +302,16 @@ enum status cuda_from_float(struct cuda *cuda, const float *from, void *values, 
                             "from_float kernel", err);
 }
 
-enum status cuda_parameter(struct cuda *cuda, const float *parameter, size_t count, unsigned slot,
-                           const void **ret, struct error *err)
+enum status cuda_parameter(struct cuda *cuda, const float *parameter, size_t count,
+                           unsigned cast_index, const void **ret, struct error *err)
 {
-    struct cuda_scratch *s = &cuda->cast[slot];
+    struct cuda_scratch *s = &cuda->cast[cast_index];
     enum status status;
 
     *ret = parameter;
     if (cuda->type == CUDA_R_32F)
         return STATUS_OK;
-    *ret = cuda_shadow(cuda, parameter);
+    *ret = cuda_param_copy(cuda, parameter);
     if (*ret)
         return STATUS_OK;
     status = cuda_reserve(cuda, s, count * cuda->value_size, "a 16-bit parameter", err);

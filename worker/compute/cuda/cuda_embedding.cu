@@ -1,7 +1,7 @@
 /*
  * Embedding.  Backward sums each token's rows in the order of the batch, without atomics on floats:
- * one block makes an index of where each token stands (counts, then places by rank), and a block
- * per token adds its rows.
+ * one block builds an index of the rows of each token (a counting sort), then one block per token
+ * adds its rows.
  */
 #include "worker/compute/cuda/cuda_kernel.cuh"
 
@@ -16,14 +16,15 @@ static __global__ void embedding_kernel(struct embedding e, const float *ids, T 
     unsigned width = (unsigned)e.width;
 
     for (size_t row = grid_first() / WARP; row < rows; row += grid_stride() / WARP) {
-        const float *token = e.tokens + (size_t)ids[row] * width;
-        const float *place = e.places + (size_t)((unsigned)row % (unsigned)e.positions) * width;
+        const float *token = e.token_weight + (size_t)ids[row] * width;
+        const float *position =
+            e.position_weight + (size_t)((unsigned)row % (unsigned)e.positions) * width;
 
         for (unsigned i = threadIdx.x % WARP * N; i < width; i += WARP * N) {
             float sum[N], added[N];
 
             load<N>(sum, token + i);
-            load<N>(added, place + i);
+            load<N>(added, position + i);
 #pragma unroll
             for (unsigned j = 0; j < N; j++)
                 sum[j] += added[j];
@@ -38,33 +39,33 @@ enum status cuda_embedding_forward(struct compute *c, const struct embedding *e,
     struct cuda *cuda = cuda_of(c);
     size_t rows = batch * e->positions;
 
-    return status_from_cuda(by_pack(cuda, packs(cuda, e->width, e->tokens, e->places, y),
-                                    [&](auto tag, auto n) {
-                                        typedef typename decltype(tag)::type T;
+    return status_from_cuda(
+        by_pack(cuda, can_pack(cuda, e->width, e->token_weight, e->position_weight, y),
+                [&](auto tag, auto n) {
+                    typedef typename decltype(tag)::type T;
 
-                                        return cuda_launch(embedding_kernel<T, decltype(n)::count>,
-                                                           blocks_for(rows * WARP), THREADS, 0,
-                                                           cuda->work, *e, ids, static_cast<T *>(y),
-                                                           (unsigned)rows);
-                                    }),
-                            "embedding kernel", err);
+                    return cuda_launch(embedding_kernel<T, decltype(n)::count>,
+                                       blocks_for(rows * WARP), THREADS, 0, cuda->work, *e, ids,
+                                       static_cast<T *>(y), (unsigned)rows);
+                }),
+        "embedding kernel", err);
 }
 
 /* ---- backward ---- */
 
 struct token_index {  /* all device */
-    unsigned *begins; /* (vocabulary + 1): where each token's places begin */
-    unsigned *places; /* (count): rows of the batch, by token, each token's in order */
-    unsigned *ranks;  /* (count): how many of the same token stand before */
+    unsigned *begins; /* (vocabulary + 1): start of each token's range in `rows` */
+    unsigned *rows;   /* (count): rows of the batch, sorted by token, in order within a token */
+    unsigned *ranks;  /* (count): number of earlier rows with the same token */
 };
 
-/* Places of `count` ids; one block, in rounds of one id per thread. */
+/* Build the index of `count` ids; one block, in iterations of one id per thread. */
 static __global__ void __launch_bounds__(INDEX_THREADS)
     index_kernel(struct token_index index, const float *ids, size_t count, size_t vocabulary)
 {
     __shared__ unsigned tokens[INDEX_THREADS];
     __shared__ unsigned sums[INDEX_THREADS];
-    unsigned *counts = index.begins; /* turned into begins below */
+    unsigned *counts = index.begins; /* converted to begins below */
     size_t share = (vocabulary + INDEX_THREADS - 1) / INDEX_THREADS;
     size_t first = threadIdx.x * share;
     unsigned sum = 0;
@@ -89,7 +90,7 @@ static __global__ void __launch_bounds__(INDEX_THREADS)
             known = counts[mine];
             index.ranks[begin + threadIdx.x] = known + before;
         }
-        __syncthreads(); /* counts were read by all */
+        __syncthreads(); /* all threads have read counts */
         if (threadIdx.x < here && after == 0)
             counts[mine] = known + before + 1;
         __syncthreads();
@@ -111,13 +112,13 @@ static __global__ void __launch_bounds__(INDEX_THREADS)
         index.begins[vocabulary] = (unsigned)count;
     __syncthreads();
     for (size_t i = threadIdx.x; i < count; i += INDEX_THREADS)
-        index.places[index.begins[(unsigned)ids[i]] + index.ranks[i]] = (unsigned)i;
+        index.rows[index.begins[(unsigned)ids[i]] + index.ranks[i]] = (unsigned)i;
 }
 
 #define TOKEN_WARPS 8u
 
-/* A block per token: its warps take every TOKEN_WARPS-th of the token's rows, 32 N columns at a
- * time, and add up in their order. */
+/* A block per token: each of its warps sums every TOKEN_WARPS-th row of the token, 32 N columns at
+ * a time; the partial sums are added in the order of the warps. */
 template <typename T, unsigned N>
 static __global__ void token_sums_kernel(struct token_index index, const T *dy, float *dtokens,
                                          unsigned width, float factor, bool accumulate)
@@ -140,7 +141,7 @@ static __global__ void token_sums_kernel(struct token_index index, const T *dy, 
             for (unsigned i = begin + warp; i < end; i += TOKEN_WARPS) {
                 float d[N];
 
-                load<N>(d, dy + (size_t)index.places[i] * width + column);
+                load<N>(d, dy + (size_t)index.rows[i] * width + column);
 #pragma unroll
                 for (unsigned j = 0; j < N; j++)
                     sum[j] += d[j];
@@ -165,8 +166,8 @@ static __global__ void token_sums_kernel(struct token_index index, const T *dy, 
 
 /* Elements of a sample, N per thread. */
 template <typename T, unsigned N>
-static __global__ void place_sums_kernel(const T *dy, float *dplaces, size_t row, unsigned batch,
-                                         float factor, bool accumulate)
+static __global__ void position_sums_kernel(const T *dy, float *dposition_weight, size_t row,
+                                            unsigned batch, float factor, bool accumulate)
 {
     for (size_t i = N * grid_first(); i < row; i += N * grid_stride()) {
         float sum[N] = {};
@@ -182,11 +183,11 @@ static __global__ void place_sums_kernel(const T *dy, float *dplaces, size_t row
                 sum[j] += d[j];
         }
         if (accumulate)
-            load<N>(before, dplaces + i);
+            load<N>(before, dposition_weight + i);
 #pragma unroll
         for (unsigned j = 0; j < N; j++)
             before[j] += sum[j] * factor;
-        store<N>(dplaces + i, before);
+        store<N>(dposition_weight + i, before);
     }
 }
 
@@ -200,8 +201,8 @@ static enum status make_index(struct cuda *cuda, const struct embedding *e, cons
     if (status != STATUS_OK)
         return status;
     ret->begins = static_cast<unsigned *>(cuda->partials.memory);
-    ret->places = ret->begins + e->vocabulary + 1;
-    ret->ranks = ret->places + count;
+    ret->rows = ret->begins + e->vocabulary + 1;
+    ret->ranks = ret->rows + count;
     return status_from_cuda(
         cuda_launch(index_kernel, 1, INDEX_THREADS, 0, cuda->work, *ret, ids, count, e->vocabulary),
         "index kernel", err);
@@ -219,21 +220,21 @@ enum status cuda_embedding_backward(struct compute *c, const struct embedding *e
     if (status != STATUS_OK)
         return status;
     return status_from_cuda(
-        by_pack(cuda, packs(cuda, e->width, dy, e->dplaces),
+        by_pack(cuda, can_pack(cuda, e->width, dy, e->dposition_weight),
                 [&](auto tag, auto n) {
                     typedef typename decltype(tag)::type T;
                     constexpr unsigned N = decltype(n)::count;
                     cudaError_t result = cuda_launch(
                         token_sums_kernel<T, N>, (unsigned)e->vocabulary, TOKEN_WARPS * WARP, 0,
-                        cuda->work, index, static_cast<const T *>(dy), e->dtokens,
+                        cuda->work, index, static_cast<const T *>(dy), e->dtoken_weight,
                         (unsigned)e->width, cuda_unscale(cuda), accumulate_tokens);
 
                     if (result != cudaSuccess)
                         return result;
-                    return cuda_launch(place_sums_kernel<T, N>, blocks_for((row + N - 1) / N),
+                    return cuda_launch(position_sums_kernel<T, N>, blocks_for((row + N - 1) / N),
                                        THREADS, 0, cuda->work, static_cast<const T *>(dy),
-                                       e->dplaces, row, (unsigned)batch, cuda_unscale(cuda),
-                                       accumulate);
+                                       e->dposition_weight, row, (unsigned)batch,
+                                       cuda_unscale(cuda), accumulate);
                 }),
         "embedding's gradients", err);
 }

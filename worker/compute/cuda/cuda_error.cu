@@ -1,10 +1,10 @@
 /*
- * cuda_error: CUDA's and cuBLAS's codes as our status.  Their texts are one line each and go into
- * the message behind the name of the call.
+ * cuda_error: conversion of CUDA and cuBLAS codes to our status.  Their texts are one line each and
+ * follow the name of the call in the message.
  */
 #include "worker/compute/cuda/cuda_error.h"
 
-static enum status kind_of(cudaError_t result)
+static enum status status_kind(cudaError_t result)
 {
     switch (result) {
     case cudaErrorMemoryAllocation:
@@ -26,7 +26,7 @@ enum status status_from_cuda(cudaError_t result, const char *call, struct error 
 {
     if (result == cudaSuccess)
         return STATUS_OK;
-    return error_set(err, kind_of(result), "%s: %s (%s)", call, cudaGetErrorString(result),
+    return error_set(err, status_kind(result), "%s: %s (%s)", call, cudaGetErrorString(result),
                      cudaGetErrorName(result));
 }
 

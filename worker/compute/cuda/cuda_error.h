@@ -1,5 +1,5 @@
 /*
- * cuda_error: the results of CUDA and cuBLAS calls as our status, converted where they enter.
+ * cuda_error: conversion of CUDA and cuBLAS results to our status, used where the calls are made.
  * Usage: return status_from_cuda(cudaMalloc(&p, n), "cudaMalloc", err);
  */
 #ifndef SPARRING_WORKER_COMPUTE_CUDA_CUDA_ERROR_H

@@ -1,8 +1,8 @@
 /*
- * cuda_kernel: what our kernels share.  Values are float, bfloat16 or half in memory and float in
- * registers.  Reductions run over a fixed tree without atomics, so that a step gives the same bits
- * every time.  Compiled by nvcc, and by the C++ compiler for the emulator of the tests, which
- * brings a launch of its own.
+ * cuda_kernel: functions shared by our kernels.  Values are float, bfloat16 or half in memory and
+ * float in registers.  Reductions use a fixed tree without atomics, so that a step gives the same
+ * bits every time.  Compiled by nvcc, and by the C++ compiler for the emulator of the tests, which
+ * defines its own launch.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CUDA_CUDA_KERNEL_CUH
 #define SPARRING_WORKER_COMPUTE_CUDA_CUDA_KERNEL_CUH
@@ -28,7 +28,7 @@ static inline cudaError_t cuda_launch(void (*kernel)(Parameters...), dim3 grid, 
 
 #define WARP      32u
 #define FULL_WARP 0xffffffffu
-#define THREADS   256u /* of a block, where nothing else is said */
+#define THREADS   256u /* of a block, by default */
 
 /* ---- values ---- */
 
@@ -47,17 +47,17 @@ static __device__ inline float to_float(__half value)
     return __half2float(value);
 }
 
-static __device__ inline void put(float *to, float value)
+static __device__ inline void store_value(float *to, float value)
 {
     *to = value;
 }
 
-static __device__ inline void put(__nv_bfloat16 *to, float value)
+static __device__ inline void store_value(__nv_bfloat16 *to, float value)
 {
     *to = __float2bfloat16(value);
 }
 
-static __device__ inline void put(__half *to, float value)
+static __device__ inline void store_value(__half *to, float value)
 {
     *to = __float2half(value);
 }
@@ -66,7 +66,7 @@ template <typename T> struct type_tag {
     typedef T type;
 };
 
-/* f(type_tag<T>()) with the device's T. */
+/* Call f(type_tag<T>()) with the device's T. */
 template <typename F> static inline cudaError_t by_type(const struct cuda *cuda, F f)
 {
     switch (cuda->type) {
@@ -81,8 +81,8 @@ template <typename F> static inline cudaError_t by_type(const struct cuda *cuda,
 
 /* ---- 16 bytes at a time ---- */
 
-/* N neighbouring values that one access moves, or two of 16 bytes each: their memory begins at a
- * multiple of it. */
+/* N contiguous values that are moved by one access, or by two of 16 bytes each, and are aligned to
+ * it. */
 template <typename T, unsigned N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) pack {
     T at[N];
 };
@@ -97,7 +97,7 @@ template <unsigned N, typename T> static __device__ inline void load(float *to, 
 }
 
 /* Two values as one word. */
-static __device__ inline uint32_t two(const __nv_bfloat16 *, float low, float high)
+static __device__ inline uint32_t pack_two(const __nv_bfloat16 *, float low, float high)
 {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     uint32_t bits;
@@ -106,7 +106,7 @@ static __device__ inline uint32_t two(const __nv_bfloat16 *, float low, float hi
     return bits;
 }
 
-static __device__ inline uint32_t two(const __half *, float low, float high)
+static __device__ inline uint32_t pack_two(const __half *, float low, float high)
 {
     const __half2 pair = __floats2half2_rn(low, high);
     uint32_t bits;
@@ -125,8 +125,7 @@ template <unsigned N> static __device__ inline void store(float *to, const float
     *reinterpret_cast<pack<float, N> *>(to) = p;
 }
 
-/* The words in one access, said in its own language: the compiler splits up what it can see
- * through. */
+/* Store the words in one access.  Assembly, because the compiler may split a plain store. */
 static __device__ inline void store_words(void *to, const uint32_t (&w)[4])
 {
 #ifdef CUDA_EMULATOR
@@ -150,13 +149,13 @@ static __device__ inline void store_words(void *to, const uint32_t (&w)[2])
 template <unsigned N, typename T> static __device__ inline void store(T *to, const float *from)
 {
     if constexpr (N == 1) {
-        put(to, from[0]);
+        store_value(to, from[0]);
     } else {
         uint32_t words[N / 2];
 
 #pragma unroll
         for (unsigned i = 0; i < N / 2; i++)
-            words[i] = two(to, from[2 * i], from[2 * i + 1]);
+            words[i] = pack_two(to, from[2 * i], from[2 * i + 1]);
         store_words(to, words);
     }
 }
@@ -165,8 +164,7 @@ template <unsigned N> struct count_tag {
     static constexpr unsigned count = N;
 };
 
-/* f(type_tag<T>(), count_tag<N>()): as many values as 16 bytes hold where `whole` allows, else 1.
- */
+/* Call f(type_tag<T>(), count_tag<N>()): N values per 16 bytes if `whole`, else 1. */
 template <typename F> static inline cudaError_t by_pack(const struct cuda *cuda, bool whole, F f)
 {
     return by_type(cuda, [&](auto tag) {
@@ -176,18 +174,18 @@ template <typename F> static inline cudaError_t by_pack(const struct cuda *cuda,
     });
 }
 
-/* What by_pack asks: these places (NULL is one) and rows of `width` values begin at multiples of
- * 16 bytes. */
+/* Whether by_pack may use whole packs: the addresses (NULL counts) and rows of `width` values begin
+ * at multiples of 16 bytes. */
 template <typename... P>
-static inline bool packs(const struct cuda *cuda, size_t width, const P *...places)
+static inline bool can_pack(const struct cuda *cuda, size_t width, const P *...addresses)
 {
     return width * cuda->value_size % 16 == 0 &&
-           ((reinterpret_cast<uintptr_t>(places) % 16 == 0) && ...);
+           ((reinterpret_cast<uintptr_t>(addresses) % 16 == 0) && ...);
 }
 
 /* ---- grids ---- */
 
-#define BLOCKS_MAX 4096u /* beyond it threads take several elements */
+#define BLOCKS_MAX 4096u /* with more, each thread processes several elements */
 
 static inline unsigned blocks_for(size_t count)
 {
@@ -234,7 +232,7 @@ template <typename T> static __device__ inline T block_sum(T mine)
     mine = warps[0];
     for (unsigned w = 1; w < blockDim.x / WARP; w++)
         mine += warps[w];
-    __syncthreads(); /* the shared array may be written again */
+    __syncthreads(); /* before the shared array is written again */
     return mine;
 }
 
@@ -243,7 +241,7 @@ template <typename T> static __device__ inline T block_sum(T mine)
 #define GELU_SCALE 0.7978845608028654f /* sqrt(2 / pi) */
 #define GELU_CUBIC 0.044715f
 
-/* NaNs pass. */
+/* Propagates NaN. */
 static __device__ inline float activate(int activation, float x)
 {
     if (activation == ACTIVATION_RELU)

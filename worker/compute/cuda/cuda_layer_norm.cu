@@ -1,8 +1,8 @@
 /*
  * Layer normalisation: a warp per row.  A row of at most ROW_MAX values that begins at a multiple
- * of 16 bytes is held in registers, each value read once; backward then makes all its gradients in
- * one pass, those of weight and bias as sums over each block's rows first.  Other rows are read
- * again for every use, and the sums are made over chunks of rows, like a linear layer's bias.
+ * of 16 bytes is held in registers, so each value is read once; backward then computes all
+ * gradients in one pass, those of weight and bias first as sums over each block's rows.  Other rows
+ * are read again for every use, and the sums run over chunks of rows, as for a linear layer's bias.
  */
 #include "worker/compute/cuda/cuda_kernel.cuh"
 
@@ -10,7 +10,7 @@
 #define TILE_ROWS    8u
 #define LANE_VALUES  32u                  /* of a row in a thread's registers */
 #define ROW_MAX      (WARP * LANE_VALUES) /* values */
-#define BACK_WARPS   4u                   /* of a block: registers allow few */
+#define BACK_WARPS   4u                   /* of a block: limited by registers */
 #define BACK_BLOCKS  384u                 /* at most */
 
 /* ---- rows in registers: lane l has the packs l, l + 32, ... of N values ---- */
@@ -20,7 +20,7 @@ template <unsigned N> static __device__ inline unsigned column_of(unsigned k)
     return (k * WARP + threadIdx.x % WARP) * N;
 }
 
-/* Behind the row's end zeros. */
+/* Zeros after the row's end. */
 template <unsigned N, typename T>
 static __device__ inline void load_row(float (&to)[LANE_VALUES], const T *row, unsigned width)
 {
@@ -138,7 +138,7 @@ static __device__ inline void row_backward(const struct layer_norm &n, const T *
     }
 }
 
-/* partials (2: weight, bias; blocks, width): the warps' sums, added in their order. */
+/* partials (2: weight, bias; blocks, width): the warps' sums, added in the order of the warps. */
 template <typename T, unsigned N>
 static __global__ void __launch_bounds__(BACK_WARPS *WARP)
     row_backward_kernel(struct layer_norm n, const T *x, const T *dy, T *dx, size_t rows,
@@ -176,7 +176,7 @@ static unsigned row_blocks(size_t rows)
     return (unsigned)((rows * WARP + THREADS - 1) / THREADS);
 }
 
-/* Two passes over the row, which stays in the cache: the variance is of the differences. */
+/* Two passes over the row, which stays in the cache: the variance uses deviations from the mean. */
 template <typename T>
 static __global__ void layer_norm_kernel(struct layer_norm n, const T *x, T *y, size_t rows)
 {
@@ -201,7 +201,7 @@ static __global__ void layer_norm_kernel(struct layer_norm n, const T *x, T *y, 
     var = warp_sum(var) / (float)n.width;
     inverse = 1.0f / sqrtf(var + n.epsilon);
     for (size_t i = lane; i < n.width; i += WARP)
-        put(&y[i], (to_float(x[i]) - mean) * inverse * n.weight[i] + n.bias[i]);
+        store_value(&y[i], (to_float(x[i]) - mean) * inverse * n.weight[i] + n.bias[i]);
     if (lane == 0) {
         n.mean[row] = mean;
         n.inverse_std[row] = inverse;
@@ -212,7 +212,7 @@ enum status cuda_layer_norm_forward(struct compute *c, const struct layer_norm *
                                     void *y, size_t rows, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
-    bool held = n->width <= ROW_MAX && packs(cuda, n->width, x, y, n->weight, n->bias);
+    bool held = n->width <= ROW_MAX && can_pack(cuda, n->width, x, y, n->weight, n->bias);
 
     return status_from_cuda(by_type(cuda,
                                     [&](auto tag) {
@@ -257,11 +257,11 @@ static __global__ void input_gradient_kernel(struct layer_norm n, const T *x, co
         float normalised = (to_float(x[i]) - mean) * inverse;
         float d = (to_float(dy[i]) * n.weight[i] - sum - normalised * products) * inverse;
 
-        put(&dx[i], accumulate ? to_float(dx[i]) + d : d);
+        store_value(&dx[i], accumulate ? to_float(dx[i]) + d : d);
     }
 }
 
-/* A block owns 32 columns of one chunk of rows; partials (2: weight, bias; chunks, width). */
+/* A block sums 32 columns of one chunk of rows; partials (2: weight, bias; chunks, width). */
 template <typename T>
 static __global__ void parameter_sums_kernel(struct layer_norm n, const T *x, const T *dy,
                                              float *partials, size_t rows, size_t chunk_rows)
@@ -335,10 +335,11 @@ static enum status parameter_gradients(struct cuda *cuda, const struct layer_nor
     return status == STATUS_OK ? add_partials(cuda, n, partials, chunks, accumulate, err) : status;
 }
 
-/* All gradients in one pass, of rows that are held in registers. */
-static enum status backward_held(struct cuda *cuda, const struct layer_norm *n, const void *x,
-                                 const void *dy, void *dx, size_t rows, bool accumulate_input,
-                                 bool accumulate_parameters, struct error *err)
+/* All gradients in one pass, for rows held in registers. */
+static enum status backward_in_registers(struct cuda *cuda, const struct layer_norm *n,
+                                         const void *x, const void *dy, void *dx, size_t rows,
+                                         bool accumulate_input, bool accumulate_parameters,
+                                         struct error *err)
 {
     size_t blocks = (rows + BACK_WARPS - 1) / BACK_WARPS;
     float *partials;
@@ -373,9 +374,9 @@ enum status cuda_layer_norm_backward(struct compute *c, const struct layer_norm 
     struct cuda *cuda = cuda_of(c);
     enum status status;
 
-    if (n->width <= ROW_MAX && packs(cuda, n->width, x, dy, dx, n->weight))
-        return backward_held(cuda, n, x, dy, dx, rows, accumulate_input, accumulate_parameters,
-                             err);
+    if (n->width <= ROW_MAX && can_pack(cuda, n->width, x, dy, dx, n->weight))
+        return backward_in_registers(cuda, n, x, dy, dx, rows, accumulate_input,
+                                     accumulate_parameters, err);
     status = parameter_gradients(cuda, n, x, dy, rows, accumulate_parameters, err);
     if (status != STATUS_OK)
         return status;

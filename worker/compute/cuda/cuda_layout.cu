@@ -1,37 +1,38 @@
 /*
- * Orders of images.  cuDNN's kernels for the tensor cores read images with the channels last, and
- * so do ours, in whole packs; so these orders are where:
+ * cuda_layout: conversion between layouts of images and filters. cuDNN's kernels for the tensor
+ * cores read images with the channels last, and so do our kernels, in whole packs.  Layouts:
  *
- *   values of images, their gradients, choices of max pooling   (batch, height, width, channels)
+ *   values of images, their gradients, indices of max pooling   (batch, height, width, channels)
  *   images on the host                                          (batch, channels, height, width)
- *   features behind a flatten, which linear layers read         (batch, channels * height * width)
+ *   features after a flatten, read by linear layers             (batch, channels * height * width)
  *   weights and their gradients in the slab, 16-bit copies      (filters, channels, k, k)
  *   a weight as cuDNN reads it, a gradient as it writes it      (filters, k, k, channels)
  *
- * The order changes behind the upload, in a flatten, and around cuDNN's calls in scratch memory of
- * one call, where a kernel of 1 x 1 has both orders at once.  Parameters and statistics of channels
- * know no order.  Images of fewer channels than 16 bytes hold, as the first convolution has them,
- * go to cuDNN with channels of zeros behind theirs, in scratch memory of one call, too: its kernels
- * for the tensor cores read 16 bytes at a time.
+ * The layout changes after the upload, in a flatten, and around cuDNN's calls in scratch memory of
+ * one call; for a 1 x 1 kernel both layouts are the same.  Parameters and statistics per channel
+ * are not affected.  Images whose channels take fewer than 16 bytes, as in the first convolution,
+ * are padded with channels of zeros for cuDNN, also in scratch memory of one call: its kernels for
+ * the tensor cores read 16 bytes at a time.
  */
 #include "worker/compute/cuda/cuda_kernel.cuh"
 
-/* Each of a row of matrices (rows, columns) is transposed: a thread per `across`, which takes
- * `along` elements one after the other. */
-struct turn {
-    size_t from_count, to_count; /* from a matrix to the next */
+/* Transpose each matrix (rows, columns) of an array: one thread per index `across`, which processes
+ * `along` elements in sequence. */
+struct transpose {
+    size_t from_count, to_count; /* elements from one matrix to the next */
     unsigned blocks;             /* of a matrix */
     unsigned across, along;
-    unsigned from_across, from_along, to_across, to_along; /* from one to the next */
+    unsigned from_across, from_along, to_across, to_along; /* elements from one index to the next */
     float factor;
     bool accumulate;
 };
 
-/* pitch: from the beginning of a row to that of the next, in what is read and in what is written,
- * where they have `columns` and `rows` elements. */
-static struct turn turn_pitched(size_t rows, size_t columns, size_t from_pitch, size_t to_pitch)
+/* pitch: elements from row to row, of the source (rows of `columns`) and of the target (rows of
+ * `rows`). */
+static struct transpose transpose_pitched(size_t rows, size_t columns, size_t from_pitch,
+                                          size_t to_pitch)
 {
-    struct turn t = {};
+    struct transpose t = {};
     bool tall = rows >= columns;
 
     t.from_count = rows * from_pitch;
@@ -46,13 +47,13 @@ static struct turn turn_pitched(size_t rows, size_t columns, size_t from_pitch, 
     return t;
 }
 
-static struct turn turn_of(size_t rows, size_t columns)
+static struct transpose transpose_dense(size_t rows, size_t columns)
 {
-    return turn_pitched(rows, columns, columns, rows);
+    return transpose_pitched(rows, columns, columns, rows);
 }
 
 template <typename From, typename To>
-static __global__ void turn_kernel(struct turn t, const From *from, To *to)
+static __global__ void transpose_kernel(struct transpose t, const From *from, To *to)
 {
     unsigned matrix = blockIdx.x / t.blocks;
     unsigned i = (blockIdx.x - matrix * t.blocks) * blockDim.x + threadIdx.x;
@@ -65,17 +66,18 @@ static __global__ void turn_kernel(struct turn t, const From *from, To *to)
     for (unsigned j = 0; j < t.along; j++, from += t.from_along, to += t.to_along) {
         float value = to_float(*from) * t.factor;
 
-        put(to, t.accumulate ? to_float(*to) + value : value);
+        store_value(to, t.accumulate ? to_float(*to) + value : value);
     }
 }
 
 template <typename From, typename To>
-static cudaError_t turn(struct cuda *cuda, struct turn t, size_t matrices, const From *from, To *to)
+static cudaError_t transpose(struct cuda *cuda, struct transpose t, size_t matrices,
+                             const From *from, To *to)
 {
     unsigned threads = t.across < THREADS ? (t.across + WARP - 1) / WARP * WARP : THREADS;
 
     t.blocks = (t.across + threads - 1) / threads;
-    return cuda_launch(turn_kernel<From, To>, (unsigned)(matrices * t.blocks), threads, 0,
+    return cuda_launch(transpose_kernel<From, To>, (unsigned)(matrices * t.blocks), threads, 0,
                        cuda->work, t, from, to);
 }
 
@@ -91,28 +93,30 @@ enum status cuda_upload_images(struct compute *c, void *device, const float *hos
 
     if (channels == 1 || points == 1)
         return cuda_upload_values(c, device, host, count, err);
-    status = cuda_bring(cuda, host, count, &floats, err);
+    status = cuda_stage_upload(cuda, host, count, &floats, err);
     if (status == STATUS_OK)
-        status = status_from_cuda(by_type(cuda,
-                                          [&](auto tag) {
-                                              typedef typename decltype(tag)::type T;
+        status =
+            status_from_cuda(by_type(cuda,
+                                     [&](auto tag) {
+                                         typedef typename decltype(tag)::type T;
 
-                                              return turn(cuda, turn_of(channels, points), images,
-                                                          floats, static_cast<T *>(device));
-                                          }),
-                                  "images kernel", err);
-    return status == STATUS_OK ? cuda_ahead_taken(cuda, err) : status;
+                                         return transpose(cuda, transpose_dense(channels, points),
+                                                          images, floats, static_cast<T *>(device));
+                                     }),
+                             "images kernel", err);
+    return status == STATUS_OK ? cuda_upload_ahead_consumed(cuda, err) : status;
 }
 
-static enum status turn_values(struct cuda *cuda, const struct turn &t, size_t matrices,
-                               const void *from, void *to, struct error *err)
+static enum status transpose_values(struct cuda *cuda, const struct transpose &t, size_t matrices,
+                                    const void *from, void *to, struct error *err)
 {
     return status_from_cuda(by_type(cuda,
                                     [&](auto tag) {
                                         typedef typename decltype(tag)::type T;
 
-                                        return turn(cuda, t, matrices, static_cast<const T *>(from),
-                                                    static_cast<T *>(to));
+                                        return transpose(cuda, t, matrices,
+                                                         static_cast<const T *>(from),
+                                                         static_cast<T *>(to));
                                     }),
                             "flatten kernel", err);
 }
@@ -120,21 +124,21 @@ static enum status turn_values(struct cuda *cuda, const struct turn &t, size_t m
 enum status cuda_flatten_forward(struct compute *c, const void *x, void *y, size_t batch,
                                  size_t channels, size_t inner, struct error *err)
 {
-    return turn_values(cuda_of(c), turn_of(inner, channels), batch, x, y, err);
+    return transpose_values(cuda_of(c), transpose_dense(inner, channels), batch, x, y, err);
 }
 
 enum status cuda_flatten_backward(struct compute *c, const void *dy, void *dx, size_t batch,
                                   size_t channels, size_t inner, bool accumulate, struct error *err)
 {
-    struct turn t = turn_of(channels, inner);
+    struct transpose t = transpose_dense(channels, inner);
 
     t.accumulate = accumulate;
-    return turn_values(cuda_of(c), t, batch, dy, dx, err);
+    return transpose_values(cuda_of(c), t, batch, dy, dx, err);
 }
 
 /* ---- images of few channels ---- */
 
-/* to: 16 bytes per point, zeros behind the channels. */
+/* to: 16 bytes per point, zeros after the channels. */
 template <typename T>
 static __global__ void pad_kernel(const T *x, T *to, size_t points, unsigned channels)
 {
@@ -164,8 +168,8 @@ static __global__ void unpad_kernel(const T *from, T *x, size_t points, unsigned
 #pragma unroll
         for (unsigned c = 0; c < N; c++)
             if (c < channels)
-                put(&x[i * channels + c],
-                    accumulate ? to_float(x[i * channels + c]) + values[c] : values[c]);
+                store_value(&x[i * channels + c],
+                            accumulate ? to_float(x[i * channels + c]) + values[c] : values[c]);
     }
 }
 
@@ -205,7 +209,7 @@ enum status cuda_filters_to_values(struct cuda *cuda, const struct convolution *
                                    size_t channels, void *to, struct error *err)
 {
     size_t window = conv->kernel * conv->kernel;
-    struct turn t = turn_pitched(conv->channels, window, window, channels);
+    struct transpose t = transpose_pitched(conv->channels, window, window, channels);
     enum status status = STATUS_OK;
 
     if (channels > conv->channels)
@@ -219,8 +223,8 @@ enum status cuda_filters_to_values(struct cuda *cuda, const struct convolution *
                                     [&](auto tag) {
                                         typedef typename decltype(tag)::type T;
 
-                                        return turn(cuda, t, conv->filters, conv->weight,
-                                                    static_cast<T *>(to));
+                                        return transpose(cuda, t, conv->filters, conv->weight,
+                                                         static_cast<T *>(to));
                                     }),
                             "filters kernel", err);
 }
@@ -230,7 +234,7 @@ enum status cuda_filters_from_values(struct cuda *cuda, const struct convolution
                                      struct error *err)
 {
     size_t window = conv->kernel * conv->kernel;
-    struct turn t = turn_pitched(window, conv->channels, channels, window);
+    struct transpose t = transpose_pitched(window, conv->channels, channels, window);
 
     t.factor = cuda_unscale(cuda);
     t.accumulate = accumulate;
@@ -238,8 +242,9 @@ enum status cuda_filters_from_values(struct cuda *cuda, const struct convolution
                                     [&](auto tag) {
                                         typedef typename decltype(tag)::type T;
 
-                                        return turn(cuda, t, conv->filters,
-                                                    static_cast<const T *>(from), conv->dweight);
+                                        return transpose(cuda, t, conv->filters,
+                                                         static_cast<const T *>(from),
+                                                         conv->dweight);
                                     }),
                             "filters' gradient kernel", err);
 }

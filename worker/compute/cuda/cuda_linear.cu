@@ -1,12 +1,11 @@
 /*
- * Linear layers: one product each, with bias, activation and residual in its epilogue where
- * cuBLASLt has one for the shape, else in a pass over the result.  cuBLASLt adds C (our residual)
- * before the activation and we behind it, so only a layer without activation adds it there.  Its
- * ReLU is a maximum with zero, which may make one of a NaN; ours lets NaNs pass, so that the loss
- * shows them, and is such a pass, with the bias.  Backward takes a bias's gradient from the
- * weight's product (BGRADB; it replaces, and alpha does not scale it) and GELU's slope into the
- * product behind it (DGELU).  ReLU has none: DRELU reads a bit mask of its own in place of the
- * output that we keep.
+ * Linear layers: one product each, with bias, activation and residual in its epilogue if cuBLASLt
+ * supports it for the shape, else in a pass over the result. cuBLASLt adds C (our residual) before
+ * the activation, we add it after, so only a layer without activation uses C. cuBLASLt's ReLU is a
+ * maximum with zero, which may hide a NaN; ours propagates NaN, so that the loss shows it, and is
+ * such a pass, with the bias.  Backward computes a bias's gradient in the weight's product (BGRADB;
+ * it replaces, and alpha does not scale it) and GELU's derivative in the input's product (DGELU).
+ * ReLU has none: DRELU reads its own bit mask instead of the output that we save.
  */
 #include "worker/compute/cuda/cuda_internal.h"
 
@@ -24,7 +23,7 @@ static uint32_t epilogue_of(const struct linear *l)
     return l->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* *ret_done false: cuBLASLt cannot, and nothing is written. */
+/* *ret_done false: cuBLASLt does not support it, and nothing is written. */
 static enum status forward_fused(struct cuda *cuda, const struct linear *l, struct product p,
                                  const void *residual, void *pre, bool *ret_done, struct error *err)
 {
@@ -33,7 +32,7 @@ static enum status forward_fused(struct cuda *cuda, const struct linear *l, stru
     if (l->activation == ACTIVATION_RELU || (residual && l->activation != ACTIVATION_NONE))
         return STATUS_OK;
     if (l->activation == ACTIVATION_GELU && (!pre || l->out % 8 != 0))
-        return STATUS_OK; /* its rule for the kept input */
+        return STATUS_OK; /* cuBLASLt requires this of aux */
     p.epilogue = epilogue_of(l);
     p.aux = l->activation == ACTIVATION_GELU ? pre : NULL;
     p.c = residual;
@@ -68,10 +67,11 @@ enum status cuda_linear_forward(struct compute *c, const struct linear *l, const
     if (status != STATUS_OK || done)
         return status;
     status = cuda_product(cuda, &p, NULL, err);
-    return status == STATUS_OK ? cuda_finish_linear(cuda, l, residual, pre, y, rows, err) : status;
+    return status == STATUS_OK ? cuda_linear_epilogue(cuda, l, residual, pre, y, rows, err)
+                               : status;
 }
 
-/* The weight's gradient with the bias's in its epilogue.  *ret_done false: cuBLASLt cannot. */
+/* The weight's gradient with the bias's in its epilogue. *ret_done false: not supported. */
 static enum status backward_weight_fused(struct cuda *cuda, const struct linear *l,
                                          struct product p, bool accumulate, bool *ret_done,
                                          struct error *err)
@@ -113,14 +113,14 @@ enum status cuda_linear_backward_weight(struct compute *c, const struct linear *
     return cuda_column_sums(cuda, dy, l->dbias, rows, l->out, linear_stride(l), accumulate, err);
 }
 
-/* dx with GELU's slope.  *ret_done false: cuBLASLt cannot. */
+/* dx times GELU's derivative. *ret_done false: not supported. */
 static enum status backward_input_fused(struct cuda *cuda, const struct linear *l, struct product p,
                                         bool *ret_done, struct error *err)
 {
-    if (l->before != ACTIVATION_GELU || l->in % 8 != 0)
-        return STATUS_OK; /* its rule for the kept input */
+    if (l->previous != ACTIVATION_GELU || l->in % 8 != 0)
+        return STATUS_OK; /* cuBLASLt requires this of aux */
     p.epilogue = CUBLASLT_EPILOGUE_DGELU;
-    p.aux = const_cast<void *>(l->before_kept); /* read */
+    p.aux = const_cast<void *>(l->previous_saved); /* read */
     return cuda_product(cuda, &p, ret_done, err);
 }
 
@@ -148,7 +148,7 @@ enum status cuda_linear_backward_input(struct compute *c, const struct linear *l
     if (status != STATUS_OK || done)
         return status;
     status = cuda_product(cuda, &p, NULL, err);
-    if (status != STATUS_OK || l->before == ACTIVATION_NONE)
+    if (status != STATUS_OK || l->previous == ACTIVATION_NONE)
         return status;
-    return cuda_activation_backward(c, l->before, l->before_kept, dx, rows * l->in, err);
+    return cuda_activation_backward(c, l->previous, l->previous_saved, dx, rows * l->in, err);
 }

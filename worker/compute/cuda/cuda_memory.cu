@@ -1,8 +1,8 @@
 /*
- * Memory and transfers.  Downloads go to a second stream, each behind an event of the first, so
- * that a layer's gradient travels while the layers before it compute; a ring of event pairs keeps
- * their order.  In 16 bits, values are converted on the device.  What is taken is counted, because
- * the driver tells only what all processes on the device have taken together.
+ * Memory and transfers.  Downloads use a second stream, each ordered by an event of the first, so
+ * that a layer's gradient is transferred while earlier layers compute; a ring of event pairs keeps
+ * their order.  In 16-bit precisions, values are converted on the device.  Allocated bytes are
+ * counted here, because the driver only reports the total of all processes on the device.
  */
 #include "worker/compute/cuda/cuda_internal.h"
 
@@ -12,7 +12,7 @@ struct cuda_block {
     struct cuda_block *next;
 };
 
-static enum status count_block(struct cuda *cuda, void *memory, size_t bytes, struct error *err)
+static enum status track_block(struct cuda *cuda, void *memory, size_t bytes, struct error *err)
 {
     struct cuda_block *block = static_cast<struct cuda_block *>(malloc(sizeof(*block)));
 
@@ -27,7 +27,7 @@ static enum status count_block(struct cuda *cuda, void *memory, size_t bytes, st
     return STATUS_OK;
 }
 
-static void discount_block(struct cuda *cuda, const void *memory)
+static void untrack_block(struct cuda *cuda, const void *memory)
 {
     for (struct cuda_block **at = &cuda->blocks; *at; at = &(*at)->next) {
         struct cuda_block *block = *at;
@@ -74,7 +74,7 @@ static enum status alloc_bytes(struct cuda *cuda, size_t count, size_t size, con
                          count);
     status = status_from_cuda(cudaMalloc(&memory, count * size + size), "cudaMalloc", err);
     if (status != STATUS_OK) {
-        (void)cudaGetLastError(); /* a failed allocation is no reason to fail what follows */
+        (void)cudaGetLastError(); /* clear the error, so that it does not fail the next call */
         (void)cudaMemGetInfo(&available, &total);
         return err ? error_prefix(err, "%s: %zu bytes of GPU memory, %zu of %zu are free: ", what,
                                   count * size, available, total)
@@ -83,7 +83,7 @@ static enum status alloc_bytes(struct cuda *cuda, size_t count, size_t size, con
     status = status_from_cuda(cudaMemsetAsync(memory, 0, count * size, cuda->work),
                               "cudaMemsetAsync", err);
     if (status == STATUS_OK)
-        status = count_block(cuda, memory, count * size + size, err);
+        status = track_block(cuda, memory, count * size + size, err);
     if (status != STATUS_OK) {
         (void)cudaFree(memory);
         return status;
@@ -100,10 +100,10 @@ enum status cuda_reserve(struct cuda *cuda, struct cuda_scratch *s, size_t bytes
     if (bytes <= s->bytes)
         return STATUS_OK;
     if (cuda->capturing)
-        return error_set(err, STATUS_UNAVAILABLE, "%s would need %zu bytes while a step is noted",
-                         what, bytes);
-    cuda->moves++;
-    cuda_free(&cuda->base, s->memory); /* waits for the kernels that use it */
+        return error_set(err, STATUS_UNAVAILABLE,
+                         "%s would need %zu bytes while a step is captured", what, bytes);
+    cuda->memory_generation++;
+    cuda_free(&cuda->base, s->memory); /* cudaFree waits for the kernels that use it */
     *s = {};
     status = alloc_bytes(cuda, bytes, 1, what, &s->memory, err);
     if (status == STATUS_OK)
@@ -130,8 +130,8 @@ enum status cuda_alloc_values(struct compute *c, size_t count, const char *what,
 
 void cuda_free(struct compute *c, void *memory)
 {
-    discount_block(cuda_of(c), memory);
-    (void)cudaFree(memory); /* an earlier kernel's failure would show here again; it is known */
+    untrack_block(cuda_of(c), memory);
+    (void)cudaFree(memory); /* may return an earlier kernel's failure, which has been reported */
 }
 
 enum status cuda_alloc_host(struct compute *c, size_t count, float **ret, struct error *err)
@@ -139,7 +139,7 @@ enum status cuda_alloc_host(struct compute *c, size_t count, float **ret, struct
     void *memory = NULL;
     enum status status;
 
-    (void)cuda_of(c); /* without a device, CUDA would take the first one's memory for it */
+    (void)cuda_of(c); /* sets the current device; otherwise CUDA would allocate on the first one */
     if (count > SIZE_MAX / sizeof(float) - 1)
         return error_set(err, STATUS_NO_MEMORY, "%zu elements of host memory overflow", count);
     status = status_from_cuda(cudaMallocHost(&memory, count * sizeof(float) + sizeof(float)),
@@ -165,19 +165,20 @@ enum status cuda_upload(struct compute *c, float *device, const float *host, siz
                         struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
-    const float *ahead = NULL;
-    enum status status = cuda_ahead_find(cuda, host, count, &ahead, err);
+    const float *prefetched = NULL;
+    enum status status = cuda_upload_ahead_find(cuda, host, count, &prefetched, err);
 
     if (status == STATUS_OK)
         status = status_from_cuda(
-            cudaMemcpyAsync(device, ahead ? ahead : host, count * sizeof(float),
-                            ahead ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice, cuda->work),
+            cudaMemcpyAsync(device, prefetched ? prefetched : host, count * sizeof(float),
+                            prefetched ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice,
+                            cuda->work),
             "cudaMemcpyAsync to the GPU", err);
-    if (status == STATUS_OK && ahead)
-        status = cuda_ahead_taken(cuda, err);
+    if (status == STATUS_OK && prefetched)
+        status = cuda_upload_ahead_consumed(cuda, err);
     else if (status == STATUS_OK)
         cuda->traffic.up_bytes += count * sizeof(float);
-    return status == STATUS_OK ? cuda_shadow_changed(cuda, device, count, err) : status;
+    return status == STATUS_OK ? cuda_param_copy_refresh(cuda, device, count, err) : status;
 }
 
 enum status cuda_copy(struct compute *c, float *to, const float *from, size_t count,
@@ -198,9 +199,9 @@ enum status cuda_download_start(struct compute *c, float *host, const float *dev
     if (cuda->started - cuda->waited == COMPUTE_DOWNLOADS_MAX)
         return error_set(err, STATUS_INTERNAL, "more than %d downloads under way",
                          COMPUTE_DOWNLOADS_MAX);
-    status = status_from_cuda(cudaEventRecord(d->made, cuda->work), "cudaEventRecord", err);
+    status = status_from_cuda(cudaEventRecord(d->source_ready, cuda->work), "cudaEventRecord", err);
     if (status == STATUS_OK)
-        status = status_from_cuda(cudaStreamWaitEvent(cuda->copies, d->made, 0),
+        status = status_from_cuda(cudaStreamWaitEvent(cuda->copies, d->source_ready, 0),
                                   "cudaStreamWaitEvent", err);
     if (status == STATUS_OK)
         status = status_from_cuda(cudaMemcpyAsync(host, device, count * sizeof(float),
@@ -227,11 +228,11 @@ enum status cuda_download_wait(struct compute *c, struct error *err)
     return status_from_cuda(cudaEventSynchronize(d->arrived), "waiting for a download", err);
 }
 
-enum status cuda_bring(struct cuda *cuda, const float *host, size_t count, const float **ret,
-                       struct error *err)
+enum status cuda_stage_upload(struct cuda *cuda, const float *host, size_t count, const float **ret,
+                              struct error *err)
 {
     float *staged;
-    enum status status = cuda_ahead_find(cuda, host, count, ret, err);
+    enum status status = cuda_upload_ahead_find(cuda, host, count, ret, err);
 
     if (status != STATUS_OK || *ret)
         return status;
@@ -253,10 +254,10 @@ enum status cuda_upload_values(struct compute *c, void *device, const float *hos
 
     if (cuda->type == CUDA_R_32F)
         return cuda_upload(c, static_cast<float *>(device), host, count, err);
-    status = cuda_bring(cuda, host, count, &floats, err);
+    status = cuda_stage_upload(cuda, host, count, &floats, err);
     if (status == STATUS_OK)
         status = cuda_from_float(cuda, floats, device, count, err);
-    return status == STATUS_OK ? cuda_ahead_taken(cuda, err) : status;
+    return status == STATUS_OK ? cuda_upload_ahead_consumed(cuda, err) : status;
 }
 
 enum status cuda_download_values(struct compute *c, float *host, const void *device, size_t count,
@@ -288,7 +289,7 @@ enum status cuda_synchronize(struct compute *c, struct error *err)
         status =
             status_from_cuda(cudaStreamSynchronize(cuda->copies), "cudaStreamSynchronize", err);
     if (status == STATUS_OK)
-        status = status_from_cuda(cudaStreamSynchronize(cuda->ahead.stream),
+        status = status_from_cuda(cudaStreamSynchronize(cuda->upload_ahead.stream),
                                   "cudaStreamSynchronize", err);
     return status;
 }

@@ -1,21 +1,21 @@
 /*
- * cuda_mma: what the tensor cores need of a warp: fragments from shared memory (ldmatrix), products
- * of fragments (mma.sync m16n8k16 in 16 bits, m16n8k8 in TF32), copies into shared memory that run
- * beside them (cp.async).  Needs compute capability 8.0; the emulator of the tests has the same
+ * cuda_mma: warp-level operations of the tensor cores: fragments from shared memory (ldmatrix),
+ * products of fragments (mma.sync m16n8k16 in 16 bits, m16n8k8 in TF32), asynchronous copies into
+ * shared memory (cp.async).  Needs compute capability 8.0; the emulator of the tests has the same
  * functions with the same layouts.
  *
- * Lane 4 g + t of a warp holds, as the PTX ISA says for these shapes (one register each):
+ * Lane 4 g + t of a warp holds, as the PTX ISA defines for these shapes (one register each):
  *   A (16, MMA_BYTES)  x[0] row g, first half; x[1] row g + 8, first half; x[2], x[3] second halves
  *   B (MMA_BYTES, 8)   x[0] column g, first half; x[1] second half
  *   D (16, 8)          x[0], x[1] row g, columns 2 t and 2 t + 1; x[2], x[3] row g + 8
- * where a half has 16 bytes of a row of A or of a column of B, and t is the t-th four of them.
+ * where a half is 16 bytes of a row of A or of a column of B, and t selects the t-th four of them.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CUDA_CUDA_MMA_CUH
 #define SPARRING_WORKER_COMPUTE_CUDA_CUDA_MMA_CUH
 
 #include "worker/compute/cuda/cuda_kernel.cuh"
 
-#define MMA_BYTES 32u /* that a product sums over: 16 elements of 16 bits, 8 of TF32 */
+#define MMA_BYTES 32u /* depth of a product: 16 elements of 16 bits, 8 of TF32 */
 
 #ifdef CUDA_EMULATOR
 #include "tests/support/cuda_emulator/emulator_mma.h"
@@ -26,8 +26,8 @@ static __device__ inline uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Four matrices of 8 rows of 16 bytes; row i of matrix j is at `row` of lane 8 j + i.  to[j] gets
- * the (lane % 4)-th four bytes of row lane / 4. */
+/* Load four matrices of 8 rows of 16 bytes; lane 8 j + i passes the address of row i of matrix j.
+ * to[j] receives the (lane % 4)-th four bytes of row lane / 4. */
 static __device__ inline void load_matrices(uint32_t (&to)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -35,7 +35,7 @@ static __device__ inline void load_matrices(uint32_t (&to)[4], const void *row)
                  : "r"(shared_address(row)));
 }
 
-/* As matrices of 8 x 8 elements of 16 bits that are transposed on the way. */
+/* The same for matrices of 8 x 8 elements of 16 bits, transposed. */
 static __device__ inline void load_matrices_transposed(uint32_t (&to)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -62,7 +62,7 @@ static __device__ inline void multiply_add(float (&d)[4], const uint32_t (&a)[4]
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* The operands' bits beyond TF32's are ignored: round_tf32 first. */
+/* Bits beyond TF32's are ignored: apply round_tf32 first. */
 static __device__ inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                            uint32_t b1, type_tag<float>)
 {
@@ -80,7 +80,7 @@ static __device__ inline uint32_t round_tf32(float x)
     return bits;
 }
 
-/* 2 to the x, within a few 2^-22 of it; subnormal results are zeros. */
+/* 2^x, within a few 2^-22 of it; subnormal results become 0. */
 static __device__ inline float exp2_fast(float x)
 {
     float y;
@@ -89,7 +89,7 @@ static __device__ inline float exp2_fast(float x)
     return y;
 }
 
-/* Start to copy 16 bytes, both places aligned; !is_there: zeros, nothing is read. */
+/* Start copying 16 bytes, both addresses aligned; !is_there: store zeros and read nothing. */
 static __device__ inline void copy_async(void *shared, const void *global, bool is_there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
@@ -97,7 +97,7 @@ static __device__ inline void copy_async(void *shared, const void *global, bool 
                  : "memory");
 }
 
-/* Wait for the copies that this thread started; others see them behind a barrier. */
+/* Wait for the copies that this thread started; other threads need a barrier afterwards. */
 static __device__ inline void copies_wait()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -105,16 +105,16 @@ static __device__ inline void copies_wait()
 
 #endif
 
-/* Elements of 16 bytes. */
+/* Elements per 16 bytes. */
 template <typename T> static __host__ __device__ constexpr unsigned chunk()
 {
     return 16 / sizeof(T);
 }
 
-/* ---- fragments of a row-major tile in shared memory whose rows are an odd number of 16 bytes ----
+/* ---- fragments of a row-major tile in shared memory; rows are an odd number of 16-byte units ----
  */
 
-/* A: rows [0, 16) and MMA_BYTES of columns from `tile` on. */
+/* A: rows [0, 16) and MMA_BYTES of columns from `tile`. */
 template <typename T>
 static __device__ inline void load_a(uint32_t (&a)[4], const T *tile, unsigned pitch)
 {
@@ -123,7 +123,8 @@ static __device__ inline void load_a(uint32_t (&a)[4], const T *tile, unsigned p
     load_matrices(a, tile + lane % 16 * pitch + lane / 16 * chunk<T>());
 }
 
-/* Two B side by side, the transposed of rows [0, 16): b[0], b[1] of rows [0, 8), b[2], b[3]. */
+/* Two adjacent B, the transposed of rows [0, 16): b[0], b[1] from rows [0, 8), b[2], b[3] from the
+ * others. */
 template <typename T>
 static __device__ inline void load_b_of_rows(uint32_t (&b)[4], const T *tile, unsigned pitch)
 {
@@ -132,8 +133,8 @@ static __device__ inline void load_b_of_rows(uint32_t (&b)[4], const T *tile, un
     load_matrices(b, tile + (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * chunk<T>());
 }
 
-/* Two B side by side, of a product's depth of rows and 16 columns.  With TF32 rows come in an order
- * of their own, which is sums_as_a's. */
+/* Two adjacent B: as many rows as a product's depth, and 16 columns.  In TF32 the rows are permuted
+ * as in sums_as_a. */
 template <typename T>
 static __device__ inline void load_b(uint32_t (&b)[4], const T *tile, unsigned pitch)
 {
@@ -152,7 +153,8 @@ static __device__ inline void load_b(uint32_t (&b)[4], const float *tile, unsign
     b[3] = (uint32_t)__float_as_int(at[pitch + 8]);
 }
 
-/* Sums (16, columns), in tiles of 8 columns, as A for the k-th part of a product over columns. */
+/* Sums (16, columns), in tiles of 8 columns, as operand A for the k-th part of a product over
+ * columns. */
 static __device__ inline uint32_t pair_bits(float first, float second, type_tag<__nv_bfloat16>)
 {
     __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
@@ -181,7 +183,7 @@ static __device__ inline void sums_as_a(uint32_t (&a)[4], const float (*sums)[4]
     a[3] = pair_bits(sums[2 * k + 1][2], sums[2 * k + 1][3], type);
 }
 
-/* A lane has columns 2 t and 2 t + 1 and gives them as the t-th and the (t + 4)-th. */
+/* A lane holds columns 2 t and 2 t + 1 and passes them as the t-th and the (t + 4)-th. */
 static __device__ inline void sums_as_a(uint32_t (&a)[4], const float (*sums)[4], unsigned k,
                                         type_tag<float>)
 {

@@ -1,8 +1,8 @@
 /*
  * Pooling of images with the channels last: a thread per pack of channels of a point.  A block
- * keeps to one row of an image, so that no thread divides to find its place.  Backward gathers what
- * chose an element instead of scattering, so that no two threads write one place and sums have one
- * order.
+ * processes one row of an image, so that no thread divides to find its position.  Backward gathers
+ * the outputs whose maximum is an element instead of scattering, so that no two threads write the
+ * same element and the order of sums is fixed.
  */
 #include "worker/compute/cuda/cuda_rows.cuh"
 
@@ -30,11 +30,11 @@ static struct pool_shape shape_of(const struct pool *p, unsigned pack)
 
 /* ---- maximum ---- */
 
-/* The maximum of rows [top, bottom) and columns [left, right) of the image, and its point. */
+/* The maximum over rows [top, bottom) and columns [left, right) of the image, and its index. */
 template <typename T, unsigned N>
 static __device__ inline void window_maximum(const struct pool_shape &s, const T *image, int top,
                                              int bottom, int left, int right, float (&best)[N],
-                                             pack<int32_t, N> *chosen)
+                                             pack<int32_t, N> *argmax)
 {
     for (int h = top; h < bottom; h++) {
         for (int w = left; w < right; w++) {
@@ -47,7 +47,7 @@ static __device__ inline void window_maximum(const struct pool_shape &s, const T
             for (unsigned i = 0; i < N; i++) {
                 if (first || values[i] > best[i] || (isnan(values[i]) && !isnan(best[i]))) {
                     best[i] = values[i];
-                    chosen->at[i] = point;
+                    argmax->at[i] = point;
                 }
             }
         }
@@ -56,7 +56,7 @@ static __device__ inline void window_maximum(const struct pool_shape &s, const T
 
 /* A block per row of the output. */
 template <typename T, unsigned N>
-static __global__ void max_pool_kernel(struct pool_shape s, const T *x, int32_t *chosen, T *y)
+static __global__ void max_pool_kernel(struct pool_shape s, const T *x, int32_t *argmax, T *y)
 {
     unsigned image = blockIdx.x / s.rows;
     unsigned row = blockIdx.x - image * s.rows;
@@ -77,17 +77,17 @@ static __global__ void max_pool_kernel(struct pool_shape s, const T *x, int32_t 
             window_maximum<T, N>(s, x + p * N, max(top, 0), bottom, max(left, 0), right, best,
                                  &from);
             store<N>(y + to, best);
-            *reinterpret_cast<pack<int32_t, N> *>(chosen + to) = from;
+            *reinterpret_cast<pack<int32_t, N> *>(argmax + to) = from;
         }
     }
 }
 
 enum status cuda_max_pool_forward(struct compute *c, const struct pool *p, const void *x,
-                                  int32_t *chosen, void *y, size_t batch, struct error *err)
+                                  int32_t *argmax, void *y, size_t batch, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
 
-    return status_from_cuda(by_pack(cuda, packs(cuda, p->channels, x, chosen, y),
+    return status_from_cuda(by_pack(cuda, can_pack(cuda, p->channels, x, argmax, y),
                                     [&](auto tag, auto size) {
                                         typedef typename decltype(tag)::type T;
                                         constexpr unsigned N = decltype(size)::count;
@@ -96,12 +96,12 @@ enum status cuda_max_pool_forward(struct compute *c, const struct pool *p, const
                                         return cuda_launch(
                                             max_pool_kernel<T, N>, (unsigned)(batch * s.rows),
                                             rows_block(s.packs), 0, cuda->work, s,
-                                            static_cast<const T *>(x), chosen, static_cast<T *>(y));
+                                            static_cast<const T *>(x), argmax, static_cast<T *>(y));
                                     }),
                             "max_pool kernel", err);
 }
 
-/* Windows whose first element is at most `at`, and the first that reaches it. */
+/* The end of the windows that begin at or before `at`, and the first window that reaches it. */
 static __device__ unsigned window_end(unsigned at, const struct pool_shape &s, unsigned windows)
 {
     return min((at + s.padding) / s.stride + 1, windows);
@@ -114,7 +114,7 @@ static __device__ unsigned window_begin(unsigned at, const struct pool_shape &s)
 
 /* A block per row of the input. */
 template <typename T, unsigned N>
-static __global__ void max_pool_backward_kernel(struct pool_shape s, const int32_t *chosen,
+static __global__ void max_pool_backward_kernel(struct pool_shape s, const int32_t *argmax,
                                                 const T *dy, T *dx, bool accumulate)
 {
     unsigned image = blockIdx.x / s.height;
@@ -138,7 +138,7 @@ static __global__ void max_pool_backward_kernel(struct pool_shape s, const int32
                     size_t at =
                         (((size_t)image * s.rows + row) * s.columns + column) * s.channels + p * N;
                     const pack<int32_t, N> from =
-                        *reinterpret_cast<const pack<int32_t, N> *>(chosen + at);
+                        *reinterpret_cast<const pack<int32_t, N> *>(argmax + at);
                     float d[N];
 
                     load<N>(d, dy + at);
@@ -152,13 +152,13 @@ static __global__ void max_pool_backward_kernel(struct pool_shape s, const int32
     }
 }
 
-enum status cuda_max_pool_backward(struct compute *c, const struct pool *p, const int32_t *chosen,
+enum status cuda_max_pool_backward(struct compute *c, const struct pool *p, const int32_t *argmax,
                                    const void *dy, void *dx, size_t batch, bool accumulate,
                                    struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
 
-    return status_from_cuda(by_pack(cuda, packs(cuda, p->channels, chosen, dy, dx),
+    return status_from_cuda(by_pack(cuda, can_pack(cuda, p->channels, argmax, dy, dx),
                                     [&](auto tag, auto size) {
                                         typedef typename decltype(tag)::type T;
                                         constexpr unsigned N = decltype(size)::count;
@@ -167,7 +167,7 @@ enum status cuda_max_pool_backward(struct compute *c, const struct pool *p, cons
                                         return cuda_launch(max_pool_backward_kernel<T, N>,
                                                            (unsigned)(batch * s.height),
                                                            rows_block(s.packs), 0, cuda->work, s,
-                                                           chosen, static_cast<const T *>(dy),
+                                                           argmax, static_cast<const T *>(dy),
                                                            static_cast<T *>(dx), accumulate);
                                     }),
                             "max_pool_backward kernel", err);
@@ -182,7 +182,7 @@ static dim3 means_grid(size_t batch, size_t packs)
     return dim3((unsigned)batch, (unsigned)((packs + x - 1) / x));
 }
 
-/* Blocks of means_grid; a thread's pack of channels, which may be behind the last. */
+/* The pack of channels of a thread in a block of means_grid; may be past the last. */
 static __device__ inline unsigned means_pack()
 {
     return blockIdx.y * blockDim.x + threadIdx.x;
@@ -220,7 +220,7 @@ enum status cuda_mean_forward(struct compute *c, const void *x, void *y, size_t 
 {
     struct cuda *cuda = cuda_of(c);
 
-    return status_from_cuda(by_pack(cuda, packs(cuda, channels, x, y),
+    return status_from_cuda(by_pack(cuda, can_pack(cuda, channels, x, y),
                                     [&](auto tag, auto size) {
                                         typedef typename decltype(tag)::type T;
                                         constexpr unsigned N = decltype(size)::count;
@@ -265,7 +265,7 @@ enum status cuda_mean_backward(struct compute *c, const void *dy, void *dx, size
     struct cuda *cuda = cuda_of(c);
 
     return status_from_cuda(
-        by_pack(cuda, packs(cuda, channels, dy, dx),
+        by_pack(cuda, can_pack(cuda, channels, dy, dx),
                 [&](auto tag, auto size) {
                     typedef typename decltype(tag)::type T;
                     constexpr unsigned N = decltype(size)::count;

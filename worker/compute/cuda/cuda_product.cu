@@ -1,17 +1,17 @@
 /*
- * Matrix products by cuBLASLt.  Everything of ours is row-major: cuBLASLt, which is column-major,
- * sees the transposed problem with the factors exchanged, D^T = op(B)^T op(A)^T.  What its
- * heuristics choose for a shape is kept in a hash table of plans; an epilogue that it does not have
- * for a shape is remembered likewise, and the caller does it in a pass of its own.  So it does
- * where an epilogue's vector is aligned like a float, as parameters in the slab may be: there are
- * preferences for the alignment of matrices only, and kernels read a bias 16 bytes at a time.
+ * Matrix products by cuBLASLt.  Our matrices are row-major; cuBLASLt, which is column-major, is
+ * given the transposed problem with the factors exchanged, D^T = op(B)^T op(A)^T.  The heuristics'
+ * choice for a shape is cached in a hash table of plans, and so is the fact that an epilogue is not
+ * supported for a shape; the caller then uses a separate pass.  The same happens if an epilogue's
+ * vector only has a float's alignment, as parameters in the slab may have: preferences cover the
+ * alignment of matrices only, and kernels read a bias 16 bytes at a time.
  */
 #include "worker/compute/cuda/cuda_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define PLANS           1024u /* a power of two; more shapes than half of it start over */
+#define PLANS           1024u /* a power of two; the table is cleared when half full */
 #define WORKSPACE_BYTES ((size_t)32 << 20)
 #define ALIGNMENT_MAX   256u
 #define EPILOGUE_BYTES  16u /* alignment of what only an epilogue reads or writes */
@@ -96,7 +96,7 @@ static unsigned hash(const struct plan_key *key)
     return h % PLANS;
 }
 
-static void forget(struct plan *plan)
+static void release_plan(struct plan *plan)
 {
     if (plan->operation)
         (void)cublasLtMatmulDescDestroy(plan->operation);
@@ -109,8 +109,8 @@ static void forget(struct plan *plan)
     memset(plan, 0, sizeof(*plan));
 }
 
-/* The plan of this key, or a free place for it. */
-static struct plan *find(struct product_plans *plans, const struct plan_key *key)
+/* The plan of this key, or a free entry for it. */
+static struct plan *find_plan(struct product_plans *plans, const struct plan_key *key)
 {
     unsigned at = hash(key);
 
@@ -119,32 +119,34 @@ static struct plan *find(struct product_plans *plans, const struct plan_key *key
     if (plans->plans[at].used || plans->used < PLANS / 2)
         return &plans->plans[at];
     for (unsigned i = 0; i < PLANS; i++)
-        forget(&plans->plans[i]);
+        release_plan(&plans->plans[i]);
     plans->used = 0;
     return &plans->plans[hash(key)];
 }
 
 template <typename T>
-static cublasStatus_t set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute,
-                          T value)
+static cublasStatus_t set_attribute(cublasLtMatmulDesc_t operation,
+                                    cublasLtMatmulDescAttributes_t attribute, T value)
 {
     return cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value));
 }
 
-static cublasStatus_t describe(const struct cuda *cuda, struct plan *plan, const struct product *p)
+static cublasStatus_t make_descriptors(const struct cuda *cuda, struct plan *plan,
+                                       const struct product *p)
 {
     cublasStatus_t s = cublasLtMatmulDescCreate(&plan->operation, cuda->product_type, CUDA_R_32F);
 
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = set<int32_t>(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA,
-                         p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+        s = set_attribute<int32_t>(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA,
+                                   p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = set<int32_t>(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB,
-                         p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+        s = set_attribute<int32_t>(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB,
+                                   p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = set<uint32_t>(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, p->epilogue);
+        s = set_attribute<uint32_t>(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, p->epilogue);
     if (s == CUBLAS_STATUS_SUCCESS && p->aux)
-        s = set<int64_t>(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)p->n);
+        s = set_attribute<int64_t>(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
+                                   (int64_t)p->n);
     if (s == CUBLAS_STATUS_SUCCESS) /* B is (k, n), as a column-major matrix (n, k) */
         s = cublasLtMatrixLayoutCreate(&plan->a, cuda->type, p->transpose_b ? p->k : p->n,
                                        p->transpose_b ? p->n : p->k,
@@ -162,20 +164,23 @@ static cublasStatus_t set_pointers(const struct plan *plan, const struct product
     cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
 
     if (p->bias)
-        s = set<const void *>(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p->bias);
+        s = set_attribute<const void *>(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                        p->bias);
     if (s == CUBLAS_STATUS_SUCCESS && p->aux)
-        s = set<void *>(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p->aux);
+        s = set_attribute<void *>(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                                  p->aux);
     return s;
 }
 
-/* The library has no such product; with an epilogue it may call that a wrong value. */
-static bool refuses(const struct plan *plan, cublasStatus_t s)
+/* True if cuBLASLt does not support the product; with an epilogue it may report an invalid value.
+ */
+static bool is_unsupported(const struct plan *plan, cublasStatus_t s)
 {
     return s == CUBLAS_STATUS_NOT_SUPPORTED ||
            (s == CUBLAS_STATUS_INVALID_VALUE && plan->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT);
 }
 
-static cublasStatus_t choose(struct product_plans *plans, struct plan *plan)
+static cublasStatus_t choose_algorithm(struct product_plans *plans, struct plan *plan)
 {
     const cublasLtMatmulPreferenceAttributes_t attributes[4] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
@@ -193,7 +198,7 @@ static cublasStatus_t choose(struct product_plans *plans, struct plan *plan)
                                            plan->d, plan->d, plans->preference, 1, &result, &found);
     if (s == CUBLAS_STATUS_SUCCESS)
         s = found > 0 ? result.state : CUBLAS_STATUS_NOT_SUPPORTED;
-    if (refuses(plan, s))
+    if (is_unsupported(plan, s))
         return CUBLAS_STATUS_SUCCESS; /* plan->supported stays false */
     if (s == CUBLAS_STATUS_SUCCESS) {
         plan->algorithm = result.algo;
@@ -208,16 +213,16 @@ static cublasStatus_t make_plan(const struct cuda *cuda, struct plan *plan,
     cublasStatus_t s;
 
     plan->key = *key;
-    s = describe(cuda, plan, p);
+    s = make_descriptors(cuda, plan, p);
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = set_pointers(plan, p); /* the heuristics look at their alignment */
+        s = set_pointers(plan, p); /* the heuristics use their alignment */
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = choose(cuda->plans, plan);
+        s = choose_algorithm(cuda->plans, plan);
     if (s == CUBLAS_STATUS_SUCCESS) {
         plan->used = true;
         cuda->plans->used++;
     } else {
-        forget(plan);
+        release_plan(plan);
     }
     return s;
 }
@@ -229,7 +234,8 @@ static bool epilogue_fits(const struct plan_key *key)
     return key->alignment[4] >= EPILOGUE_BYTES && key->alignment[5] >= EPILOGUE_BYTES;
 }
 
-static cublasStatus_t multiply(struct cuda *cuda, const struct plan *plan, const struct product *p)
+static cublasStatus_t launch_product(struct cuda *cuda, const struct plan *plan,
+                                     const struct product *p)
 {
     cublasStatus_t s = set_pointers(plan, p);
 
@@ -249,7 +255,7 @@ enum status cuda_product(struct cuda *cuda, const struct product *p, bool *ret_d
 
     if (ret_done && !epilogue_fits(&key))
         return STATUS_OK; /* *ret_done stays false */
-    plan = find(cuda->plans, &key);
+    plan = find_plan(cuda->plans, &key);
     if (!plan->used) {
         enum status status =
             status_from_cublas(make_plan(cuda, plan, &key, p), "planning a product", err);
@@ -258,13 +264,13 @@ enum status cuda_product(struct cuda *cuda, const struct product *p, bool *ret_d
             return status;
     }
     if (plan->supported) {
-        s = multiply(cuda, plan, p);
-        if (!ret_done || !refuses(plan, s)) {
+        s = launch_product(cuda, plan, p);
+        if (!ret_done || !is_unsupported(plan, s)) {
             if (ret_done)
                 *ret_done = s == CUBLAS_STATUS_SUCCESS;
             return status_from_cublas(s, "cublasLtMatmul", err);
         }
-        plan->supported = false; /* refused at the launch: nothing was done */
+        plan->supported = false; /* rejected at the launch: nothing was done */
     }
     return ret_done ? STATUS_OK
                     : error_set(err, STATUS_UNSUPPORTED,
@@ -306,7 +312,7 @@ void cuda_products_close(struct cuda *cuda)
     if (!plans)
         return;
     for (unsigned i = 0; i < PLANS; i++)
-        forget(&plans->plans[i]);
+        release_plan(&plans->plans[i]);
     (void)cudaFree(plans->workspace);
     if (plans->preference)
         (void)cublasLtMatmulPreferenceDestroy(plans->preference);

@@ -1,7 +1,7 @@
 /*
- * cuda_rows: kernels over rows of channels, which is what images with the channels last are.  A
- * thread keeps to its channels (a pack of N that one access moves) and walks down the rows: what
- * belongs to a channel is read once, and no index is divided.
+ * cuda_rows: kernels over rows of channels, the layout of images with the channels last.  A thread
+ * processes fixed channels (a pack of N that one access moves) in successive rows: per-channel data
+ * is read once, and no index is divided.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CUDA_CUDA_ROWS_CUH
 #define SPARRING_WORKER_COMPUTE_CUDA_CUDA_ROWS_CUH
@@ -15,8 +15,8 @@ struct rows {
     unsigned channels, packs; /* of a row */
 };
 
-/* A block: neighbouring threads on neighbouring packs, a warp of them at most; both sides powers of
- * two. */
+/* Block dimensions: adjacent threads process adjacent packs, at most a warp of them; both
+ * dimensions are powers of two. */
 static inline dim3 rows_block(size_t packs)
 {
     unsigned x = 1;
@@ -26,8 +26,8 @@ static inline dim3 rows_block(size_t packs)
     return dim3(x, THREADS / x);
 }
 
-/* Rows of `channels` in packs of n, in at most about `blocks` blocks whose threads take at least
- * `least` rows each. */
+/* Plan for rows of `channels` in packs of n: about `blocks` blocks at most, whose threads process
+ * at least `least` rows each. */
 static inline struct rows rows_plan(size_t count, size_t channels, unsigned n, unsigned blocks,
                                     unsigned least)
 {
@@ -62,7 +62,7 @@ static __device__ inline unsigned rows_pack()
     return blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-/* f(index of this thread's first channel in each of its rows) */
+/* Call f(index of this thread's first channel) for each of its rows. */
 template <unsigned N, typename F> static __device__ inline void for_rows(const struct rows &r, F f)
 {
     size_t begin = blockIdx.y * r.chunk;
@@ -75,8 +75,8 @@ template <unsigned N, typename F> static __device__ inline void for_rows(const s
         f(at);
 }
 
-/* Sums of M numbers of each thread over the threads of its column, threadIdx.y; the first row of
- * threads gets them.  The order is fixed. */
+/* Sum M numbers of each thread over the threads of its column, threadIdx.y, in a fixed order; the
+ * first row of threads receives the sums. */
 template <unsigned M> static __device__ inline void column_sums(float *mine)
 {
     __shared__ float sums[M][THREADS];

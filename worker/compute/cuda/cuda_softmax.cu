@@ -1,8 +1,8 @@
 /*
  * Softmax and cross-entropy, forward and backward in one kernel: a block per row reads it twice,
- * once for maximum and sum together, once for the gradient, which may take the logits' place.
- * Labels go through page-locked memory of two batches by turns, so that a call never waits for the
- * batch before it.
+ * once for maximum and sum together, once for the gradient, which may replace the logits.  Labels
+ * go through two page-locked buffers used alternately, so that a call does not wait for the
+ * previous batch.
  */
 #include "worker/compute/cuda/cuda_kernel.cuh"
 
@@ -13,34 +13,34 @@
 #define WIDE_FROM 2048u /* classes; rows of the loss */
 #define NO_INDEX  0xffffffffu
 
-struct peak { /* of a part of a row */
+struct peak { /* maximum and sum of exponentials of a part of a row */
     float max;
-    unsigned index; /* the first where it stands */
+    unsigned index; /* of its first occurrence */
     double sum;     /* of exp(value - max) */
 };
 
-/* e^x to a relative 2^-22 |x|: what the rounding of x itself costs. */
+/* e^x with a relative error of 2^-22 |x|: the effect of rounding x itself. */
 static __device__ inline float exponential(float x)
 {
     return exp2f(x * 1.4426950408889634f);
 }
 
-/* What exponentials are taken relative to: of a part that is -infinity everywhere they are 0. */
-static __device__ inline float reference(float max)
+/* The shift of exponentials: 0 for a part that is -infinity everywhere. */
+static __device__ inline float exponent_shift(float max)
 {
     return max == -INFINITY ? 0.0f : max;
 }
 
-/* A NaN is never the maximum, but makes the sum one. */
-static __device__ struct peak join(struct peak a, struct peak b)
+/* Ignores NaN in the maximum, but propagates it in the sum. */
+static __device__ struct peak peak_merge(struct peak a, struct peak b)
 {
     struct peak r = b.max > a.max || (b.max == a.max && b.index < a.index) ? b : a;
 
     r.sum = 0.0;
     if (a.sum != 0.0)
-        r.sum += a.sum * (double)exponential(a.max - reference(r.max));
+        r.sum += a.sum * (double)exponential(a.max - exponent_shift(r.max));
     if (b.sum != 0.0)
-        r.sum += b.sum * (double)exponential(b.max - reference(r.max));
+        r.sum += b.sum * (double)exponential(b.max - exponent_shift(r.max));
     return r;
 }
 
@@ -54,21 +54,22 @@ static __device__ struct peak block_peak(struct peak mine)
         other.max = __shfl_xor_sync(FULL_WARP, mine.max, (int)offset);
         other.index = __shfl_xor_sync(FULL_WARP, mine.index, (int)offset);
         other.sum = __shfl_xor_sync(FULL_WARP, mine.sum, (int)offset);
-        mine = threadIdx.x & offset ? join(other, mine) : join(mine, other);
+        mine = threadIdx.x & offset ? peak_merge(other, mine) : peak_merge(mine, other);
     }
     if (threadIdx.x % WARP == 0)
         warps[threadIdx.x / WARP] = mine;
     __syncthreads();
     mine = warps[0];
     for (unsigned w = 1; w < blockDim.x / WARP; w++)
-        mine = join(mine, warps[w]);
+        mine = peak_merge(mine, warps[w]);
     return mine;
 }
 
-/* Take in N values, the first of them the row's `at`-th: `sum` counts in floats, a thread's share
- * of a row is short. */
+/* Add N values, the first with index `at` of the row, to the peak. `sum` is a float: a thread's
+ * part of a row is short. */
 template <unsigned N>
-static __device__ inline void take(struct peak *peak, float *sum, const float *values, unsigned at)
+static __device__ inline void peak_add(struct peak *peak, float *sum, const float *values,
+                                       unsigned at)
 {
     float max = values[0];
 
@@ -85,10 +86,10 @@ static __device__ inline void take(struct peak *peak, float *sum, const float *v
     }
 #pragma unroll
     for (unsigned i = 0; i < N; i++)
-        *sum += exponential(values[i] - reference(peak->max));
+        *sum += exponential(values[i] - exponent_shift(peak->max));
 }
 
-/* A block per row, whose packs begin at multiples of N; the last `classes` % N values are taken one
+/* A block per row, whose packs begin at multiples of N; the last `classes` % N values are added one
  * by one. */
 template <typename T, unsigned N>
 static __device__ struct peak row_peak(const T *row, unsigned classes)
@@ -101,12 +102,12 @@ static __device__ struct peak row_peak(const T *row, unsigned classes)
         float values[N];
 
         load<N>(values, row + j);
-        take<N>(&peak, &sum, values, j);
+        peak_add<N>(&peak, &sum, values, j);
     }
     for (unsigned j = whole + threadIdx.x; j < classes; j += blockDim.x) {
         float value = to_float(row[j]);
 
-        take<1>(&peak, &sum, &value, j);
+        peak_add<1>(&peak, &sum, &value, j);
     }
     peak.sum = (double)sum;
     return block_peak(peak);
@@ -119,7 +120,7 @@ static __global__ void __launch_bounds__(WIDE)
 {
     const T *row = logits + blockIdx.x * stride;
     unsigned label = (unsigned)labels[blockIdx.x];
-    float at_label = to_float(row[label]); /* before its place is written */
+    float at_label = to_float(row[label]); /* before it is overwritten */
     unsigned whole = classes / N * N;
     struct peak peak = row_peak<T, N>(row, classes);
     float factor = (float)((double)scale / (peak.sum * (double)batch));
@@ -147,7 +148,7 @@ static __global__ void __launch_bounds__(WIDE)
     for (unsigned j = whole + threadIdx.x; j < classes; j += blockDim.x) {
         float p = exponential(to_float(row[j]) - peak.max) * factor;
 
-        put(&dlogits[j], j == label ? p - one : p);
+        store_value(&dlogits[j], j == label ? p - one : p);
     }
 }
 
@@ -170,7 +171,7 @@ static __global__ void __launch_bounds__(WIDE) loss_kernel(struct cuda_row *rows
     rows[0].correct = (unsigned long long)correct;
 }
 
-/* Room for `rows`; allocates only when a batch is larger than all before it. */
+/* Reserve memory for `rows`; allocates only if a batch is larger than all before it. */
 static enum status reserve_rows(struct cuda *cuda, size_t rows, struct error *err)
 {
     void *pinned = NULL;
@@ -179,8 +180,9 @@ static enum status reserve_rows(struct cuda *cuda, size_t rows, struct error *er
     if (rows <= cuda->rows_capacity)
         return STATUS_OK;
     if (cuda->capturing)
-        return error_set(err, STATUS_UNAVAILABLE, "labels would need room while a step is noted");
-    cuda->moves++;
+        return error_set(err, STATUS_UNAVAILABLE,
+                         "labels would need room while a step is captured");
+    cuda->memory_generation++;
     (void)cudaFree(cuda->labels);
     (void)cudaFree(cuda->rows);
     (void)cudaFreeHost(cuda->pinned_labels);
@@ -205,14 +207,14 @@ static enum status reserve_rows(struct cuda *cuda, size_t rows, struct error *er
     return status;
 }
 
-static enum status send_labels(struct cuda *cuda, const int32_t *labels, size_t rows,
-                               struct error *err)
+static enum status upload_labels(struct cuda *cuda, const int32_t *labels, size_t rows,
+                                 struct error *err)
 {
     unsigned turn = cuda->capturing ? 0 : cuda->labels_turn++ % 2;
     int32_t *pinned = cuda->pinned_labels + turn * cuda->rows_capacity;
     enum status status = STATUS_OK;
 
-    if (!cuda->capturing) /* a graph's launch fills the first place */
+    if (!cuda->capturing) /* a graph's launch fills the first buffer */
         status = status_from_cuda(cudaEventSynchronize(cuda->labels_read[turn]),
                                   "waiting for the batch before the last", err);
     if (status != STATUS_OK)
@@ -235,13 +237,14 @@ enum status cuda_softmax_cross_entropy(struct compute *c, const void *logits,
     struct cuda *cuda = cuda_of(c);
     enum status status = reserve_rows(cuda, rows, err);
 
-    if (status == STATUS_OK && dlogits && !cuda->capturing) /* forward is issued: nothing idles */
-        status = cuda_settle_scale(cuda, err);
+    if (status == STATUS_OK && dlogits && !cuda->capturing) /* the forward kernel keeps the GPU busy
+                                                               meanwhile */
+        status = cuda_gradient_scale_wait(cuda, err);
     if (status == STATUS_OK)
-        status = send_labels(cuda, host_labels, rows, err);
+        status = upload_labels(cuda, host_labels, rows, err);
     if (status == STATUS_OK)
         status = status_from_cuda(
-            by_pack(cuda, packs(cuda, stride, logits, dlogits),
+            by_pack(cuda, can_pack(cuda, stride, logits, dlogits),
                     [&](auto tag, auto n) {
                         typedef typename decltype(tag)::type T;
 

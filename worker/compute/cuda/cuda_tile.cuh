@@ -1,6 +1,6 @@
 /*
- * cuda_tile: a product of float32 tiles in shared memory by a block of 256 threads, by fused
- * multiply-adds, with the sums in registers.
+ * cuda_tile: a product of float32 tiles in shared memory by a block of 256 threads, with fused
+ * multiply-adds and the sums in registers.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CUDA_CUDA_TILE_CUH
 #define SPARRING_WORKER_COMPUTE_CUDA_CUDA_TILE_CUH
@@ -8,9 +8,9 @@
 #include "worker/compute/cuda/cuda_kernel.cuh"
 
 #define TILE_THREADS 256u
-#define TILE_GRID    16u /* a thread has every 16th row and column */
+#define TILE_GRID    16u /* a thread processes every 16th row and column */
 
-/* Elements from row to row: what keeps a warp's accesses in different banks. */
+/* Elements from row to row: odd, so that a warp's accesses are in different banks. */
 #define TILE_PITCH(columns) ((columns) + 1u)
 
 /* Sums C (M, N) of products of tiles, M and N multiples of 16. */

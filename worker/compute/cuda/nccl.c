@@ -1,9 +1,9 @@
 /*
- * nccl: communicators, from the unique id to the abort.
+ * nccl: the life of a communicator, from the unique id to the abort.
  *
- * Nothing here waits for another rank without a deadline: connecting and finishing are polled, and
- * the calls of NCCL that cannot be polled (destroy, abort) run in a thread of their own, which is
- * joined with a deadline.
+ * Every wait for another rank has a deadline: connecting and finalizing are polled, and the NCCL
+ * calls that cannot be polled (destroy, abort) run in a separate thread, which is joined with a
+ * deadline.
  */
 #include "worker/compute/cuda/nccl_internal.h"
 
@@ -19,9 +19,9 @@
 #include <time.h>
 
 #define POLL_NS  50000
-#define ABORT_MS 3000 /* for what is left of a failed attempt to connect */
+#define ABORT_MS 3000 /* to clean up after a failed attempt to connect */
 
-static void nap(void)
+static void poll_sleep(void)
 {
     const struct timespec pause = {.tv_nsec = POLL_NS};
 
@@ -44,7 +44,7 @@ static enum status count_devices(int *ret, struct error *err)
     return STATUS_OK;
 }
 
-static enum status check(struct error *err)
+static enum status check_available(struct error *err)
 {
     const struct nccl_library *library;
     int devices;
@@ -53,8 +53,8 @@ static enum status check(struct error *err)
     return status == STATUS_OK ? nccl_library_get(&library, err) : status;
 }
 
-static enum status identify(unsigned local_rank, bool make_id, struct nccl_identity *ret,
-                            struct error *err)
+static enum status identify_device(unsigned local_rank, bool make_id, struct nccl_identity *ret,
+                                   struct error *err)
 {
     const struct nccl_library *library;
     struct cudaDeviceProp properties;
@@ -94,7 +94,7 @@ static void version_text(int version, char *text, size_t size)
     (void)snprintf(text, size, "%d.%d.%d", version / unit, version % unit / 100, version % 100);
 }
 
-static void describe(char *text, size_t size)
+static void describe_version(char *text, size_t size)
 {
     const struct nccl_library *library;
     char headers[32], run_time[32] = "none";
@@ -105,10 +105,10 @@ static void describe(char *text, size_t size)
     (void)snprintf(text, size, "NCCL %s (headers %s)", run_time, headers);
 }
 
-/* ---- the end ---- */
+/* ---- closing ---- */
 
-/* Poll until NCCL has done what it was asked for. */
-static ncclResult_t settle(struct nccl *n, ncclResult_t result, int64_t deadline_ns)
+/* Poll until NCCL's pending call has completed or failed; ncclInProgress at the deadline. */
+static ncclResult_t poll_until_complete(struct nccl *n, ncclResult_t result, int64_t deadline_ns)
 {
     while (result == ncclSuccess || result == ncclInProgress) {
         ncclResult_t state = ncclSuccess;
@@ -120,41 +120,42 @@ static ncclResult_t settle(struct nccl *n, ncclResult_t result, int64_t deadline
             break;
         if (clock_now_ns() >= deadline_ns)
             return ncclInProgress;
-        nap();
+        poll_sleep();
     }
     return result;
 }
 
-static void *end_thread(void *argument)
+static void *end_communicator_thread(void *argument)
 {
     struct nccl *n = argument;
 
     (void)cudaSetDevice(n->device);
-    if (n->ends_in_order && settle(n, n->library->CommFinalize(n->comm), n->end_ns) == ncclSuccess)
+    if (n->end_orderly &&
+        poll_until_complete(n, n->library->CommFinalize(n->comm), n->end_ns) == ncclSuccess)
         (void)n->library->CommDestroy(n->comm);
     else
         (void)n->library->CommAbort(n->comm);
     return NULL;
 }
 
-/* Half of the time is for an orderly end; what does not come to one is aborted. */
-static bool end_communicator(struct nccl *n, bool in_order, int64_t deadline_ns)
+/* Half of the time is for finalizing; a communicator that is not finalized by then is aborted. */
+static bool end_communicator(struct nccl *n, bool orderly, int64_t deadline_ns)
 {
     int64_t now_ns = clock_now_ns();
     struct timespec until = condition_until(deadline_ns);
     pthread_t thread;
 
-    n->ends_in_order = in_order;
+    n->end_orderly = orderly;
     n->end_ns = now_ns + (deadline_ns - now_ns) / 2;
-    if (pthread_create(&thread, NULL, end_thread, n) != 0)
+    if (pthread_create(&thread, NULL, end_communicator_thread, n) != 0)
         return false;
     if (pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0)
         return true;
-    (void)pthread_detach(thread); /* it keeps n; see nccl_ops.close */
+    (void)pthread_detach(thread); /* it still uses n; see nccl_ops.close */
     return false;
 }
 
-static void forget_region(struct nccl *n, unsigned index)
+static void release_region(struct nccl *n, unsigned index)
 {
     struct nccl_region *region = &n->regions[index];
 
@@ -166,35 +167,35 @@ static void forget_region(struct nccl *n, unsigned index)
 }
 
 /* Handles of registered device memory belong to the communicator and end with it. */
-static void forget_device_regions(struct nccl *n, bool in_order)
+static void release_device_regions(struct nccl *n, bool orderly)
 {
     for (unsigned i = n->region_count; i > 0; i--) {
-        if (in_order && n->regions[i - 1].handle)
-            forget_region(n, i - 1);
+        if (orderly && n->regions[i - 1].handle)
+            release_region(n, i - 1);
         else if (n->regions[i - 1].handle)
             n->regions[i - 1] = n->regions[--n->region_count];
     }
 }
 
-static bool close_nccl(struct nccl *n, bool in_order, int64_t deadline_ns)
+static bool close_nccl(struct nccl *n, bool orderly, int64_t deadline_ns)
 {
     (void)cudaSetDevice(n->device);
-    forget_device_regions(n, in_order);
-    if (n->comm && !end_communicator(n, in_order, deadline_ns))
+    release_device_regions(n, orderly);
+    if (n->comm && !end_communicator(n, orderly, deadline_ns))
         return false;
     while (n->region_count > 0)
-        forget_region(n, n->region_count - 1);
+        release_region(n, n->region_count - 1);
     nccl_staging_release(n);
     if (n->event)
         (void)cudaEventDestroy(n->event);
     if (n->stream)
         (void)cudaStreamDestroy(n->stream);
-    (void)cudaGetLastError(); /* what failed has been told */
+    (void)cudaGetLastError(); /* errors have been reported */
     free(n);
     return true;
 }
 
-/* ---- the beginning ---- */
+/* ---- opening ---- */
 
 static enum status make_stream(struct nccl *n, struct error *err)
 {
@@ -231,10 +232,10 @@ static enum status connect_ranks(struct nccl *n, const struct nccl_config *c, st
         if (clock_now_ns() >= c->deadline_ns)
             return error_set(err, STATUS_TIMEOUT,
                              "nccl: the ranks were not connected within the time-out");
-        nap();
+        poll_sleep();
     }
     if (state == ncclInProgress)
-        state = ncclInternalError; /* no communicator to ask */
+        state = ncclInternalError; /* no communicator was created */
     return status_from_nccl(n->library, state, n->comm, "nccl, connecting", err);
 }
 
@@ -254,7 +255,7 @@ static enum status open_nccl(const struct nccl_config *config, struct nccl **ret
     if (status == STATUS_OK)
         status = connect_ranks(n, config, err);
     if (status != STATUS_OK) {
-        /* What does not come back keeps its memory: there is nothing to say beside the error. */
+        /* If closing times out, its memory is leaked: only the first error is reported. */
         (void)close_nccl(n, false, clock_deadline_ns(ABORT_MS));
         return status;
     }
@@ -276,7 +277,7 @@ static enum status register_region(struct nccl *n, void *base, size_t size, stru
     status = nccl_status_from_cuda(cudaPointerGetAttributes(&attributes, base),
                                    "cudaPointerGetAttributes", err);
     if (status == STATUS_OK && attributes.type == cudaMemoryTypeHost)
-        return STATUS_OK; /* somebody has page-locked it already */
+        return STATUS_OK; /* already page-locked */
     if (status == STATUS_OK && attributes.type == cudaMemoryTypeDevice) {
         if (!n->library->CommRegister || !n->library->CommDeregister)
             return error_set(err, STATUS_UNSUPPORTED, "this NCCL has no ncclCommRegister");
@@ -298,7 +299,7 @@ static void unregister_region(struct nccl *n, void *base)
     (void)cudaSetDevice(n->device);
     for (unsigned i = 0; i < n->region_count; i++) {
         if (n->regions[i].base == base) {
-            forget_region(n, i);
+            release_region(n, i);
             return;
         }
     }
@@ -306,9 +307,9 @@ static void unregister_region(struct nccl *n, void *base)
 
 static const struct nccl_ops ops = {
     .version = NCCL_MODULE_VERSION,
-    .check = check,
-    .identify = identify,
-    .describe = describe,
+    .check = check_available,
+    .identify = identify_device,
+    .describe = describe_version,
     .open = open_nccl,
     .start = nccl_start,
     .advance = nccl_advance,

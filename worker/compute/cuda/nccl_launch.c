@@ -1,10 +1,10 @@
 /*
- * nccl_launch: operations as NCCL calls, from staging to the event that says that all is there.
+ * nccl_launch: operations as NCCL calls, from staging to the event that marks their completion.
  *
- * The communicator is not blocking: a call may return before NCCL has done its part, and until
- * ncclCommGetAsyncError says ncclSuccess nothing else may be called or put on the stream.  So a
- * launch goes through two phases that advance polls: LAUNCHING, then FLYING.  No call here waits
- * for the GPU.
+ * The communicator is non-blocking: a call may return before NCCL has finished it, and until
+ * ncclCommGetAsyncError returns ncclSuccess no other call may be made and nothing may be issued to
+ * the stream.  A launch therefore has two phases, which nccl_advance polls: LAUNCHING, then
+ * RUNNING.  No call here waits for the GPU.
  */
 #include "worker/compute/cuda/nccl_internal.h"
 
@@ -88,8 +88,8 @@ static char *block_at(const struct nccl_buffer *b, unsigned rank, size_t bytes)
     return (char *)b->device + rank * bytes;
 }
 
-/* This rank's own block of gather, scatter and all_to_all does not travel. */
-static cudaError_t copy_own(struct nccl *n, const struct nccl_item *item)
+/* Copy this rank's own block of gather, scatter and all_to_all, which is not sent. */
+static cudaError_t copy_own_block(struct nccl *n, const struct nccl_item *item)
 {
     const struct collective_args *a = item->args;
     size_t bytes = a->count * dtype_size(a->dtype);
@@ -110,7 +110,7 @@ static cudaError_t copy_own(struct nccl *n, const struct nccl_item *item)
 }
 
 /* Gather, scatter and all_to_all: a send and a receive for each pair of ranks, within a group. */
-static ncclResult_t call_pairs(struct nccl *n, const struct nccl_item *item)
+static ncclResult_t enqueue_pairs(struct nccl *n, const struct nccl_item *item)
 {
     const struct collective_args *a = item->args;
     size_t bytes = a->count * dtype_size(a->dtype);
@@ -134,7 +134,7 @@ static ncclResult_t call_pairs(struct nccl *n, const struct nccl_item *item)
     return result;
 }
 
-static ncclResult_t call(struct nccl *n, const struct nccl_item *item)
+static ncclResult_t enqueue_call(struct nccl *n, const struct nccl_item *item)
 {
     const struct nccl_library *l = n->library;
     const struct collective_args *a = item->args;
@@ -149,7 +149,7 @@ static ncclResult_t call(struct nccl *n, const struct nccl_item *item)
         return l->Reduce(in, out, a->count, type, item->op, root, n->comm, n->stream);
     case COLLECTIVE_REDUCE_SCATTER:
         return l->ReduceScatter(in, out, a->count, type, item->op, n->comm, n->stream);
-    case COLLECTIVE_BROADCAST: /* elsewhere than at the root the first one is not read */
+    case COLLECTIVE_BROADCAST: /* the first argument is read only at the root */
         return l->Broadcast(n->rank == a->root ? in : out, out, a->count, type, root, n->comm,
                             n->stream);
     case COLLECTIVE_ALL_GATHER:
@@ -162,12 +162,12 @@ static ncclResult_t call(struct nccl *n, const struct nccl_item *item)
         return l->AllReduce(n->device_memory.base, n->device_memory.base, 1, ncclInt32, ncclMax,
                             n->comm, n->stream);
     default:
-        return call_pairs(n, item);
+        return enqueue_pairs(n, item);
     }
 }
 
-/* In one group even where there is one call: pairs need it, and errors come from one place. */
-static enum status call_all(struct nccl *n, struct error *err)
+/* Always one group: pairs need it, and all errors are then reported by ncclGroupEnd. */
+static enum status enqueue_all(struct nccl *n, struct error *err)
 {
     ncclResult_t result = n->library->GroupStart();
     ncclResult_t end;
@@ -178,7 +178,7 @@ static enum status call_all(struct nccl *n, struct error *err)
         const struct nccl_item *item = &n->items[i];
 
         if (item->args->count > 0 || item->args->call == COLLECTIVE_BARRIER)
-            result = call(n, item);
+            result = enqueue_call(n, item);
         if (result == ncclInProgress)
             result = ncclSuccess;
     }
@@ -188,7 +188,7 @@ static enum status call_all(struct nccl *n, struct error *err)
     return status_from_nccl(n->library, result, n->comm, "nccl", err);
 }
 
-static enum status launch(struct nccl *n, struct error *err)
+static enum status launch_items(struct nccl *n, struct error *err)
 {
     enum status status = nccl_status_from_cuda(cudaSetDevice(n->device), "cudaSetDevice", err);
 
@@ -199,8 +199,8 @@ static enum status launch(struct nccl *n, struct error *err)
     if (status == STATUS_OK)
         status = nccl_upload(n, err);
     for (unsigned i = 0; i < n->item_count && status == STATUS_OK; i++)
-        status = nccl_status_from_cuda(copy_own(n, &n->items[i]), "cudaMemcpyAsync", err);
-    return status == STATUS_OK ? call_all(n, err) : status;
+        status = nccl_status_from_cuda(copy_own_block(n, &n->items[i]), "cudaMemcpyAsync", err);
+    return status == STATUS_OK ? enqueue_all(n, err) : status;
 }
 
 enum status nccl_start(struct nccl *n, const struct collective_args *const *args, unsigned count,
@@ -211,14 +211,14 @@ enum status nccl_start(struct nccl *n, const struct collective_args *const *args
     n->item_count = count;
     for (unsigned i = 0; i < count; i++)
         n->items[i] = (struct nccl_item){.args = args[i]};
-    status = launch(n, err);
+    status = launch_items(n, err);
     n->phase = status == STATUS_OK ? PHASE_LAUNCHING : PHASE_FAILED;
     return status;
 }
 
 /* ---- polling ---- */
 
-static enum status land(struct nccl *n, struct error *err)
+static enum status start_downloads(struct nccl *n, struct error *err)
 {
     enum status status = nccl_download_start(n, err);
 
@@ -229,7 +229,7 @@ static enum status land(struct nccl *n, struct error *err)
     return status;
 }
 
-static enum nccl_progress fail(struct nccl *n)
+static enum nccl_progress set_failed(struct nccl *n)
 {
     n->phase = PHASE_FAILED;
     return NCCL_FAILED;
@@ -245,27 +245,27 @@ enum nccl_progress nccl_advance(struct nccl *n, struct error *err)
         return NCCL_IDLE;
     if (n->phase == PHASE_FAILED || cudaSetDevice(n->device) != cudaSuccess) {
         (void)error_set(err, STATUS_INTERNAL, "nccl: the communicator has failed");
-        return fail(n);
+        return set_failed(n);
     }
     result = n->library->CommGetAsyncError(n->comm, &state);
     if (result != ncclSuccess)
         state = result;
     if (status_from_nccl(n->library, state, n->comm, "nccl", err) != STATUS_OK)
-        return fail(n);
+        return set_failed(n);
     if (n->phase == PHASE_LAUNCHING) {
         if (state == ncclInProgress)
             return NCCL_BUSY;
-        if (land(n, err) != STATUS_OK)
-            return fail(n);
-        n->phase = PHASE_FLYING;
+        if (start_downloads(n, err) != STATUS_OK)
+            return set_failed(n);
+        n->phase = PHASE_RUNNING;
     }
     event = cudaEventQuery(n->event);
     if (event == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* or this thread's next launch of a kernel would fail with it */
+        (void)cudaGetLastError(); /* otherwise this thread's next kernel launch would return it */
         return NCCL_BUSY;
     }
     if (nccl_status_from_cuda(event, "nccl's kernel", err) != STATUS_OK)
-        return fail(n);
+        return set_failed(n);
     nccl_download_finish(n);
     n->phase = PHASE_IDLE;
     return NCCL_IDLE;

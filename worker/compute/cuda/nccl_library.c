@@ -1,11 +1,11 @@
 /*
  * nccl_library: one table per process, filled under pthread_once.
  *
- * NCCL refuses two ranks on one GPU of one host.  SPARRING_NCCL_COLOCATED=1 gives every process a
- * host name of its own (NCCL_HOSTID), so that NCCL believes in different hosts and goes through
- * sockets: for tests of correctness and recovery.  Ring and Simple are forced, because other
- * algorithms wait for each other's kernels, which time-slice here.  The variables must be set
- * before NCCL's first call, and are left alone where the user has set them.
+ * NCCL rejects two ranks on one GPU of one host.  SPARRING_NCCL_COLOCATED=1 gives every process its
+ * own host name (NCCL_HOSTID), so that NCCL treats them as different hosts and uses sockets: for
+ * tests of correctness and recovery.  Ring and Simple are forced, because other algorithms wait for
+ * kernels of other ranks, which share the GPU by time slices here.  The variables must be set
+ * before NCCL's first call, and are not changed if the user has set them.
  */
 #include "worker/compute/cuda/nccl_library.h"
 
@@ -44,8 +44,8 @@ static void prepare_environment(void)
     (void)setenv("NCCL_IB_DISABLE", "1", 0);
 }
 
-/* POSIX: a function's address fits a pointer to an object. */
-static bool look_up(void *handle, const char *name, bool needed, void *ret)
+/* POSIX: a pointer to an object can hold a function's address. */
+static bool load_symbol(void *handle, const char *name, bool needed, void *ret)
 {
     void *address = dlsym(handle, name);
 
@@ -72,11 +72,13 @@ static void load(void)
                         problem ? problem : LIBRARY_NAME);
         return;
     }
-#define X(name, needed) complete = complete && look_up(handle, "nccl" #name, needed, &library.name);
+#define X(name, needed)                                                                            \
+    complete = complete && load_symbol(handle, "nccl" #name, needed, &library.name);
     NCCL_FUNCTIONS(X)
 #undef X
     if (complete && library.GetVersion(&library.version) != ncclSuccess)
-        (void)error_set(&failure, STATUS_UNAVAILABLE, "%s does not tell its version", LIBRARY_NAME);
+        (void)error_set(&failure, STATUS_UNAVAILABLE, "%s does not report its version",
+                        LIBRARY_NAME);
 }
 
 enum status nccl_library_get(const struct nccl_library **ret, struct error *err)
@@ -88,7 +90,7 @@ enum status nccl_library_get(const struct nccl_library **ret, struct error *err)
     return STATUS_OK;
 }
 
-static enum status kind_of(ncclResult_t result)
+static enum status status_kind(ncclResult_t result)
 {
     switch (result) {
     case ncclRemoteError:
@@ -113,7 +115,7 @@ enum status status_from_nccl(const struct nccl_library *l, ncclResult_t result, 
         more = l->GetLastError(comm);
     (void)snprintf(line, sizeof(line), "%s", more ? more : "");
     line[strcspn(line, "\r\n")] = '\0';
-    return error_set(err, kind_of(result), "%s: %s%s%s", call, l->GetErrorString(result),
+    return error_set(err, status_kind(result), "%s: %s%s%s", call, l->GetErrorString(result),
                      line[0] != '\0' ? ": " : "", line);
 }
 

@@ -1,6 +1,6 @@
 /*
  * nccl_library: NCCL's functions, looked up at run time, so that the module loads on hosts without
- * NCCL and says so.  Compiled with the toolkit's nccl.h; the library may be another version.
+ * NCCL and returns an error.  Compiled with the toolkit's nccl.h; the library's version may differ.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CUDA_NCCL_LIBRARY_H
 #define SPARRING_WORKER_COMPUTE_CUDA_NCCL_LIBRARY_H
@@ -44,18 +44,18 @@ struct nccl_library {
 #undef X
 };
 
-/* Loaded once per process and never unloaded; any thread.  STATUS_UNAVAILABLE: no libnccl.so.2, or
- * one without a function that we need. */
+/* Loads the library once per process and never unloads it; any thread.  STATUS_UNAVAILABLE: no
+ * libnccl.so.2, or one without a required function. */
 enum status nccl_library_get(const struct nccl_library **ret, struct error *err);
 
-/* Several ranks on one GPU were asked for (SPARRING_NCCL_COLOCATED=1). */
+/* True if several ranks may share one GPU (SPARRING_NCCL_COLOCATED=1). */
 bool nccl_is_colocated(void);
 
 /* STATUS_OK for ncclSuccess and ncclInProgress.  comm may be NULL. */
 enum status status_from_nccl(const struct nccl_library *l, ncclResult_t result, ncclComm_t comm,
                              const char *call, struct error *err);
 
-/* cuda_error.cu's, for C. */
+/* status_from_cuda for C. */
 enum status nccl_status_from_cuda(cudaError_t result, const char *call, struct error *err);
 
 #endif

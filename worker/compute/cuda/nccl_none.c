@@ -1,5 +1,5 @@
 /*
- * nccl_none: the module where NCCL's headers were missing.
+ * nccl_none: the collective entry point of a module that was built without NCCL's headers: NULL.
  */
 #include "common/collective/library/nccl.h"
 

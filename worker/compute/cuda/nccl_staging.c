@@ -1,30 +1,30 @@
 /*
- * nccl_staging: host buffers go through the GPU's memory.
+ * nccl_staging: host buffers are staged in GPU memory.
  *
- * Copies from pageable memory block the caller until the stream has come to them, and a stream
- * behind a collective whose peer is dead never comes: so the GPU only copies from and to
- * page-locked memory, and the processor does the rest, before the launch and after the event.
+ * A copy from pageable memory blocks the caller until the stream reaches it, and a stream behind a
+ * collective whose peer has died never does.  The GPU therefore copies only from and to page-locked
+ * memory; the CPU copies the rest, before the launch and after the event.
  */
 #include "worker/compute/cuda/nccl_internal.h"
 
 #include <string.h>
 
-#define PLACE_BYTES 512 /* alignment of a buffer's place */
+#define STAGING_ALIGNMENT 512 /* bytes */
 
 static size_t round_up(size_t bytes)
 {
-    return (bytes + PLACE_BYTES - 1) / PLACE_BYTES * PLACE_BYTES;
+    return (bytes + STAGING_ALIGNMENT - 1) / STAGING_ALIGNMENT * STAGING_ALIGNMENT;
 }
 
-/* ---- what the caller gave ---- */
+/* ---- the caller's buffers ---- */
 
-static enum status kind_at(const void *at, enum memory_kind *ret, struct error *err)
+static enum status memory_kind_at(const void *at, enum memory_kind *ret, struct error *err)
 {
     struct cudaPointerAttributes attributes;
     cudaError_t result = cudaPointerGetAttributes(&attributes, at);
 
     if (result != cudaSuccess) {
-        (void)cudaGetLastError(); /* a foreign pointer is no reason to fail what follows */
+        (void)cudaGetLastError(); /* clear the error, so that it does not fail the next call */
         return nccl_status_from_cuda(result, "cudaPointerGetAttributes", err);
     }
     switch (attributes.type) {
@@ -42,8 +42,9 @@ static enum status kind_at(const void *at, enum memory_kind *ret, struct error *
     return STATUS_OK;
 }
 
-/* Page-locked is only what is so from the first byte to the last. */
-static enum status describe(struct nccl_buffer *b, void *user, size_t bytes, struct error *err)
+/* A buffer counts as page-locked only if its first and its last byte are. */
+static enum status classify_buffer(struct nccl_buffer *b, void *user, size_t bytes,
+                                   struct error *err)
 {
     enum memory_kind last = MEMORY_DEVICE;
     enum status status;
@@ -51,18 +52,18 @@ static enum status describe(struct nccl_buffer *b, void *user, size_t bytes, str
     *b = (struct nccl_buffer){.user = user, .bytes = bytes, .device = bytes > 0 ? user : NULL};
     if (bytes == 0)
         return STATUS_OK;
-    status = kind_at(user, &b->kind, err);
+    status = memory_kind_at(user, &b->kind, err);
     if (status == STATUS_OK)
-        status = kind_at((const char *)user + bytes - 1, &last, err);
+        status = memory_kind_at((const char *)user + bytes - 1, &last, err);
     if (status == STATUS_OK && last > b->kind)
         b->kind = last;
     return status;
 }
 
-/* ---- places ---- */
+/* ---- staging addresses ---- */
 
-static void give_place(struct nccl_buffer *b, bool copied, size_t *device_bytes,
-                       size_t *pinned_bytes, const struct nccl *n)
+static void assign_staging(struct nccl_buffer *b, bool copied, size_t *device_bytes,
+                           size_t *pinned_bytes, const struct nccl *n)
 {
     if (b->bytes == 0)
         return;
@@ -78,21 +79,21 @@ static void give_place(struct nccl_buffer *b, bool copied, size_t *device_bytes,
     }
 }
 
-/* NCCL has no all_to_all in place. */
+/* NCCL has no in-place all_to_all. */
 static bool needs_copy(const struct nccl_item *item)
 {
     return item->args->call == COLLECTIVE_ALL_TO_ALL && item->input.user == item->output.user;
 }
 
-/* n NULL: only add up. */
-static void give_places(struct nccl_item *items, unsigned count, size_t *device_bytes,
-                        size_t *pinned_bytes, const struct nccl *n)
+/* n NULL: only compute the sizes. */
+static void assign_all_staging(struct nccl_item *items, unsigned count, size_t *device_bytes,
+                               size_t *pinned_bytes, const struct nccl *n)
 {
-    *device_bytes = PLACE_BYTES; /* the barrier's */
+    *device_bytes = STAGING_ALIGNMENT; /* for the barrier */
     *pinned_bytes = 0;
     for (unsigned i = 0; i < count; i++) {
-        give_place(&items[i].input, needs_copy(&items[i]), device_bytes, pinned_bytes, n);
-        give_place(&items[i].output, false, device_bytes, pinned_bytes, n);
+        assign_staging(&items[i].input, needs_copy(&items[i]), device_bytes, pinned_bytes, n);
+        assign_staging(&items[i].output, false, device_bytes, pinned_bytes, n);
     }
 }
 
@@ -105,9 +106,9 @@ static void release_device(struct nccl *n)
     n->device_memory = (struct nccl_staging){.base = NULL};
 }
 
-/* Nothing is under way, so freeing waits for nobody. */
-static enum status reserve(struct nccl *n, size_t device_bytes, size_t pinned_bytes,
-                           struct error *err)
+/* No operation is running, so freeing does not block. */
+static enum status reserve_staging(struct nccl *n, size_t device_bytes, size_t pinned_bytes,
+                                   struct error *err)
 {
     enum status status = STATUS_OK;
 
@@ -186,19 +187,20 @@ enum status nccl_stage(struct nccl *n, struct error *err)
         struct nccl_item *item = &n->items[i];
         union {
             const void *given;
-            void *user; /* only read from */
+            void *user; /* only read */
         } input = {.given = item->args->input};
 
-        status = describe(&item->input, input.user, input_bytes(n, item->args), err);
+        status = classify_buffer(&item->input, input.user, input_bytes(n, item->args), err);
         if (status == STATUS_OK)
-            status = describe(&item->output, item->args->output, output_bytes(n, item->args), err);
+            status = classify_buffer(&item->output, item->args->output, output_bytes(n, item->args),
+                                     err);
     }
     if (status != STATUS_OK)
         return status;
-    give_places(n->items, n->item_count, &device_bytes, &pinned_bytes, NULL);
-    status = reserve(n, device_bytes, pinned_bytes, err);
+    assign_all_staging(n->items, n->item_count, &device_bytes, &pinned_bytes, NULL);
+    status = reserve_staging(n, device_bytes, pinned_bytes, err);
     if (status == STATUS_OK)
-        give_places(n->items, n->item_count, &device_bytes, &pinned_bytes, n);
+        assign_all_staging(n->items, n->item_count, &device_bytes, &pinned_bytes, n);
     return status;
 }
 

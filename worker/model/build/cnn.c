@@ -1,5 +1,6 @@
 /*
- * cnn: layers as the spec lists them; modules are numbered by kind: conv1, bn1, fc1, ...
+ * cnn: layers as the spec lists them; modules are numbered by kind: conv1, bn1, fc1, ... ReLU
+ * follows each conv and fc, after its bn if it has one, except the last fc.
  */
 #include "worker/model/builder.h"
 

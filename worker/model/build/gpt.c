@@ -1,6 +1,6 @@
 /*
- * gpt: GPT-2's pre-norm transformer with nanoGPT's names, without dropout.  The output layer is the
- * token embedding (tied, and so not there twice), whose gradient is complete only at the very end.
+ * gpt: GPT-2's pre-norm transformer with nanoGPT's names, without dropout.  The output layer shares
+ * the token embedding's weight, so that its gradient is final only at the end of backward.
  * Sources: Radford et al. 2019; github.com/karpathy/nanoGPT, model.py.
  */
 #include "worker/model/builder.h"
@@ -9,8 +9,8 @@
 
 #define DEVIATION 0.02
 
-/* Of a transformer layer's module. */
-static struct module_name name_of(size_t layer, const char *module)
+/* Name of a module of a transformer layer. */
+static struct module_name layer_module_name(size_t layer, const char *module)
 {
     return build_name("transformer.h.%zu.%s", layer, module);
 }
@@ -27,7 +27,7 @@ static unsigned build_rows(struct builder *b, unsigned in, const char *name, siz
                                .initial = {.kind = INITIAL_NORMAL, .deviation = DEVIATION}});
 }
 
-/* Back to the residual stream. */
+/* A projection that adds to the residual stream. */
 static unsigned build_projection(struct builder *b, unsigned in, const char *name,
                                  const struct spec *spec, unsigned residual)
 {
@@ -48,13 +48,15 @@ static unsigned build_transformer_layer(struct builder *b, unsigned in, const st
     size_t first = b->model->length;
     unsigned at, middle;
 
-    at = build_layer_norm(b, in, name_of(layer, "ln_1").text);
-    at = build_rows(b, at, name_of(layer, "attn.c_attn").text, 3 * spec->width, ACTIVATION_NONE);
+    at = build_layer_norm(b, in, layer_module_name(layer, "ln_1").text);
+    at = build_rows(b, at, layer_module_name(layer, "attn.c_attn").text, 3 * spec->width,
+                    ACTIVATION_NONE);
     at = build_attention(b, at, spec->heads);
-    middle = build_projection(b, at, name_of(layer, "attn.c_proj").text, spec, in);
-    at = build_layer_norm(b, middle, name_of(layer, "ln_2").text);
-    at = build_rows(b, at, name_of(layer, "mlp.c_fc").text, 4 * spec->width, ACTIVATION_GELU);
-    at = build_projection(b, at, name_of(layer, "mlp.c_proj").text, spec, middle);
+    middle = build_projection(b, at, layer_module_name(layer, "attn.c_proj").text, spec, in);
+    at = build_layer_norm(b, middle, layer_module_name(layer, "ln_2").text);
+    at = build_rows(b, at, layer_module_name(layer, "mlp.c_fc").text, 4 * spec->width,
+                    ACTIVATION_GELU);
+    at = build_projection(b, at, layer_module_name(layer, "mlp.c_proj").text, spec, middle);
     build_block(b, first);
     return at;
 }

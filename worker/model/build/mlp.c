@@ -1,5 +1,6 @@
 /*
  * mlp, linear: fc1, fc2, ...; mlp-bn: Linear, BatchNorm1d and ReLU numbered as in an nn.Sequential.
+ * Hidden layers of equal width are blocks that LayerDrop may skip.
  */
 #include "worker/model/builder.h"
 

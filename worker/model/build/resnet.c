@@ -1,8 +1,7 @@
 /*
  * resnet: torchvision's ResNet-18 (basic blocks) and ResNet-50 (bottlenecks with their stride on
- * the 3x3, "v1.5"), names and order of parameters too.  The shortcut is computed before the block's
- * last batch norm, which adds it.
- * Sources: He et al. 2015; torchvision/models/resnet.py.
+ * the 3x3, "v1.5"), with its names and order of parameters.  The shortcut is computed before the
+ * block's last batch norm, which adds it.  Sources: He et al. 2015; torchvision/models/resnet.py.
  */
 #include "worker/model/builder.h"
 
@@ -19,7 +18,7 @@ static unsigned build_conv(struct builder *b, unsigned in, const char *name, siz
                                                          .initial = {.kind = INITIAL_KAIMING}});
 }
 
-struct convolutions { /* of a block, its last one's batch norm adds the shortcut */
+struct convolutions { /* of a block; the batch norm after the last one adds the shortcut */
     size_t kernels[3], widths[3], strides[3];
     size_t length;
 };
@@ -57,7 +56,7 @@ static unsigned build_residual(struct builder *b, unsigned in, const char *name,
         if (i + 1 < c->length)
             at = build_batch_norm(b, at, norm.text, ACTIVATION_RELU, INPUT_VALUE);
     }
-    build_batch_norm_parameters(b, norm.text, width); /* they come before the shortcut's */
+    build_batch_norm_parameters(b, norm.text, width); /* registered before those of the shortcut */
     if (changes)
         shortcut = build_shortcut(b, in, name, width, stride);
     at = build_batch_norm(b, at, norm.text, ACTIVATION_RELU, shortcut);

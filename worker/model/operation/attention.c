@@ -1,5 +1,7 @@
 /*
  * attention: causal self-attention of queries, keys and values that lie side by side in a row.
+ * Saves the logarithms of the rows' sums of exponentials for backward.  The gradient of the input
+ * is replaced, never accumulated.
  */
 #include "worker/model/program.h"
 
@@ -37,7 +39,7 @@ static enum status backward_input(struct model *m, struct operation *op, size_t 
                                       batch, err);
 }
 
-/* Two products of (T, T) by (T, width), forbidden pairs counted as the field does. */
+/* Two products of (T, T) by (T, width); masked pairs count, by the usual convention. */
 static uint64_t forward_flops(const struct operation *op)
 {
     const struct attention *a = &op->attention;
@@ -46,7 +48,7 @@ static uint64_t forward_flops(const struct operation *op)
 }
 
 const struct operation_kind operation_attention = {
-    .sets_input = true,
+    .sets_input_gradient = true,
     .open = open_attention,
     .close = close_attention,
     .forward = forward,

@@ -1,6 +1,7 @@
 /*
- * batch_norm: y = activation(normalised x * weight + bias + residual), BatchNorm1d and 2d.  After
- * forward x is the operation's own: the CPU leaves the normalised values there.
+ * batch_norm: y = activation(normalised x * weight + bias + residual), BatchNorm1d and 2d.  Forward
+ * overwrites x: the CPU leaves the normalised values there.  Running statistics are buffers; the
+ * number of batches is counted on the host.
  */
 #include "worker/model/program.h"
 
@@ -10,8 +11,8 @@
 #define MOMENTUM 0.1f
 #define EPSILON  1e-5f
 
-static float *buffer(const struct model *m, float *buffers, const struct operation *op,
-                     size_t index)
+static float *buffer_view(const struct model *m, float *buffers, const struct operation *op,
+                          size_t index)
 {
     return buffers + m->buffer_table.views[op->first_buffer + index].offset;
 }
@@ -28,9 +29,9 @@ static enum status open_norm(struct model *m, struct operation *op, struct error
     n->bias = program_params(m, op, 1);
     n->dweight = program_grads(m, op, 0);
     n->dbias = program_grads(m, op, 1);
-    n->running_mean = buffer(m, m->buffers, op, 0);
-    n->running_var = buffer(m, m->buffers, op, 1);
-    op->batches_tracked = buffer(m, m->host_buffers, op, 2);
+    n->running_mean = buffer_view(m, m->buffers, op, 0);
+    n->running_var = buffer_view(m, m->buffers, op, 1);
+    op->batches_tracked = buffer_view(m, m->host_buffers, op, 2);
     n->mean = op->saved[0];
     n->inverse_std = op->saved[1];
     n->momentum = MOMENTUM;
@@ -45,15 +46,15 @@ static void init(struct model *m, const struct operation *op, struct random *r,
     (void)rounding;
     program_init_norm(m, op);
     for (size_t i = 0; i < op->batch_norm.channels; i++) {
-        buffer(m, m->host_buffers, op, 0)[i] = 0.0f;
-        buffer(m, m->host_buffers, op, 1)[i] = 1.0f;
+        buffer_view(m, m->host_buffers, op, 0)[i] = 0.0f;
+        buffer_view(m, m->host_buffers, op, 1)[i] = 1.0f;
     }
     tensor_set_int64(op->batches_tracked, 0);
 }
 
-/* A mean over one value leaves nothing to divide by. */
-static enum status describe_one_value(const struct model *m, const struct operation *op,
-                                      struct error *err)
+/* The variance of a single value is undefined. */
+static enum status refuse_single_value(const struct model *m, const struct operation *op,
+                                       struct error *err)
 {
     const char *name = m->buffer_table.views[op->first_buffer].name;
 
@@ -67,7 +68,7 @@ static enum status describe_one_value(const struct model *m, const struct operat
 static enum status forward(struct model *m, struct operation *op, size_t batch, struct error *err)
 {
     if (batch * op->batch_norm.inner < 2)
-        return describe_one_value(m, op, err);
+        return refuse_single_value(m, op, err);
     return compute_batch_norm_forward(m->compute, &op->batch_norm, program_write(m, op->in),
                                       program_residual(m, op), program_write(m, op->out), batch,
                                       err);
@@ -92,8 +93,8 @@ static enum status backward(struct model *m, struct operation *op, size_t batch,
 
 const struct operation_kind operation_batch_norm = {
     .in_place = true,
-    .owns_input = true,
-    .sets_input = true,
+    .overwrites_input = true,
+    .sets_input_gradient = true,
     .open = open_norm,
     .init = init,
     .forward = forward,

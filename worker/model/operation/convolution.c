@@ -1,5 +1,6 @@
 /*
- * convolution: y = activation(x * weight + bias) over images.
+ * convolution: y = activation(x * weight + bias) over images.  A weight belongs to one operation
+ * only.  The device's plan is prepared for the largest batch.
  */
 #include "worker/model/program.h"
 

@@ -1,6 +1,7 @@
 /*
- * embedding: a row per token and one per position, added.  Its input is the model's: ids, which
- * have no gradient.
+ * embedding: the sum of a row per token and a row per position.  Its input is the model's: ids,
+ * which have no gradient.  The token weight may be shared with the output layer, whose gradient
+ * comes first.
  */
 #include "worker/model/program.h"
 
@@ -12,10 +13,10 @@ static enum status open_embedding(struct model *m, struct operation *op, struct 
 
     (void)err;
     assert(op->in == INPUT_VALUE && op->views == 2);
-    e->tokens = program_params(m, op, 0);
-    e->places = program_params(m, op, 1);
-    e->dtokens = program_grads(m, op, 0);
-    e->dplaces = program_grads(m, op, 1);
+    e->token_weight = program_params(m, op, 0);
+    e->position_weight = program_params(m, op, 1);
+    e->dtoken_weight = program_grads(m, op, 0);
+    e->dposition_weight = program_grads(m, op, 1);
     return STATUS_OK;
 }
 

@@ -1,10 +1,10 @@
 /*
- * flatten: an image as features in PyTorch's order, channel by channel, on devices that keep the
- * channels last; elsewhere there is nothing to do, and no such operation.
+ * flatten: an image as features in PyTorch's order, channel by channel, on devices that store the
+ * channels last.  Other devices need no conversion, and the builder adds no such operation.
  */
 #include "worker/model/program.h"
 
-static size_t inner(const struct model *m, const struct operation *op)
+static size_t image_points(const struct model *m, const struct operation *op)
 {
     return m->values[op->in].height * m->values[op->in].width;
 }
@@ -12,7 +12,7 @@ static size_t inner(const struct model *m, const struct operation *op)
 static enum status forward(struct model *m, struct operation *op, size_t batch, struct error *err)
 {
     return compute_flatten_forward(m->compute, program_read(m, op->in), program_write(m, op->out),
-                                   batch, m->values[op->in].channels, inner(m, op), err);
+                                   batch, m->values[op->in].channels, image_points(m, op), err);
 }
 
 static enum status backward_input(struct model *m, struct operation *op, size_t batch,
@@ -20,7 +20,7 @@ static enum status backward_input(struct model *m, struct operation *op, size_t 
 {
     return compute_flatten_backward(m->compute, program_gradient(m, op->out),
                                     program_gradient(m, op->in), batch, m->values[op->in].channels,
-                                    inner(m, op), op->accumulates, err);
+                                    image_points(m, op), op->accumulates, err);
 }
 
 const struct operation_kind operation_flatten = {

@@ -1,5 +1,6 @@
 /*
- * layer_norm: LayerNorm over the last dimension of each row.
+ * layer_norm: LayerNorm over the last dimension of each row.  Saves mean and inverse standard
+ * deviation of each row for backward.
  */
 #include "worker/model/program.h"
 

@@ -1,18 +1,22 @@
 /*
- * linear: y = activation(x weight^T + bias) + residual, on each row of a sample.
+ * linear: y = activation(x weight^T + bias) + residual, on each row of a sample.  With GELU the
+ * input of the activation is saved; ReLU's backward reads the output.  The backward of the
+ * preceding activation may be part of the input gradient's product.
  */
 #include "worker/model/program.h"
 
 #include <assert.h>
 
-/* The next operation's product takes the slope of this one's activation into its input gradient. */
-static void take_slope(const struct model *m, struct operation *op)
+/* Include the backward of the previous operation's activation in this operation's input gradient.
+ */
+static void fuse_activation_backward(const struct model *m, struct operation *op)
 {
-    struct operation *before = &m->operations[op->in - 1];
+    struct operation *previous = &m->operations[op->in - 1];
 
-    before->slope_taken = true;
-    op->linear.before = before->linear.activation;
-    op->linear.before_kept = before->kept ? before->kept : program_write(m, before->out);
+    previous->activation_backward_fused = true;
+    op->linear.previous = previous->linear.activation;
+    op->linear.previous_saved =
+        previous->pre_activation ? previous->pre_activation : program_write(m, previous->out);
 }
 
 static enum status open_linear(struct model *m, struct operation *op, struct error *err)
@@ -24,11 +28,11 @@ static enum status open_linear(struct model *m, struct operation *op, struct err
     l->bias = program_params(m, op, 1);
     l->dweight = program_grads(m, op, 0);
     l->dbias = program_grads(m, op, 1);
-    if (op->takes_slope)
-        take_slope(m, op);
+    if (op->fuses_activation_backward)
+        fuse_activation_backward(m, op);
     if (l->activation != ACTIVATION_GELU)
         return STATUS_OK;
-    return program_alloc_values(m, op->rows * l->out, "inputs of GELU", &op->kept, err);
+    return program_alloc_values(m, op->rows * l->out, "inputs of GELU", &op->pre_activation, err);
 }
 
 static void init(struct model *m, const struct operation *op, struct random *r,
@@ -40,8 +44,8 @@ static void init(struct model *m, const struct operation *op, struct random *r,
 static enum status forward(struct model *m, struct operation *op, size_t batch, struct error *err)
 {
     return compute_linear_forward(m->compute, &op->linear, program_read(m, op->in),
-                                  program_residual(m, op), op->kept, program_write(m, op->out),
-                                  batch * op->rows, err);
+                                  program_residual(m, op), op->pre_activation,
+                                  program_write(m, op->out), batch * op->rows, err);
 }
 
 static enum status backward(struct model *m, struct operation *op, size_t batch, bool accumulate,
@@ -53,10 +57,11 @@ static enum status backward(struct model *m, struct operation *op, size_t batch,
     enum status status = STATUS_OK;
 
     assert(!op->shared_weight);
-    if (l->activation != ACTIVATION_NONE && !op->slope_taken)
+    if (l->activation != ACTIVATION_NONE && !op->activation_backward_fused)
         status = compute_activation_backward(m->compute, l->activation,
-                                             op->kept ? op->kept : program_write(m, op->out), dy,
-                                             rows * l->out, err);
+                                             op->pre_activation ? op->pre_activation
+                                                                : program_write(m, op->out),
+                                             dy, rows * l->out, err);
     if (status != STATUS_OK)
         return status;
     return compute_linear_backward_weight(m->compute, l, program_read(m, op->in), dy, rows,

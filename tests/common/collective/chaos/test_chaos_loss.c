@@ -15,7 +15,7 @@
 #define MEDIUM       ((size_t)1 << 16)
 #define LARGE        ((size_t)1 << 20)
 #define HEARTBEAT_MS 1500
-#define WITHIN_MS    (HEARTBEAT_MS + 500 + LATENESS_ROOM_MS)
+#define WITHIN_MS    (HEARTBEAT_MS + 500 + LATENESS_TOLERANCE_MS)
 #define TIMEOUT_MS   5000 /* of opening the group, too */
 
 /* The victim holds at its 4th operation; heartbeats find it long before the time-out. */
@@ -135,7 +135,7 @@ static void stop(const char *backend, const void *argument)
     chaos_start(&w, &config);
     for (unsigned r = 0; r < c->size; r++)
         chaos_await(&w, r, 3);
-    strike(&w, c->victim, SIGSTOP, TIMEOUT_MS + 3000 + LATENESS_ROOM_MS);
+    strike(&w, c->victim, SIGSTOP, TIMEOUT_MS + 3000 + LATENESS_TOLERANCE_MS);
     chaos_end(&w);
 }
 

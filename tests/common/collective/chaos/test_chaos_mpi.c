@@ -160,7 +160,7 @@ START_TEST(every_survivor_ends_in_time_and_says_why)
         if (must_end(c, r))
             check_error(process_output(&p), c, r);
     ck_assert_msg(ended_ns - struck_ns <=
-                      (c->within_ms + LATENESS_ROOM_MS) * INT64_C(1000000) + late_ns,
+                      (c->within_ms + LATENESS_TOLERANCE_MS) * INT64_C(1000000) + late_ns,
                   "%s: the last survivor ended after %.3f s, on a host that was late by %.3f s",
                   c->role, (double)(ended_ns - struck_ns) * 1e-9, (double)late_ns * 1e-9);
 }

@@ -96,7 +96,8 @@ static void check(const struct chaos_world *w, unsigned rank, const struct chaos
         return;
     }
     ck_assert_msg(r->culprit == (int)VICTIM, "%s", r->text);
-    ck_assert_msg(after_ns <= (HEARTBEAT_MS + 1000 + LATENESS_ROOM_MS) * INT64_C(1000000) + late_ns,
+    ck_assert_msg(after_ns <=
+                      (HEARTBEAT_MS + 1000 + LATENESS_TOLERANCE_MS) * INT64_C(1000000) + late_ns,
                   "%s: after %.2f s, on a host that was late by %.2f s", backend,
                   (double)after_ns * 1e-9, (double)late_ns * 1e-9);
     ck_assert_msg(r->shrunk_size == RANKS - 1, "%s: rank %u does not go on: %s: %s (after: %s)",

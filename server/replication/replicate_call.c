@@ -1,5 +1,13 @@
 /*
- * The Replicate call: the terms of a job, then its records, which are applied one after the other.
+ * The replica's side of the Replicate call: receive the terms of a job, then its records, and apply
+ * them in order, one at a time; each is acknowledged after it was applied.
+ *
+ * The job becomes this server's current one, with all ranks away.  A takeover query arrives as the
+ * first record of a call of its own.  A record that cannot be applied ends the job, so that no
+ * worker resumes from an incomplete replica.
+ *
+ * Lock: the job table's, not held while a record is applied to the shard; `applying` then keeps the
+ * supervisor from promoting the job.
  */
 #include "server/replication/replica.h"
 
@@ -13,27 +21,27 @@
 #include <string.h>
 
 /* One Replicate call. */
-struct replicate {
-    struct replication *owner;
-    struct job *job;             /* one use of it; NULL until the terms are here */
+struct replicate_call {
+    struct replication *replication;
+    struct job *job;             /* one use of it; NULL until the terms were received */
     uint64_t *clocks, *sessions; /* owned; room for one record */
     uint8_t *flags;
 };
 
 /* ------------------------------------------------------------------ records */
 
-void replica_reply(struct rpc_call *call, const struct record_reply *m)
+void replica_send_record_reply(struct rpc_call *call, const struct record_reply *m)
 {
     uint8_t bytes[WIRE_REPLY_MAX];
 
     (void)rpc_call_send(call, bytes, wire_pack_record_reply(m, bytes), NULL);
 }
 
-/* A replica of the job that the terms describe, for the supervisor to build.  Lock held. */
-static enum status open_job(struct replicate *r, struct rpc_call *call, const struct wire_record *m,
-                            struct error *err)
+/* Make a replica of the job with these terms, for the supervisor to build.  Lock held. */
+static enum status open_replica_job(struct replicate_call *r, struct rpc_call *call,
+                                    const struct wire_record *m, struct error *err)
 {
-    struct job_table *t = r->owner->table;
+    struct job_table *t = r->replication->table;
     struct job *j = NULL;
     enum status status = STATUS_OK;
 
@@ -63,7 +71,7 @@ static enum status open_job(struct replicate *r, struct rpc_call *call, const st
         job_close(j);
         return status;
     }
-    j->role = JOB_COPY;
+    j->role = JOB_REPLICA;
     *j->replica = (struct replica){.succession = {.epoch = m->epoch}, .stream = call};
     rpc_call_ref(call);
     j->users++;
@@ -73,8 +81,8 @@ static enum status open_job(struct replicate *r, struct rpc_call *call, const st
     return STATUS_OK;
 }
 
-/* The question is about this very run: of those that it says hold the slots one does.  Lock held.
- */
+/* The query is about this run of the job: at least one of its sessions holds its rank here.  Lock
+ * held. */
 static bool is_same_run(const struct job *j, const struct wire_record *m)
 {
     bool same = false;
@@ -88,91 +96,93 @@ static bool is_same_run(const struct job *j, const struct wire_record *m)
     return same;
 }
 
-/* A primary that has lost its stream to us asks whether it has been succeeded.  Not before that is
- * kept: it removes what it has. */
-static void answer_question(struct job_table *t, struct rpc_call *call, const struct wire_record *m)
+/* Reply `superseded` only once the takeover is stored, because the primary then removes its
+ * files. */
+static void reply_takeover_query(struct job_table *t, struct rpc_call *call,
+                                 const struct wire_record *m)
 {
-    struct record_reply answer = {0};
+    struct record_reply reply = {0};
     const struct job *j;
 
     (void)pthread_mutex_lock(&t->lock);
     j = t->current;
     if (j && j->state == JOB_RUNNING && j->role == JOB_PROMOTED && is_same_run(j, m)) {
-        answer.superseded = true;
-        answer.epoch = j->replica->succession.epoch;
+        reply.superseded = true;
+        reply.epoch = j->replica->succession.epoch;
     }
     (void)pthread_mutex_unlock(&t->lock);
-    replica_reply(call, &answer);
+    replica_send_record_reply(call, &reply);
     rpc_call_finish(call, STATUS_OK, "");
 }
 
-static enum status take_terms(struct replicate *r, struct rpc_call *call,
-                              const struct wire_record *m, struct error *err)
+static enum status accept_terms(struct replicate_call *r, struct rpc_call *call,
+                                const struct wire_record *m, struct error *err)
 {
     enum status status;
 
     if (m->kind == RECORD_TAKEOVER_QUERY) {
-        answer_question(r->owner->table, call, m);
+        reply_takeover_query(r->replication->table, call, m);
         return STATUS_CANCELLED;
     }
     if (m->kind != RECORD_TERMS)
         return error_set(err, STATUS_PROTOCOL, "a record of kind %d before the terms of its job",
                          (int)m->kind);
-    (void)pthread_mutex_lock(&r->owner->table->lock);
-    status = open_job(r, call, m, err);
-    (void)pthread_mutex_unlock(&r->owner->table->lock);
-    return status; /* the supervisor asks for the next record */
+    (void)pthread_mutex_lock(&r->replication->table->lock);
+    status = open_replica_job(r, call, m, err);
+    (void)pthread_mutex_unlock(&r->replication->table->lock);
+    return status; /* the supervisor requests the next record */
 }
 
-/* From here to end_applying the job stays a replica's.  STATUS_CANCELLED: it is not one any more,
- * and the primary has been told. */
-static enum status begin_applying(struct replicate *r, const struct wire_record *m)
+/* Until end_applying the job is not promoted.  STATUS_CANCELLED: it was promoted or has ended, and
+ * the primary was notified. */
+static enum status begin_applying(struct replicate_call *r, const struct wire_record *m)
 {
     struct job *j = r->job;
     enum status status = STATUS_OK;
 
-    (void)pthread_mutex_lock(&r->owner->table->lock);
+    (void)pthread_mutex_lock(&r->replication->table->lock);
     if (j->state != JOB_RUNNING || !succession_replica_record(&j->replica->succession, m->epoch)) {
         status = STATUS_CANCELLED;
     } else {
         j->replica->applying = true;
     }
-    (void)pthread_mutex_unlock(&r->owner->table->lock);
+    (void)pthread_mutex_unlock(&r->replication->table->lock);
     return status;
 }
 
-/* payload_bytes: of a record of a partition, which is applied; *answer gets the sums. */
-static void count_applied(struct replicate *r, size_t payload_bytes, struct record_reply *answer)
+/* Count a partition's record that was applied; *reply gets the totals. */
+static void count_applied(struct replicate_call *r, size_t payload_bytes,
+                          struct record_reply *reply)
 {
     struct replica *p = r->job->replica;
 
-    (void)pthread_mutex_lock(&r->owner->table->lock);
-    answer->records = ++p->records;
-    answer->bytes = p->bytes += payload_bytes;
-    (void)pthread_mutex_unlock(&r->owner->table->lock);
+    (void)pthread_mutex_lock(&r->replication->table->lock);
+    reply->records = ++p->records;
+    reply->bytes = p->bytes += payload_bytes;
+    (void)pthread_mutex_unlock(&r->replication->table->lock);
 }
 
-static void end_applying(struct replicate *r)
+static void end_applying(struct replicate_call *r)
 {
-    (void)pthread_mutex_lock(&r->owner->table->lock);
+    (void)pthread_mutex_lock(&r->replication->table->lock);
     r->job->replica->applying = false;
-    (void)pthread_cond_broadcast(&r->owner->table->changed);
-    (void)pthread_mutex_unlock(&r->owner->table->lock);
+    (void)pthread_cond_broadcast(&r->replication->table->changed);
+    (void)pthread_mutex_unlock(&r->replication->table->lock);
 }
 
-static enum status source_copy(void *user, float *dst, size_t count, struct error *err)
+static enum status copy_from_message(void *user, float *dst, size_t count, struct error *err)
 {
     return rpc_message_copy(user, dst, count * sizeof(float), err);
 }
 
-static enum status apply(struct replicate *r, struct rpc_message *message,
-                         const struct wire_record *m, struct error *err)
+static enum status apply_mutation(struct replicate_call *r, struct rpc_message *message,
+                                  const struct wire_record *m, struct error *err)
 {
     static const enum mutation_kind kinds[] = {[RECORD_INIT] = MUTATION_INIT,
                                                [RECORD_STEP] = MUTATION_STEP,
                                                [RECORD_RANKS] = MUTATION_RANKS,
                                                [RECORD_STATE] = MUTATION_STATE};
-    struct shard_source source = {.copy = source_copy, .user = message};
+    struct shard_source source = {.copy = copy_from_message, .user = message};
     size_t bytes = rpc_message_payload_size(message);
     struct mutation record = {.kind = kinds[m->kind],
                               .partition = m->partition,
@@ -195,8 +205,9 @@ static enum status apply(struct replicate *r, struct rpc_message *message,
     return shard_apply(&r->job->shard, &record, &source, &applied, err);
 }
 
-/* Who holds the slots from here on: away, all of them, as far as this server is concerned. */
-static enum status take_members(struct replicate *r, const struct wire_record *m, struct error *err)
+/* Store which session holds each rank from now on; on this server all of them are away. */
+static enum status apply_membership(struct replicate_call *r, const struct wire_record *m,
+                                    struct error *err)
 {
     struct job *j = r->job;
     int64_t now_ns = clock_now_ns();
@@ -204,43 +215,43 @@ static enum status take_members(struct replicate *r, const struct wire_record *m
 
     if (m->session_count != j->members.world_size || m->sequence == 0)
         return error_set(err, STATUS_DATA,
-                         "record %" PRIu64 " of the slots has %zu sessions for %u ranks",
-                         m->sequence, m->session_count, j->members.world_size);
-    (void)pthread_mutex_lock(&r->owner->table->lock);
+                         "membership record %" PRIu64 " has %zu sessions for %u ranks", m->sequence,
+                         m->session_count, j->members.world_size);
+    (void)pthread_mutex_lock(&r->replication->table->lock);
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
         struct rank_session *session = &j->ranks[rank].session;
-        bool in = j->members.members[rank].state == MEMBER_JOINED;
+        bool is_joined = j->members.members[rank].state == MEMBER_JOINED;
 
-        if (m->sessions[rank] == 0 && in)
-            membership_lose(&j->members, rank);
+        if (m->sessions[rank] == 0 && is_joined)
+            membership_remove(&j->members, rank);
         if (m->sessions[rank] == 0) {
             session->state = RANK_VACANT;
             continue;
         }
-        membership_return(&j->members, rank, rpc_call_peer(j->replica->stream));
-        if (!in || session->id != m->sessions[rank]) {
+        membership_rejoin(&j->members, rank, rpc_call_peer(j->replica->stream));
+        if (!is_joined || session->id != m->sessions[rank]) {
             rank_session_hold(session, m->sessions[rank], 1, now_ns);
-            rank_session_send_away(session, REPLICA_AWAY, INT64_MAX, now_ns);
+            rank_session_mark_away(session, REPLICA_AWAY_REASON, INT64_MAX, now_ns);
         }
     }
     j->epoch = m->epoch;
-    status = job_table_keep_members(r->owner->table, j, err);
-    (void)pthread_mutex_unlock(&r->owner->table->lock);
+    status = job_table_persist_members(r->replication->table, j, err);
+    (void)pthread_mutex_unlock(&r->replication->table->lock);
     return status;
 }
 
-/* The primary's word that the job is over; `done` behind its last reply. */
-static void end_job(struct replicate *r, struct rpc_call *call)
+/* The primary has ended the job in order. */
+static void end_replica_job(struct replicate_call *r, struct rpc_call *call)
 {
-    job_table_end(r->owner->table, r->job, NULL);
+    job_table_end(r->replication->table, r->job, NULL);
     rpc_call_finish(call, STATUS_OK, "");
 }
 
-static enum status take_record(struct replicate *r, struct rpc_call *call,
-                               struct rpc_message *message, const struct wire_record *m,
-                               struct error *err)
+static enum status apply_record(struct replicate_call *r, struct rpc_call *call,
+                                struct rpc_message *message, const struct wire_record *m,
+                                struct error *err)
 {
-    struct record_reply answer = {.epoch = m->epoch};
+    struct record_reply reply = {.epoch = m->epoch};
     enum status status = begin_applying(r, m);
 
     if (status != STATUS_OK)
@@ -250,22 +261,22 @@ static enum status take_record(struct replicate *r, struct rpc_call *call,
     case RECORD_STATE:
     case RECORD_STEP:
     case RECORD_RANKS:
-        answer.partition = m->partition;
-        answer.sequence = m->sequence;
-        status = apply(r, message, m, err);
+        reply.partition = m->partition;
+        reply.sequence = m->sequence;
+        status = apply_mutation(r, message, m, err);
         if (status == STATUS_OK)
-            count_applied(r, rpc_message_payload_size(message), &answer);
+            count_applied(r, rpc_message_payload_size(message), &reply);
         break;
     case RECORD_HEARTBEAT:
         break;
     case RECORD_END:
         end_applying(r);
-        end_job(r, call);
+        end_replica_job(r, call);
         return STATUS_CANCELLED;
     case RECORD_MEMBER:
-        answer.partition = RECORD_MEMBERSHIP_PARTITION;
-        answer.sequence = m->sequence;
-        status = take_members(r, m, err);
+        reply.partition = RECORD_MEMBERSHIP_PARTITION;
+        reply.sequence = m->sequence;
+        status = apply_membership(r, m, err);
         break;
     case RECORD_TERMS:
     case RECORD_TAKEOVER_QUERY:
@@ -275,7 +286,7 @@ static enum status take_record(struct replicate *r, struct rpc_call *call,
     }
     end_applying(r);
     if (status == STATUS_OK) {
-        replica_reply(call, &answer);
+        replica_send_record_reply(call, &reply);
         rpc_call_receive(call);
     }
     return status;
@@ -283,7 +294,7 @@ static enum status take_record(struct replicate *r, struct rpc_call *call,
 
 /* ------------------------------------------------------------------ the stream */
 
-static void release(struct replicate *r)
+static void replicate_call_free(struct replicate_call *r)
 {
     if (!r)
         return;
@@ -295,7 +306,7 @@ static void release(struct replicate *r)
 
 static void replicate_start(struct rpc_call *call, void *user)
 {
-    struct replicate *r = NULL;
+    struct replicate_call *r = NULL;
     struct error err = {0};
     enum status status = mem_calloc(1, sizeof(*r), "replicate", &r, &err);
 
@@ -306,28 +317,28 @@ static void replicate_start(struct rpc_call *call, void *user)
     if (status == STATUS_OK)
         status = mem_calloc(WIRE_RANKS_MAX, sizeof(*r->flags), "flags", &r->flags, &err);
     if (status != STATUS_OK) {
-        release(r);
+        replicate_call_free(r);
         r = NULL;
         rpc_call_finish(call, err.status, err.text);
     } else {
-        r->owner = user;
+        r->replication = user;
     }
     rpc_call_set_user(call, r);
     if (r)
         rpc_call_receive(call);
 }
 
-/* The copy is of no use any more: a worker must not find it. */
-static void fail(struct replicate *r, struct rpc_call *call, const struct error *err)
+/* End the job: the replica is incomplete, and no worker may resume from it. */
+static void fail_replica(struct replicate_call *r, struct rpc_call *call, const struct error *err)
 {
     if (r->job)
-        job_table_end(r->owner->table, r->job, err);
+        job_table_end(r->replication->table, r->job, err);
     rpc_call_finish(call, err->status, err->text);
 }
 
 static void replicate_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
-    struct replicate *r = user;
+    struct replicate_call *r = user;
     struct wire_record m = {.clocks = r->clocks,
                             .clock_count = WIRE_RANKS_MAX,
                             .flags = r->flags,
@@ -346,38 +357,38 @@ static void replicate_message(struct rpc_call *call, struct rpc_message *message
     head = rpc_message_head(message, &size);
     status = wire_unpack_record(head, size, &m, &err);
     if (status == STATUS_OK && !r->job) {
-        status = r->owner->authorize(r->owner->user, call, &err);
+        status = r->replication->authorize(r->replication->user, call, &err);
         if (status == STATUS_OK)
-            status = take_terms(r, call, &m, &err);
+            status = accept_terms(r, call, &m, &err);
     } else if (status == STATUS_OK) {
-        status = take_record(r, call, message, &m, &err);
+        status = apply_record(r, call, message, &m, &err);
     }
     wire_release_record(&m);
     if (status != STATUS_OK && status != STATUS_CANCELLED)
-        fail(r, call, &err);
+        fail_replica(r, call, &err);
 }
 
 static void replicate_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
-    struct replicate *r = user;
+    struct replicate_call *r = user;
 
     if (r && r->job) {
         struct job *j = r->job;
-        struct rpc_call *held;
+        struct rpc_call *stream;
 
-        (void)pthread_mutex_lock(&r->owner->table->lock);
-        held = j->replica->stream;
+        (void)pthread_mutex_lock(&r->replication->table->lock);
+        stream = j->replica->stream;
         j->replica->stream = NULL;
-        j->replica->gone_ns = clock_now_ns();
-        (void)snprintf(j->replica->gone_how, sizeof(j->replica->gone_how), "%.180s",
-                       result->text[0] ? result->text : "it ended the stream");
-        (void)pthread_mutex_unlock(&r->owner->table->lock);
-        if (held)
-            rpc_call_unref(held);
-        job_table_drop(r->owner->table, j);
+        j->replica->stream_ended_ns = clock_now_ns();
+        (void)snprintf(j->replica->stream_end_reason, sizeof(j->replica->stream_end_reason),
+                       "%.180s", result->text[0] ? result->text : "it ended the stream");
+        (void)pthread_mutex_unlock(&r->replication->table->lock);
+        if (stream)
+            rpc_call_unref(stream);
+        job_table_unref(r->replication->table, j);
     }
     (void)call;
-    release(r);
+    replicate_call_free(r);
 }
 
 const struct rpc_handler replicate_handler = {

@@ -1,3 +1,9 @@
+/*
+ * policy_ranks: ranks that finish, are vacated, occupied, replaced or suspended; save and restore.
+ *
+ * Pure functions of one struct policy; the caller holds the partition's lock.  A rank that finishes
+ * or is vacated may complete the round under way.  policy.h describes loss and return.
+ */
 #include "server/shard/policy_internal.h"
 
 #include <assert.h>
@@ -8,19 +14,19 @@ static bool has_arrived(const struct policy *p, const struct policy_rank *r)
     return !consistency_steps_per_push(&p->consistency) && r->clock > p->steps;
 }
 
-/* Nobody waits for it any more.  COMPLETE: the round under way was waiting for it only. */
-static enum policy_verdict go(struct policy *p, const struct policy_rank *r)
+/* The rank becomes inactive.  COMPLETE: the round under way was waiting for this rank only. */
+static enum policy_outcome stop_waiting_for_rank(struct policy *p, const struct policy_rank *r)
 {
-    p->gone++;
-    p->gone_arrived += has_arrived(p, r);
-    policy_find_slowest(p);
+    p->inactive++;
+    p->inactive_arrived += has_arrived(p, r);
+    policy_update_slowest(p);
     if (p->arrived == 0 || p->arrived < policy_required(p))
         return POLICY_ACCEPTED;
-    policy_complete(p, p->arrived);
+    policy_count_step(p, p->arrived);
     return POLICY_COMPLETE;
 }
 
-enum policy_verdict policy_finish(struct policy *p, unsigned rank, bool wants_final, bool again)
+enum policy_outcome policy_finish(struct policy *p, unsigned rank, bool wants_final, bool again)
 {
     struct policy_rank *r = &p->ranks[rank];
 
@@ -33,12 +39,12 @@ enum policy_verdict policy_finish(struct policy *p, unsigned rank, bool wants_fi
     if (r->finished)
         return POLICY_AGAIN_WAITS;
     r->finished = true;
-    return go(p, r);
+    return stop_waiting_for_rank(p, r);
 }
 
-/* In lockstep the round under way is not complete before the newcomer has read and says so with its
- * own contribution. */
-static void inherit(struct policy *p, struct policy_rank *r)
+/* In lockstep the round under way must not complete before the new session has read: so it waits
+ * for the session's own contribution, although the rank's is in the sum. */
+static void inherit_contribution(struct policy *p, struct policy_rank *r)
 {
     if (!consistency_is_lockstep(&p->consistency) || !has_arrived(p, r))
         return;
@@ -47,13 +53,13 @@ static void inherit(struct policy *p, struct policy_rank *r)
     r->inherited = true;
 }
 
-enum policy_verdict policy_vacate(struct policy *p, unsigned rank)
+enum policy_outcome policy_vacate(struct policy *p, unsigned rank)
 {
     struct policy_rank *r = &p->ranks[rank];
 
     if (r->vacant)
         return POLICY_ACCEPTED;
-    if (r->inherited) { /* it stays, and nobody is to come who reads first */
+    if (r->inherited) { /* the contribution stays, and no session has to read first any more */
         p->arrived++;
         r->clock = p->steps + 1;
         r->inherited = false;
@@ -61,11 +67,11 @@ enum policy_verdict policy_vacate(struct policy *p, unsigned rank)
     r->vacant = true;
     r->parked = false;
     r->read = POLICY_READ_NONE;
-    return r->finished ? POLICY_ACCEPTED : go(p, r);
+    return r->finished ? POLICY_ACCEPTED : stop_waiting_for_rank(p, r);
 }
 
-/* Where the newcomer goes on: nobody is ever held back by it, and the slot contributes to no round
- * twice. */
+/* The clock of a new session: it delays no other rank, and the rank contributes to no round twice.
+ */
 static uint64_t first_clock(const struct policy *p, const struct policy_rank *r)
 {
     uint64_t others = p->steps;
@@ -78,7 +84,7 @@ static uint64_t first_clock(const struct policy *p, const struct policy_rank *r)
             if (other != r && !other->finished && !other->vacant && other->clock < others)
                 others = other->clock;
         }
-        if (others == UINT64_MAX) /* nobody to keep up with */
+        if (others == UINT64_MAX) /* no other active rank */
             return r->clock;
     }
     return r->clock > others ? r->clock : others;
@@ -94,12 +100,12 @@ void policy_occupy(struct policy *p, unsigned rank)
     r->read = POLICY_READ_NONE;
     if (r->finished)
         return;
-    p->gone--;
-    p->gone_arrived -= has_arrived(p, r);
-    inherit(p, r);
+    p->inactive--;
+    p->inactive_arrived -= has_arrived(p, r);
+    inherit_contribution(p, r);
     if (!r->held)
         r->clock = first_clock(p, r);
-    policy_find_slowest(p);
+    policy_update_slowest(p);
 }
 
 void policy_suspend(struct policy *p, unsigned rank)
@@ -115,7 +121,7 @@ void policy_replace(struct policy *p, unsigned rank)
 {
     policy_suspend(p, rank);
     p->ranks[rank].read = POLICY_READ_NONE;
-    inherit(p, &p->ranks[rank]);
+    inherit_contribution(p, &p->ranks[rank]);
 }
 
 /* ------------------------------------------------------------------ what outlives a server */
@@ -133,11 +139,11 @@ void policy_save(const struct policy *p, uint64_t *clocks, uint64_t *seen, uint8
     }
 }
 
-static bool can_be(const struct policy *p, uint64_t steps, const uint64_t *clocks,
-                   const uint64_t *seen, const uint8_t *flags)
+static bool is_valid_state(const struct policy *p, uint64_t steps, const uint64_t *clocks,
+                           const uint64_t *seen, const uint8_t *flags)
 {
     bool steps_each = consistency_steps_per_push(&p->consistency);
-    unsigned known = consistency_is_lockstep(&p->consistency) /* there nobody finishes */
+    unsigned known = consistency_is_lockstep(&p->consistency) /* where no rank finishes */
                          ? POLICY_SAVED_VACANT
                          : POLICY_SAVED_FINISHED | POLICY_SAVED_VACANT;
 
@@ -151,10 +157,10 @@ static bool can_be(const struct policy *p, uint64_t steps, const uint64_t *clock
 bool policy_restore(struct policy *p, uint64_t steps, const uint64_t *clocks, const uint64_t *seen,
                     const uint8_t *flags)
 {
-    if (!can_be(p, steps, clocks, seen, flags))
+    if (!is_valid_state(p, steps, clocks, seen, flags))
         return false;
     p->steps = steps;
-    p->arrived = p->gone = p->gone_arrived = 0;
+    p->arrived = p->inactive = p->inactive_arrived = 0;
     for (unsigned rank = 0; rank < p->world_size; rank++) {
         struct policy_rank *r = &p->ranks[rank];
         uint64_t known = clocks[rank] != r->clock ? steps : r->seen;
@@ -164,8 +170,8 @@ bool policy_restore(struct policy *p, uint64_t steps, const uint64_t *clocks, co
                                   .read = p->initialised ? POLICY_READ_UNKNOWN : POLICY_READ_NONE,
                                   .finished = flags[rank] & POLICY_SAVED_FINISHED,
                                   .vacant = flags[rank] & POLICY_SAVED_VACANT};
-        p->gone += r->finished || r->vacant;
+        p->inactive += r->finished || r->vacant;
     }
-    policy_find_slowest(p);
+    policy_update_slowest(p);
     return true;
 }

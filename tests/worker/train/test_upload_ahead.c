@@ -1,8 +1,8 @@
 /*
- * A real trainer whose batches travel ahead, beside the same one whose batches do not: the same
- * losses and the same parameters, bit by bit, over epochs with a shorter last batch, batches that
- * accumulate, batches that are left out, a loader that goes back in its epoch, and an evaluation
- * between two steps.  On the CPU nothing travels.
+ * A real trainer with uploads ahead against the same one without: equal losses and parameters, bit
+ * by bit, over epochs with a shorter last batch, accumulation, skipped batches, a loader that
+ * resumes at an earlier batch, and an evaluation between two steps.  On the CPU nothing is
+ * uploaded.
  */
 #include "tests/support/support.h"
 #include "worker/train/trainer.h"
@@ -11,13 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS     24u
-#define SKIP_AT   5u /* then more batches are left out than the loader has buffers */
-#define SKIPPED   11u
-#define LOOK_AT   9u /* evaluate */
-#define BACK_AT   14u
-#define WORDS_MAX 64
-#define PARAMS    4096u
+#define STEPS       24u
+#define SKIP_AT     5u /* skips more batches than the loader has buffers */
+#define SKIPPED     11u
+#define EVALUATE_AT 9u
+#define REWIND_AT   14u
+#define WORDS_MAX   64
+#define PARAMS      4096u
 
 static struct error err;
 
@@ -28,10 +28,10 @@ static const char *device(void)
     return other ? other : "cpu";
 }
 
-static const struct situation {
-    const char *model, *data, *sync, *precision; /* precision: of a GPU */
+static const struct scenario {
+    const char *model, *data, *sync, *precision; /* precision: on a GPU */
     bool accumulates;
-} situations[] = {
+} scenarios[] = {
     {"mlp-bn:12-16-4", "random:59,12,4", "local", "float32", false},
     {"mlp-bn:12-16-4", "random:59,12,4", "local", "bf16", true},
     {"mlp:12-16-4", "random:59,12,4", "allreduce", "float32", true},
@@ -42,7 +42,7 @@ struct outcome {
     double losses[STEPS];
     float params[PARAMS];
     size_t count;
-    unsigned started; /* batches that went ahead */
+    unsigned started; /* batches uploaded ahead */
 };
 
 struct rank {
@@ -52,7 +52,7 @@ struct rank {
     struct trainer t;
 };
 
-static void open_trainer(struct rank *r, const struct situation *s)
+static void open_trainer(struct rank *r, const struct scenario *s)
 {
     bool cpu = strcmp(device(), "cpu") == 0;
     static char line[600];
@@ -98,29 +98,29 @@ static void evaluate(struct trainer *t, const struct batch *batch)
     free(x);
 }
 
-/* What comes between two steps now and then. */
-static void interrupt(struct trainer *t, unsigned step, const struct batch *last)
+/* Evaluate, skip batches or rewind, after some steps. */
+static void run_between_steps(struct trainer *t, unsigned step, const struct batch *last)
 {
     struct batch left_out;
 
-    if (step == LOOK_AT)
+    if (step == EVALUATE_AT)
         evaluate(t, last);
     if (step == SKIP_AT) {
-        assert_ok(ahead_drop(t, &err));
+        assert_ok(upload_ahead_cancel(t, &err));
         for (unsigned i = 0; i < SKIPPED; i++)
             loader_next(t->loader, &left_out);
     }
-    if (step == BACK_AT) {
+    if (step == REWIND_AT) {
         uint64_t epoch = last->epoch;
-        size_t at = last->at;
+        size_t offset = last->offset;
 
-        assert_ok(ahead_drop(t, &err));
+        assert_ok(upload_ahead_cancel(t, &err));
         loader_pause(t->loader);
-        assert_ok(loader_resume(t->loader, epoch, at, &err));
+        assert_ok(loader_resume(t->loader, epoch, offset, &err));
     }
 }
 
-static void update(struct trainer *t, unsigned step)
+static void apply_update(struct trainer *t, unsigned step)
 {
     if (model_on_device(t->model)) {
         assert_ok(model_update(t->model, 0.05, step + 1, &err));
@@ -131,13 +131,13 @@ static void update(struct trainer *t, unsigned step)
     assert_ok(model_params_changed(t->model, &err));
 }
 
-static void run(const struct situation *s, bool wanted, struct outcome *ret)
+static void run_steps(const struct scenario *s, bool uploads, struct outcome *ret)
 {
     struct rank r;
     struct trainer *t = &r.t;
 
     open_trainer(&r, s);
-    if (!wanted)
+    if (!uploads)
         model_set_issued(t->model, NULL, NULL);
     ret->started = 0;
     for (unsigned step = 0; step < STEPS; step++) {
@@ -145,14 +145,14 @@ static void run(const struct situation *s, bool wanted, struct outcome *ret)
         struct batch batch, next;
 
         loader_next(t->loader, &batch);
-        loader_peek(t->loader, &next); /* from here on the loader has it */
-        assert_ok(ahead_take(t, &batch, &err));
+        loader_peek(t->loader, &next); /* wait until the loader has gathered it */
+        assert_ok(upload_ahead_consume(t, &batch, &err));
         assert_ok(model_step(t->model, batch.x, batch.y, batch.count, !first, NULL, NULL,
                              &ret->losses[step], &err));
-        ret->started += t->ahead.started;
+        ret->started += t->upload_ahead.started;
         if (!s->accumulates || step % 3 == 2)
-            update(t, step);
-        interrupt(t, step, &batch);
+            apply_update(t, step);
+        run_between_steps(t, step, &batch);
     }
     assert_ok(model_fetch(t->model, &err));
     ret->count = model_table(t->model)->count;
@@ -163,22 +163,22 @@ static void run(const struct situation *s, bool wanted, struct outcome *ret)
 
 START_TEST(test_same_bits)
 {
-    static struct outcome ahead, plain;
+    static struct outcome uploaded, plain;
     bool cpu = strcmp(device(), "cpu") == 0;
 
-    run(&situations[_i], true, &ahead);
-    run(&situations[_i], false, &plain);
-    ck_assert_uint_eq(ahead.started, cpu ? 0 : STEPS);
+    run_steps(&scenarios[_i], true, &uploaded);
+    run_steps(&scenarios[_i], false, &plain);
+    ck_assert_uint_eq(uploaded.started, cpu ? 0 : STEPS);
     ck_assert_uint_eq(plain.started, 0);
     for (unsigned i = 0; i < STEPS; i++)
-        ck_assert_msg(memcmp(&ahead.losses[i], &plain.losses[i], sizeof(double)) == 0,
-                      "step %u: losses %.17g and %.17g", i, ahead.losses[i], plain.losses[i]);
-    ck_assert_uint_eq(ahead.count, plain.count);
-    ck_assert_mem_eq(ahead.params, plain.params, ahead.count * sizeof(float));
+        ck_assert_msg(memcmp(&uploaded.losses[i], &plain.losses[i], sizeof(double)) == 0,
+                      "step %u: losses %.17g and %.17g", i, uploaded.losses[i], plain.losses[i]);
+    ck_assert_uint_eq(uploaded.count, plain.count);
+    ck_assert_mem_eq(uploaded.params, plain.params, uploaded.count * sizeof(float));
 }
 END_TEST
 
-/* Whoever forgets to say that the loader went elsewhere still gets the batch that it asks for. */
+/* Without upload_ahead_cancel before the loader skips, a step still gets the right batch. */
 START_TEST(test_another_batch)
 {
     struct rank r;
@@ -187,14 +187,14 @@ START_TEST(test_another_batch)
     double loss, expected;
     size_t correct;
 
-    open_trainer(&r, &situations[0]);
+    open_trainer(&r, &scenarios[0]);
     loader_next(t->loader, &batch);
     loader_peek(t->loader, &next);
     assert_ok(model_step(t->model, batch.x, batch.y, batch.count, false, NULL, NULL, &loss, &err));
     for (unsigned i = 0; i < SKIPPED; i++)
         loader_next(t->loader, &batch);
-    assert_ok(ahead_take(t, &batch, &err));
-    ck_assert(!t->ahead.started);
+    assert_ok(upload_ahead_consume(t, &batch, &err));
+    ck_assert(!t->upload_ahead.started);
     assert_ok(model_evaluate(t->model, batch.x, batch.y, batch.count, &loss, &correct, &err));
     evaluate(t, &batch);
     assert_ok(model_evaluate(t->model, batch.x, batch.y, batch.count, &expected, &correct, &err));
@@ -205,11 +205,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ahead");
+    Suite *suite = suite_create("upload_ahead");
     TCase *tcase = tcase_create("all");
 
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, test_same_bits, 0, sizeof(situations) / sizeof(situations[0]));
+    tcase_add_loop_test(tcase, test_same_bits, 0, sizeof(scenarios) / sizeof(scenarios[0]));
     tcase_add_test(tcase, test_another_batch);
     suite_add_tcase(suite, tcase);
     return support_run(suite);

@@ -1,6 +1,7 @@
 /*
- * What the options mean together: which of them exclude each other, and the settings of the parts
- * (DistributedDataParallel, sampler, optimizer, security) that they make up.
+ * Checks combinations of options, and derives the settings of the modules from them
+ * (DistributedDataParallel, consistency, compression, sampler, optimizer, security).  Pure
+ * functions of the options, but for a stat of --resume, so no locking.
  */
 #include "common/base/memory.h"
 #include "common/base/parse.h"
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* A name that this build knows, said before any rank waits for another. */
+/* Refuse a backend that this build lacks, before any rank waits for another. */
 static enum status check_backend(const char *name, struct error *err)
 {
     char known[256] = "auto";
@@ -31,18 +32,18 @@ static enum status check_backend(const char *name, struct error *err)
                      known);
 }
 
-/* Options that only DistributedDataParallel can honour. */
+/* Options of DistributedDataParallel: their exclusions, and those that only it supports. */
 static enum status check_ddp(const struct worker_options *o, struct error *err)
 {
     if (strcmp(o->sync, "ps") == 0) {
-        const char *unheard = worker_options_uneven(o)               ? "--uneven join and stop"
-                              : strcmp(o->weighting, "samples") == 0 ? "--weighting samples"
-                              : strcmp(o->comm_hook, "none") != 0    ? "--comm-hook"
-                              : o->layer_drop > 0                    ? "--layer-drop"
-                                                                     : NULL;
+        const char *unsupported = worker_options_uneven(o)               ? "--uneven join and stop"
+                                  : strcmp(o->weighting, "samples") == 0 ? "--weighting samples"
+                                  : strcmp(o->comm_hook, "none") != 0    ? "--comm-hook"
+                                  : o->layer_drop > 0                    ? "--layer-drop"
+                                                                         : NULL;
 
-        if (unheard)
-            return error_set(err, STATUS_INVALID, "%s: not with --sync ps", unheard);
+        if (unsupported)
+            return error_set(err, STATUS_INVALID, "%s: not with --sync ps", unsupported);
     }
     if (o->drop_last && worker_options_uneven(o))
         return error_set(err, STATUS_INVALID, "--drop-last and --uneven %s exclude each other",
@@ -71,7 +72,7 @@ static bool is_folder(const char *path)
 static enum status check_checkpoints(const struct worker_options *o, struct error *err)
 {
     bool saves = o->checkpoint_dir[0] != '\0';
-    bool drawn = strcmp(o->init, "torch") == 0 || strcmp(o->init, "torch-fma") == 0;
+    bool generated = strcmp(o->init, "torch") == 0 || strcmp(o->init, "torch-fma") == 0;
 
     if (!saves && o->checkpoint_every > 0)
         return error_set(err, STATUS_INVALID, "--checkpoint-every needs --checkpoint-dir");
@@ -88,7 +89,7 @@ static enum status check_checkpoints(const struct worker_options *o, struct erro
                          "takes a lost one's place later has to name the same checkpoint as the "
                          "others, so name the file",
                          o->resume, o->on_worker_loss);
-    if (o->resume[0] != '\0' && strcmp(o->resume, "auto") != 0 && !drawn)
+    if (o->resume[0] != '\0' && strcmp(o->resume, "auto") != 0 && !generated)
         return error_set(err, STATUS_INVALID, "--resume and --init exclude each other");
     return STATUS_OK;
 }
@@ -110,7 +111,7 @@ static enum status check_data_parallel(const struct worker_options *o, struct er
     return STATUS_OK;
 }
 
-/* A job that goes on with other processes than it began with. */
+/* A job that continues without a lost worker, or with its replacement. */
 static enum status check_elastic(const struct worker_options *o, struct error *err)
 {
     if (strcmp(o->on_worker_loss, "fail") == 0)
@@ -122,8 +123,8 @@ static enum status check_elastic(const struct worker_options *o, struct error *e
                          o->on_worker_loss);
     if (strcmp(o->on_worker_loss, "wait") == 0 && strcmp(o->ps_update, "server") != 0)
         return error_set(err, STATUS_INVALID,
-                         "--on-worker-loss wait needs --ps-update server: who takes a lost "
-                         "worker's place reads the parameters from the servers");
+                         "--on-worker-loss wait needs --ps-update server: a replacement for a lost "
+                         "worker reads the parameters from the servers");
     return STATUS_OK;
 }
 
@@ -198,9 +199,9 @@ bool worker_options_elastic(const struct worker_options *o)
     return strcmp(o->sync, "ps") == 0 && worker_options_on_loss(o) != WORKER_LOSS_FAIL;
 }
 
-/* A worker names the rows of the batch that comes next. */
-static enum status check_named(const struct worker_options *o,
-                               const struct consistency *consistency, struct error *err)
+/* A worker selects the rows of its next batch, so that batch must be known. */
+static enum status check_row_selection(const struct worker_options *o,
+                                       const struct consistency *consistency, struct error *err)
 {
     if (o->accumulate_steps != 1)
         return error_set(err, STATUS_INVALID,
@@ -208,7 +209,7 @@ static enum status check_named(const struct worker_options *o,
                          (intmax_t)o->accumulate_steps);
     if (worker_options_on_loss(o) != WORKER_LOSS_FAIL && !consistency_is_lockstep(consistency))
         return error_set(err, STATUS_INVALID,
-                         "who takes a lost rank's place while the others go on may be sent on to "
+                         "a replacement that joins while other ranks continue may be moved to "
                          "another batch than it has named rows for");
     return STATUS_OK;
 }
@@ -232,7 +233,7 @@ enum status worker_options_compression(const struct worker_options *o,
         status = compression_check_row_selection(ret, consistency,
                                                  strcmp(o->ps_update, "server") == 0, err);
     if (status == STATUS_OK && down == CODEC_SELECTED_ROWS)
-        status = check_named(o, consistency, err);
+        status = check_row_selection(o, consistency, err);
     if (status == STATUS_OK && (up != CODEC_NONE || down != CODEC_NONE) &&
         worker_options_ps_transport(o) == SYNC_TRANSPORT_SHM)
         status = error_set(err, STATUS_INVALID,
@@ -290,7 +291,7 @@ uint64_t worker_options_updates(const struct worker_options *o, uint64_t samples
     return (batches + each - 1) / each;
 }
 
-enum sampler_rest worker_options_rest(const struct worker_options *o)
+enum sampler_remainder worker_options_remainder(const struct worker_options *o)
 {
     if (worker_options_uneven(o))
         return SAMPLER_KEEP;
@@ -341,7 +342,7 @@ static enum status parse_weights(const char *text, uint32_t *ret, size_t count, 
         (void)snprintf(entry, sizeof(entry), "%.*s", length < 16 ? (int)length : 15, rest);
         if ((rest[length] == ',') != (i + 1 < count))
             return error_set(err, STATUS_INVALID,
-                             "--server-weights '%s': one for each of %zu servers is wanted", text,
+                             "--server-weights '%s': expected one for each of %zu servers", text,
                              count);
         if (!parse_uint64(entry, &weight) || weight > SHARD_MAP_WEIGHT_MAX)
             return error_set(err, STATUS_INVALID,

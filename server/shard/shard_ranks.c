@@ -1,5 +1,10 @@
 /*
- * Ranks that finish, leave, come and come back: what that means for the rounds of a partition.
+ * shard_ranks: ranks that finish, leave, join, are replaced or reconnect, and what this means for
+ * the round under way of each partition.
+ *
+ * The policy (policy_ranks.c) decides whether the round is complete; this file sums, steps and
+ * emits the mutation.  Each function locks one partition at a time, so the partitions of a shard
+ * learn of a change one after the other.
  */
 #include "server/shard/shard_internal.h"
 
@@ -7,12 +12,13 @@
 
 #include <inttypes.h>
 
-/* A rank is waited for no more: the policy's verdict on that made the round under way complete, or
- * did not.  Lock held. */
-static enum status go(struct shard *s, struct shard_part *part, enum policy_verdict verdict,
-                      struct shard_reply *ret, struct error *err)
+/* The policy no longer waits for a rank; outcome: COMPLETE if this completed the round under way.
+ * Lock held. */
+static enum status stop_waiting_for_rank(struct shard *s, struct shard_part *part,
+                                         enum policy_outcome outcome, struct shard_reply *ret,
+                                         struct error *err)
 {
-    bool complete = verdict == POLICY_COMPLETE;
+    bool complete = outcome == POLICY_COMPLETE;
     enum status status;
 
     if (!complete && part->policy.arrived > 0)
@@ -20,26 +26,27 @@ static enum status go(struct shard *s, struct shard_part *part, enum policy_verd
     else if (complete)
         shard_sum_early(s, part, part->policy.steps);
     if (!complete)
-        return shard_tell(s, part, MUTATION_RANKS, 0, NULL, err);
+        return shard_emit_mutation(s, part, MUTATION_RANKS, 0, NULL, err);
     status = shard_complete(s, part, ret, err);
     ret->sum_ns = part->sum_ns;
-    ret->wait_ns = clock_now_ns() - part->first_ns;
+    ret->wait_ns = clock_now_ns() - part->first_push_ns;
     return status;
 }
 
-static enum status finish(struct shard *s, struct shard_part *part, unsigned rank, bool wants_final,
-                          bool again, struct shard_reply *ret, struct error *err)
+static enum status finish_rank(struct shard *s, struct shard_part *part, unsigned rank,
+                               bool wants_final, bool again, struct shard_reply *ret,
+                               struct error *err)
 {
-    enum policy_verdict verdict = policy_finish(&part->policy, rank, wants_final, again);
+    enum policy_outcome outcome = policy_finish(&part->policy, rank, wants_final, again);
 
-    ret->again = verdict == POLICY_AGAIN_WAITS;
+    ret->again = outcome == POLICY_AGAIN_WAITS;
     if (ret->again)
         return STATUS_OK;
-    if (verdict == POLICY_FINISHED || verdict == POLICY_VACANT)
+    if (outcome == POLICY_FINISHED || outcome == POLICY_VACANT)
         return error_set(err, STATUS_PROTOCOL, "the end of partition %" PRIu32 " %s",
                          part->partition,
-                         policy_verdict_text(verdict == POLICY_FINISHED ? POLICY_TWICE : verdict));
-    return go(s, part, verdict, ret, err);
+                         policy_outcome_text(outcome == POLICY_FINISHED ? POLICY_TWICE : outcome));
+    return stop_waiting_for_rank(s, part, outcome, ret, err);
 }
 
 enum status shard_finish(struct shard *s, uint32_t partition, unsigned rank, bool wants_final,
@@ -55,15 +62,15 @@ enum status shard_finish(struct shard *s, uint32_t partition, unsigned rank, boo
                          "final values are asked for, but all ranks are in step here");
     *ret = (struct shard_reply){.count = part->count};
     (void)pthread_mutex_lock(&part->lock);
-    status = finish(s, part, rank, wants_final, again, ret, err);
+    status = finish_rank(s, part, rank, wants_final, again, ret, err);
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }
 
-/* What the rank holds is not known any more; of interest where answers are compressed. */
-static void shard_forget_told(struct shard *s, const struct shard_part *part, unsigned rank)
+/* The values that the rank holds are unknown from now on: its next reply is no delta. */
+static void forget_rank_copy(struct shard *s, const struct shard_part *part, unsigned rank)
 {
-    reply_encoding_forget(&s->down, rank, (size_t)(part - s->parts));
+    reply_encoding_invalidate(&s->encoding, rank, (size_t)(part - s->parts));
 }
 
 enum status shard_vacate(struct shard *s, uint32_t partition, unsigned rank,
@@ -76,16 +83,16 @@ enum status shard_vacate(struct shard *s, uint32_t partition, unsigned rank,
         return status;
     *ret = (struct shard_reply){.count = part->count};
     (void)pthread_mutex_lock(&part->lock);
-    shard_forget_told(s, part, rank);
+    forget_rank_copy(s, part, rank);
     if (!part->policy.ranks[rank].vacant)
-        status = go(s, part, policy_vacate(&part->policy, rank), ret, err);
+        status = stop_waiting_for_rank(s, part, policy_vacate(&part->policy, rank), ret, err);
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }
 
-/* Can somebody come who has seen nothing?  Lock held. */
-static enum status check_newcomer(const struct shard *s, const struct shard_part *part,
-                                  unsigned rank, struct error *err)
+/* Can a new session start from this partition's values?  Lock held. */
+static enum status check_join(const struct shard *s, const struct shard_part *part, unsigned rank,
+                              struct error *err)
 {
     if (s->config.update || part->policy.steps == 0)
         return STATUS_OK;
@@ -103,12 +110,12 @@ enum status shard_occupy(struct shard *s, uint32_t partition, unsigned rank, str
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&part->lock);
-    status = check_newcomer(s, part, rank, err);
-    shard_forget_told(s, part, rank);
+    status = check_join(s, part, rank, err);
+    forget_rank_copy(s, part, rank);
     if (status == STATUS_OK && part->policy.ranks[rank].vacant) {
         policy_occupy(&part->policy, rank);
-        shard_forget_names(s, part, rank);
-        status = shard_tell(s, part, MUTATION_RANKS, 0, NULL, err);
+        shard_clear_selection(s, part, rank);
+        status = shard_emit_mutation(s, part, MUTATION_RANKS, 0, NULL, err);
     }
     (void)pthread_mutex_unlock(&part->lock);
     return status;
@@ -122,11 +129,11 @@ enum status shard_replace(struct shard *s, uint32_t partition, unsigned rank, st
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&part->lock);
-    status = check_newcomer(s, part, rank, err);
-    shard_forget_told(s, part, rank);
+    status = check_join(s, part, rank, err);
+    forget_rank_copy(s, part, rank);
     if (status == STATUS_OK) {
         policy_replace(&part->policy, rank);
-        shard_forget_names(s, part, rank);
+        shard_clear_selection(s, part, rank);
     }
     (void)pthread_mutex_unlock(&part->lock);
     return status;
@@ -139,12 +146,12 @@ void shard_suspend(struct shard *s, unsigned rank)
 
         (void)pthread_mutex_lock(&part->lock);
         policy_suspend(&part->policy, rank);
-        shard_forget_told(s, part, rank);
+        forget_rank_copy(s, part, rank);
         (void)pthread_mutex_unlock(&part->lock);
     }
 }
 
-bool shard_is_in(struct shard *s, uint32_t partition, unsigned rank, uint64_t round)
+bool shard_has_contributed(struct shard *s, uint32_t partition, unsigned rank, uint64_t round)
 {
     struct shard_part *part = shard_find(s, partition);
     const struct policy_rank *r;

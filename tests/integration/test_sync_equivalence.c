@@ -1,8 +1,7 @@
 /*
- * The same job ends with the same parameters in every way of synchronisation.  With --reduce
- * reproducible these are the same bits; against one process with an n times larger batch they are
- * equal up to float tolerance.  Payload bytes are compared with the textbook formula, computed here
- * independently.
+ * A job ends with the same parameters in every synchronisation mode: with the same bits under
+ * --reduce reproducible, and equal up to float tolerance to one process with an n times larger
+ * batch.  Payload bytes must equal the textbook formula, which is computed here independently.
  */
 #include "common/collective/collective.h"
 #include "tests/integration/job.h"
@@ -17,11 +16,11 @@
 #define PARAMETERS (40 * 64 + 64 + 64 * 48 + 48 + 48 * 7 + 7)
 #define BYTES      ((int64_t)PARAMETERS * 4)
 
-static const char *run_over(const char *transport, unsigned ranks, unsigned servers,
-                            const char *sync, const char *update, const char *reduce,
-                            const char *batch, const char *save)
+static const char *run_over_transport(const char *transport, unsigned ranks, unsigned servers,
+                                      const char *sync, const char *update, const char *reduce,
+                                      const char *batch, const char *save)
 {
-    bool on_gpu = strcmp(job_device(), "cpu") != 0; /* its memory is not shared */
+    bool on_gpu = strcmp(job_device(), "cpu") != 0; /* no shared memory */
     struct job job = {
         .ranks = ranks,
         .servers = servers,
@@ -41,7 +40,7 @@ static const char *run_sync_job(unsigned ranks, unsigned servers, const char *sy
                                 const char *update, const char *reduce, const char *batch,
                                 const char *save)
 {
-    return run_over("auto", ranks, servers, sync, update, reduce, batch, save);
+    return run_over_transport("auto", ranks, servers, sync, update, reduce, batch, save);
 }
 
 START_TEST(test_reproducible_is_bit_identical)
@@ -51,18 +50,19 @@ START_TEST(test_reproducible_is_bit_identical)
     const char *other = support_path("other.safetensors");
 
     (void)run_sync_job(ranks, 0, "allreduce", "server", "reproducible", "16", ring);
-    for (unsigned way = 0; way < 8; way++) {
-        const char *transport = way & 1 ? "shm" : "grpc", *update = way & 2 ? "worker" : "server";
-        unsigned servers = way & 4 ? 2 : 1;
+    for (unsigned bits = 0; bits < 8; bits++) {
+        const char *transport = bits & 1 ? "shm" : "grpc", *update = bits & 2 ? "worker" : "server";
+        unsigned servers = bits & 4 ? 2 : 1;
 
-        (void)run_over(transport, ranks, servers, "ps", update, "reproducible", "16", other);
+        (void)run_over_transport(transport, ranks, servers, "ps", update, "reproducible", "16",
+                                 other);
         ck_assert_msg(job_same_tensors(ring, other), "%u ranks, %u servers, update on the %s, %s",
                       ranks, servers, update, transport);
     }
 }
 END_TEST
 
-/* Every backend of the build sums in rank order to the same bits as the parameter server. */
+/* Every backend of the build sums in rank order, with the bits of the parameter server. */
 START_TEST(test_backends_agree)
 {
     const char *servers = support_path("servers.safetensors");
@@ -104,8 +104,8 @@ START_TEST(test_large_batch_agrees)
 }
 END_TEST
 
-/* Bytes that the rank sends in one ring all-reduce of `count` floats: in each of the two phases
- * (2(n-1) steps) every chunk but one: first all but (rank + 1), then all but (rank + 2). */
+/* Bytes that the rank sends in one ring all-reduce of `count` floats.  Each of the two phases has
+ * n - 1 steps and sends all chunks but one: rank + 1 in the first phase, rank + 2 in the second. */
 static int64_t ring_tx(int64_t count, unsigned n, unsigned rank)
 {
     int64_t sent = 0;
@@ -119,7 +119,7 @@ static int64_t ring_tx(int64_t count, unsigned n, unsigned rank)
     return sent * 4;
 }
 
-/* Large enough that no backend prefers fewer rounds with more bytes; one bucket. */
+/* One bucket, and large enough that no backend trades more bytes for fewer rounds. */
 #define LARGE_MODEL "mlp:512-1024-512-7"
 #define LARGE_COUNT (512 * 1024 + 1024 + 1024 * 512 + 512 + 512 * 7 + 7)
 
@@ -135,23 +135,23 @@ static const char *run_large(unsigned ranks, const char *backend)
     return job_run(&job, 0);
 }
 
-/* Every step moves the slab once in each direction; bytes in shared memory do not count as sent. */
+/* Every step transfers all parameters once per direction; shared memory is not wire. */
 static void check_ps_bytes(const char *run_dir, unsigned rank, const char *transport)
 {
     int64_t steps = job_record_int(run_dir, rank, "end", "steps");
     bool shared = strcmp(transport, "shm") == 0 && strcmp(job_device(), "cpu") == 0;
-    int64_t wanted[] = {BYTES * (steps + (rank == 0)), BYTES * (steps + 1)}; /* initial values */
+    int64_t wanted[] = {BYTES * (steps + (rank == 0)), BYTES * (steps + 1)}; /* + initial values */
 
-    for (int way = 0; way < 2; way++) {
-        const char *payload = way ? "rx_payload_bytes" : "tx_payload_bytes";
-        const char *reference = way ? "rx_reference_bytes" : "tx_reference_bytes";
-        const char *wire = way ? "rx_wire_bytes" : "tx_wire_bytes";
-        int64_t on_wire = shared ? 0 : wanted[way];
+    for (int rx = 0; rx < 2; rx++) {
+        const char *payload = rx ? "rx_payload_bytes" : "tx_payload_bytes";
+        const char *reference = rx ? "rx_reference_bytes" : "tx_reference_bytes";
+        const char *wire = rx ? "rx_wire_bytes" : "tx_wire_bytes";
+        int64_t on_wire = shared ? 0 : wanted[rx];
         int64_t extra = job_record_int(run_dir, rank, "end", wire) - on_wire;
 
         ck_assert_int_eq(job_record_int(run_dir, rank, "step", payload), BYTES);
-        ck_assert_int_eq(job_record_int(run_dir, rank, "end", reference), shared ? wanted[way] : 0);
-        ck_assert_msg(extra > 0 && extra < (steps + 2) * 6 * 48, "%s: %jd beside the payload", wire,
+        ck_assert_int_eq(job_record_int(run_dir, rank, "end", reference), shared ? wanted[rx] : 0);
+        ck_assert_msg(extra > 0 && extra < (steps + 2) * 6 * 48, "%s: %jd bytes of overhead", wire,
                       (intmax_t)extra);
     }
 }
@@ -177,7 +177,7 @@ START_TEST(test_bytes_reconcile)
         ck_assert_int_eq(total, 2 * (ranks - 1) * (int64_t)LARGE_COUNT * 4);
     }
     for (const char *const *transport = ARGS("grpc", "shm"); *transport; transport++) {
-        run_dir = run_over(*transport, ranks, 2, "ps", "worker", "fast", "16", save);
+        run_dir = run_over_transport(*transport, ranks, 2, "ps", "worker", "fast", "16", save);
         for (unsigned rank = 0; rank < ranks; rank++)
             check_ps_bytes(run_dir, rank, *transport);
     }
@@ -197,7 +197,7 @@ START_TEST(test_accumulation_is_a_larger_batch)
     };
     double distance;
 
-    /* Gradients of the two batches are summed, not averaged (as in no_sync): half the rate. */
+    /* As in no_sync, the gradients of the two batches are summed: half the learning rate. */
     (void)job_run(&job, 0);
     job.worker = ARGS("--model", MODEL, "--data", "random:960,40,7", "--batch-size", "32",
                       "--epochs", "2", "--lr", "0.05", "--shuffle=false", "--device", job_device(),
@@ -210,7 +210,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("one_truth");
+    Suite *suite = suite_create("sync_equivalence");
     TCase *cases = tcase_create("jobs");
 
     tcase_set_timeout(cases, 200);

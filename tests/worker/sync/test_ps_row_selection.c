@@ -1,7 +1,7 @@
 /*
- * Rows by name, by real servers and workers: what a rank wants of a round it has, bit for bit as in
- * a serial run, whatever breaks on the way; the rest is as it was or as new.  Momentum moves every
- * parameter in every round, so whatever is not told is old.
+ * Row selection with real servers and workers: a rank's selected rows equal those of a serial run,
+ * bit for bit, also after broken connections; all other rows are unchanged or equally new.
+ * Momentum changes every parameter in every round, so rows that are not sent are old.
  */
 #include "tests/support/support.h"
 #include "tests/worker/sync/ps_team.h"
@@ -26,13 +26,13 @@ static const struct {
     {1, {.mode = CONSISTENCY_ASP}, 3, false, true},
 };
 
-/* What a rank had before the round, and what it wants of it. */
+/* A rank's parameters before the round, and its selection. */
 static struct holding {
     bool all;
     bool wanted[TEAM_COUNT];
     float params[TEAM_COUNT];
     uint64_t state;
-    size_t old; /* elements that were left as they are, in all rounds */
+    size_t old; /* elements that were not sent, summed over the rounds */
 } holdings[TEAM_RANKS_MAX];
 
 static float *references[ROUNDS + 1];
@@ -43,7 +43,7 @@ static uint32_t draw(struct holding *h, uint32_t below)
     return (uint32_t)(h->state >> 33) % below;
 }
 
-/* All of `round` is here that was wanted of it. */
+/* Check that the selected parameters are those of `round`. */
 static void check_round(struct team_rank *r, uint64_t round)
 {
     struct holding *h = &holdings[r->index];
@@ -60,8 +60,8 @@ static void check_round(struct team_rank *r, uint64_t round)
     }
 }
 
-/* Some rows of the first tensor and a part of the second one; now and then none, or all. */
-static void want_some(struct team_rank *r)
+/* Select some rows of the first tensor and a part of the second one; sometimes none, or all. */
+static void select_some(struct team_rank *r)
 {
     const struct tensor_view *weight = &r->team->table.views[0], *bias = &r->team->table.views[1];
     struct holding *h = &holdings[r->index];
@@ -72,15 +72,15 @@ static void want_some(struct team_rank *r)
     memset(h->wanted, 0, sizeof(h->wanted));
     h->all = kind == 0;
     if (kind == 1)
-        sync_want(r->sync, 0, 0);
+        sync_select_range(r->sync, 0, 0);
     for (uint32_t row = 0; kind > 1 && row < weight->shape[0]; row++) {
         if (draw(h, sparse) > 0)
             continue;
-        sync_want_rows(r->sync, weight, &row, 1);
+        sync_select_rows(r->sync, weight, &row, 1);
         memset(h->wanted + weight->offset + row * width, true, width * sizeof(*h->wanted));
     }
     if (kind > 1) {
-        sync_want(r->sync, bias->offset + from, length);
+        sync_select_range(r->sync, bias->offset + from, length);
         memset(h->wanted + bias->offset + from, true, length * sizeof(*h->wanted));
     }
 }
@@ -89,22 +89,22 @@ static void at_step(struct team_rank *r, uint64_t round)
 {
     struct holding *h = &holdings[r->index];
 
-    ck_assert(sync_names_rows(r->sync));
+    ck_assert(sync_selects_rows(r->sync));
     check_round(r, round - 1);
     memcpy(h->params, r->params, sizeof(h->params));
     h->all = true;
     if (round < ROUNDS)
-        want_some(r);
+        select_some(r);
 }
 
 struct breaker {
     struct fault_proxy *proxy;
     uint64_t state;
-    enum fault_way way;
+    enum fault_direction way;
     unsigned left;
 };
 
-static void strike(void *user)
+static void reset_connections(void *user)
 {
     struct breaker *b = user;
 
@@ -112,9 +112,10 @@ static void strike(void *user)
     b->way = b->left % 2 ? FAULT_UP : FAULT_DOWN;
     b->state = b->state * 6364136223846793005u + 1442695040888963407u;
     if (b->left-- > 0)
-        fault_proxy_at(b->proxy, b->way,
-                       fault_proxy_bytes(b->proxy, b->way) + 1 + (b->state >> 33) % ROUND_BYTES,
-                       strike, b);
+        fault_proxy_call_at(b->proxy, b->way,
+                            fault_proxy_bytes(b->proxy, b->way) + 1 +
+                                (b->state >> 33) % ROUND_BYTES,
+                            reset_connections, b);
 }
 
 static void check_bytes(const struct team *t, bool breaks)
@@ -133,7 +134,7 @@ static void check_bytes(const struct team *t, bool breaks)
     ck_assert_uint_ge(reconnects, breaks ? 2 : 0);
 }
 
-/* A team that is to be opened, and what it must come to. */
+/* Initialise a team and its references. */
 static void prepare(struct team *t, unsigned ranks)
 {
     team_init(t, ranks, 2, ROUNDS);
@@ -151,7 +152,7 @@ static void release_references(void)
         free(references[round]);
 }
 
-START_TEST(test_wanted_rows)
+START_TEST(test_selected_rows)
 {
     struct team t;
     struct breaker breakers[TEAM_RANKS_MAX][2];
@@ -167,22 +168,22 @@ START_TEST(test_wanted_rows)
             breakers[i][k] = (struct breaker){.proxy = t.ranks[i].proxies[k],
                                               .state = (uint64_t)(support_random() * 1e9),
                                               .left = 5};
-            fault_proxy_at(t.ranks[i].proxies[k], FAULT_DOWN, ROUND_BYTES / 2, strike,
-                           &breakers[i][k]);
+            fault_proxy_call_at(t.ranks[i].proxies[k], FAULT_DOWN, ROUND_BYTES / 2,
+                                reset_connections, &breakers[i][k]);
         }
     }
     for (unsigned i = 0; i < t.world_size; i++)
         team_run_rank(&t.ranks[i]);
     for (unsigned i = 0; i < t.world_size; i++)
         team_join_rank(&t.ranks[i]);
-    team_check(&t); /* the last round, or the end, brings all */
+    team_check(&t); /* the last round, or sync_end, fetches all rows */
     check_bytes(&t, cases[_i].breaks);
     team_close(&t);
     release_references();
 }
 END_TEST
 
-static void lose(struct team_rank *r)
+static void disconnect(struct team_rank *r)
 {
     for (unsigned k = 0; k < 2; k++) {
         fault_proxy_refuse(r->proxies[k], true);
@@ -190,11 +191,11 @@ static void lose(struct team_rank *r)
     }
 }
 
-/* Rank 1 is lost with a part of its names and gradients sent; who takes its place reads all first,
- * and names rows of its own. */
-START_TEST(test_another_names_rows)
+/* Rank 1 is lost with a part of its selection and gradients sent; its replacement reads all rows
+ * first, and then selects its own. */
+START_TEST(test_a_replacement_selects_rows)
 {
-    const uint64_t last = 5; /* round that it is lost in */
+    const uint64_t last = 5; /* round in which it is lost */
     struct team t;
     struct team_rank *r = &t.ranks[1], lost;
 
@@ -207,10 +208,10 @@ START_TEST(test_another_names_rows)
     for (uint64_t round = 1; round < last; round++)
         ck_assert_msg(team_step(r, round) == STATUS_OK, "%s", r->err.text);
     ck_assert_msg(team_begin_step(r, last, TEAM_COUNT / 2) == STATUS_OK, "%s", r->err.text);
-    lose(r);
+    disconnect(r);
     lost = *r;
     lost.err = (struct error){.status = STATUS_PEER_LOST, .text = "played dead"};
-    sync_close(lost.sync, &lost.err); /* nobody hears it */
+    sync_close(lost.sync, &lost.err); /* the proxies refuse its Leave */
     r->sync = NULL;
     memset(r->params, 0, TEAM_COUNT * sizeof(float));
     holdings[1].all = true;
@@ -225,21 +226,21 @@ START_TEST(test_another_names_rows)
 }
 END_TEST
 
-static void want_nothing(struct team_rank *r, uint64_t round)
+static void select_nothing(struct team_rank *r, uint64_t round)
 {
     (void)round;
-    ck_assert(!sync_names_rows(r->sync));
-    sync_want(r->sync, 0, 0);
+    ck_assert(!sync_selects_rows(r->sync));
+    sync_select_range(r->sync, 0, 0);
 }
 
-/* Where answers are whole a request for less changes nothing. */
-START_TEST(test_nothing_to_name)
+/* Without row selection sync_select_range has no effect. */
+START_TEST(test_no_selection)
 {
     struct team t;
     struct team_rank *r = &t.ranks[0];
 
     team_init(&t, 1, 1, 2);
-    t.at_step = want_nothing;
+    t.at_step = select_nothing;
     team_open(&t);
     team_run_rank(r);
     team_join_rank(r);
@@ -251,13 +252,13 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_names");
-    TCase *tests = tcase_create("ps_names");
+    Suite *suite = suite_create("ps_row_selection");
+    TCase *tests = tcase_create("ps_row_selection");
 
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, test_wanted_rows, 0, (int)(sizeof(cases) / sizeof(cases[0])));
-    tcase_add_test(tests, test_another_names_rows);
-    tcase_add_test(tests, test_nothing_to_name);
+    tcase_add_loop_test(tests, test_selected_rows, 0, (int)(sizeof(cases) / sizeof(cases[0])));
+    tcase_add_test(tests, test_a_replacement_selects_rows);
+    tcase_add_test(tests, test_no_selection);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

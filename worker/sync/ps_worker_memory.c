@@ -1,9 +1,13 @@
 /*
- * The meeting is the worker's to begin: the server listens on an abstract socket that only the
- * joined know.  It is repeated behind every join, so a server that was restarted is met anew, and
- * the mapping is replaced while no stream of the link is open.
+ * Worker and server exchange descriptors of their memory (common/base/handover) after every join.
+ * The worker connects to the server's abstract socket, whose name and token are in the reply to
+ * Join; so a restarted server exchanges memory again, and the mapping is replaced while no stream
+ * of the link is open.  Each side can only read the other's memory.
+ *
+ * Locking: the link's lock guards handover_fd, which ps_link_interrupt shuts down; sync_ps.lock
+ * guards by_reference.
  */
-#include "worker/sync/ps_arena.h"
+#include "worker/sync/ps_worker_memory.h"
 
 #include "common/base/clock.h"
 #include "common/base/handover.h"
@@ -15,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MEET_MS 5000 /* a server that is there answers at once */
+#define EXCHANGE_MS 5000 /* a running server replies at once */
 
 _Static_assert(HOST_ID_SIZE <= WIRE_ARENA_MAX && HANDOVER_ADDRESS_SIZE <= WIRE_ARENA_MAX,
                "both fit into the messages");
@@ -29,7 +33,8 @@ static bool is_inside(const struct shared_memory *m, const float *slab, size_t c
     return at >= base && at - base <= m->size && count <= (m->size - (at - base)) / sizeof(float);
 }
 
-enum status ps_arena_terms(struct sync_ps *s, const struct sync_config *config, struct error *err)
+enum status ps_worker_memory_init(struct sync_ps *s, const struct sync_config *config,
+                                  struct error *err)
 {
     const struct shared_memory *m = config->memory;
     const struct compression *c = &config->compression;
@@ -58,31 +63,32 @@ enum status ps_arena_terms(struct sync_ps *s, const struct sync_config *config, 
     return STATUS_OK;
 }
 
-uint64_t ps_arena_place(const struct sync_ps *s, const float *data)
+uint64_t ps_worker_memory_offset(const struct sync_ps *s, const float *data)
 {
     return (uint64_t)((uintptr_t)data - (uintptr_t)s->memory->base);
 }
 
-/* ------------------------------------------------------------------ the server's */
+/* ------------------------------------------------------------------ the server's memory */
 
-const float *ps_arena_at(const struct ps_link *l, uint64_t place, size_t bytes)
+const float *ps_worker_memory_resolve(const struct ps_link *l, uint64_t offset, size_t bytes)
 {
-    const struct shared_memory *m = &l->arena;
+    const struct shared_memory *m = &l->server_memory;
 
-    if (!m->base || place % sizeof(float) != 0 || place > m->size || bytes > m->size - place)
+    if (!m->base || offset % sizeof(float) != 0 || offset > m->size || bytes > m->size - offset)
         return NULL;
-    return (const float *)m->base + place / sizeof(float);
+    return (const float *)m->base + offset / sizeof(float);
 }
 
-void ps_arena_release(struct ps_link *l)
+void ps_worker_memory_release(struct ps_link *l)
 {
-    if (l->arena.base)
-        shared_memory_release(&l->arena);
+    if (l->server_memory.base)
+        shared_memory_release(&l->server_memory);
 }
 
-/* Tickets both ways over a connection to the server's desk. */
-static enum status exchange(const struct sync_ps *s, int fd, const unsigned char *token,
-                            int64_t deadline_ns, struct shared_memory *ret, struct error *err)
+/* Send this worker's message and descriptor, then receive the server's, and map its memory. */
+static enum status exchange_memory(const struct sync_ps *s, int fd, const unsigned char *token,
+                                   int64_t deadline_ns, struct shared_memory *ret,
+                                   struct error *err)
 {
     struct handover_message ticket = {
         .sender = s->rank, .has_memory = 1, .size = s->memory->size, .session = s->terms.session};
@@ -100,18 +106,19 @@ static enum status exchange(const struct sync_ps *s, int fd, const unsigned char
     return status;
 }
 
-/* The meeting's socket, for ps_link_interrupt; -1: it is over. */
-static void note_meeting(struct ps_link *l, int fd)
+/* Set the socket for ps_link_interrupt; -1: the exchange has ended. */
+static void set_handover_fd(struct ps_link *l, int fd)
 {
     (void)pthread_mutex_lock(&l->lock);
-    l->meeting = fd;
+    l->handover_fd = fd;
     (void)pthread_mutex_unlock(&l->lock);
 }
 
-static enum status meet(const struct sync_ps *s, struct ps_link *l, const char *address,
-                        int64_t deadline_ns, struct shared_memory *ret, struct error *err)
+static enum status connect_and_exchange(const struct sync_ps *s, struct ps_link *l,
+                                        const char *address, int64_t deadline_ns,
+                                        struct shared_memory *ret, struct error *err)
 {
-    int64_t patience_ns = clock_deadline_ns(MEET_MS);
+    int64_t limit_ns = clock_deadline_ns(EXCHANGE_MS);
     char name[HANDOVER_NAME_SIZE];
     unsigned char token[HANDOVER_TOKEN_BYTES];
     int fd = -1;
@@ -123,30 +130,30 @@ static enum status meet(const struct sync_ps *s, struct ps_link *l, const char *
                          "namespace, or its --share-memory is false)");
     if (!handover_parse(address, name, token))
         return error_set(err, STATUS_PROTOCOL, "'%s' says nothing about its memory", address);
-    if (patience_ns < deadline_ns)
-        deadline_ns = patience_ns;
+    if (limit_ns < deadline_ns)
+        deadline_ns = limit_ns;
     status = handover_connect(name, deadline_ns, &fd, err);
     if (status != STATUS_OK)
         return status;
-    note_meeting(l, fd);
-    status = exchange(s, fd, token, deadline_ns, ret, err);
-    note_meeting(l, -1);
+    set_handover_fd(l, fd);
+    status = exchange_memory(s, fd, token, deadline_ns, ret, err);
+    set_handover_fd(l, -1);
     (void)close(fd);
     return status;
 }
 
-enum status ps_arena_meet(struct sync_ps *s, struct ps_link *l, const char *address, bool resume,
-                          int64_t deadline_ns, struct error *err)
+enum status ps_worker_memory_exchange(struct sync_ps *s, struct ps_link *l, const char *address,
+                                      bool resume, int64_t deadline_ns, struct error *err)
 {
     struct shared_memory arena = SHARED_MEMORY_NONE;
     struct error why = {0};
     enum status status;
 
-    ps_arena_release(l);
+    ps_worker_memory_release(l);
     if (!s->memory)
         return STATUS_OK;
-    status = meet(s, l, address, deadline_ns, &arena, &why);
-    l->arena = arena;
+    status = connect_and_exchange(s, l, address, deadline_ns, &arena, &why);
+    l->server_memory = arena;
     (void)pthread_mutex_lock(&s->lock);
     l->by_reference = status == STATUS_OK;
     (void)pthread_mutex_unlock(&s->lock);

@@ -1,6 +1,7 @@
 /*
- * Rows named by hand: a pull and pushes are answered with those rows and no others; and names that
- * lie, come twice or too late, or that the terms do not know, end the job and nothing else.
+ * Row selections of scripted workers: a pull and pushes are answered with the selected rows only; a
+ * selection that is invalid, repeated, late, or not allowed by the terms ends the job and nothing
+ * else.
  */
 #include "tests/server/service/raw_job.h"
 #include "tests/support/support.h"
@@ -9,7 +10,7 @@
 
 #define ROWS 64 /* of partition 0: 1024 elements */
 
-static struct join_request named_terms(unsigned rank)
+static struct join_request selection_terms(unsigned rank)
 {
     struct join_request terms = raw_terms(rank);
 
@@ -18,10 +19,10 @@ static struct join_request named_terms(unsigned rank)
     return terms;
 }
 
-static void join_named(void)
+static void join_with_selection(void)
 {
     for (unsigned i = 0; i < 2; i++) {
-        struct join_request terms = named_terms(i);
+        struct join_request terms = selection_terms(i);
 
         raw_begin_join(&workers[i], &terms);
     }
@@ -37,9 +38,9 @@ static float as_float(uint32_t number)
     return value;
 }
 
-/* `bytes` of names, all of them `number`. */
-static void send_names(struct raw_worker *w, uint32_t partition, uint32_t flags, uint32_t number,
-                       size_t bytes)
+/* `bytes` of row numbers, all of them `number`. */
+static void send_row_selection(struct raw_worker *w, uint32_t partition, uint32_t flags,
+                               uint32_t number, size_t bytes)
 {
     struct chunk_header h = {.kind = CHUNK_ROW_SELECTION,
                              .rank = w->rank,
@@ -51,7 +52,7 @@ static void send_names(struct raw_worker *w, uint32_t partition, uint32_t flags,
     raw_send(w, &h, bytes, as_float(number));
 }
 
-/* A round's answers: of partition 0 so many named rows, or all of them as they are; the others
+/* The replies of a round: of partition 0 `rows` selected rows, or all of them uncoded; the others
  * whole. */
 static void expect_rows(struct raw_worker *w, uint64_t round, unsigned rows)
 {
@@ -59,14 +60,14 @@ static void expect_rows(struct raw_worker *w, uint64_t round, unsigned rows)
         float first;
         float width = as_float(CODEC_ROW_WIDTH);
         struct chunk_header h = raw_take(w, &first);
-        bool named = h.partition == 0 && rows < ROWS;
+        bool selected = h.partition == 0 && rows < ROWS;
 
         ck_assert_int_eq(h.kind, CHUNK_VALUES);
         ck_assert_uint_eq(h.round, round);
-        ck_assert_uint_eq(h.dtype, named ? CODEC_SELECTED_ROWS : CODEC_NONE);
+        ck_assert_uint_eq(h.dtype, selected ? CODEC_SELECTED_ROWS : CODEC_NONE);
         if (h.partition < 2)
-            ck_assert_uint_eq(h.length, named ? 8 + 68 * rows : 4096);
-        if (named)
+            ck_assert_uint_eq(h.length, selected ? 8 + 68 * rows : 4096);
+        if (selected)
             ck_assert_mem_eq(&first, &width, sizeof(first));
     }
 }
@@ -75,32 +76,32 @@ static void push_all(uint64_t round)
 {
     for (unsigned i = 0; i < 2; i++)
         for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
-            raw_send_right(&workers[i], CHUNK_PUSH, p, round, 1);
+            raw_send_valid(&workers[i], CHUNK_PUSH, p, round, 1);
 }
 
 START_TEST(test_pull_and_push)
 {
     open_service(20000, NULL);
-    join_named();
+    join_with_selection();
     for (unsigned i = 0; i < 2; i++)
         raw_start_stream(&workers[i]);
-    send_names(&workers[0], 0, 0, 63, 4); /* a pull of one row; of all */
+    send_row_selection(&workers[0], 0, 0, 63, 4); /* rank 0 pulls one row, rank 1 all */
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
-        raw_send_right(&workers[0], CHUNK_INIT, p, 0, 0.5f);
+        raw_send_valid(&workers[0], CHUNK_INIT, p, 0, 0.5f);
         for (unsigned i = 0; i < 2; i++)
-            raw_send_right(&workers[i], CHUNK_PULL, p, 0, 0);
+            raw_send_valid(&workers[i], CHUNK_PULL, p, 0, 0);
     }
     expect_rows(&workers[0], 0, 1);
     expect_rows(&workers[1], 0, ROWS);
-    for (uint64_t round = 1; round < 5; round++) { /* names are used up by an answer */
-        bool named = round < 4;
+    for (uint64_t round = 1; round < 5; round++) { /* a selection is used by one reply */
+        bool selected = round < 4;
 
-        if (named)
-            send_names(&workers[0], 0, 0, 5, round == 2 ? 0 : 4);
-        if (round == 3) /* as after a reconnect: the last ones count */
-            send_names(&workers[0], 0, CHUNK_AGAIN, 6, 0);
+        if (selected)
+            send_row_selection(&workers[0], 0, 0, 5, round == 2 ? 0 : 4);
+        if (round == 3) /* as after a reconnect: the last selection counts */
+            send_row_selection(&workers[0], 0, CHUNK_AGAIN, 6, 0);
         push_all(round);
-        expect_rows(&workers[0], round, !named ? ROWS : round == 1);
+        expect_rows(&workers[0], round, !selected ? ROWS : round == 1);
         expect_rows(&workers[1], round, ROWS);
     }
     close_service();
@@ -130,7 +131,7 @@ static const struct {
     {4, 0, 9, CODEC_SELECTED_ROWS, 0, UINT32_MAX, STATUS_PROTOCOL, "partition 4294967295"},
 };
 
-START_TEST(test_lies_end_the_job)
+START_TEST(test_bad_selections_end_the_job)
 {
     struct chunk_header h = {.kind = CHUNK_ROW_SELECTION,
                              .rank = 1,
@@ -140,7 +141,7 @@ START_TEST(test_lies_end_the_job)
                              .flags = bad[_i].flags};
 
     open_service(20000, NULL);
-    join_named();
+    join_with_selection();
     raw_initialise(workers, 2, 0.5f);
     h.length = bad[_i].length ? bad[_i].length : bad[_i].bytes;
     raw_send(&workers[1], &h, bad[_i].bytes, as_float(bad[_i].number));
@@ -152,18 +153,18 @@ START_TEST(test_lies_end_the_job)
 }
 END_TEST
 
-/* What is named cannot change while the answer may be on its way. */
-START_TEST(test_names_at_the_wrong_time)
+/* A selection cannot change while its reply may be in flight. */
+START_TEST(test_selections_at_the_wrong_time)
 {
     open_service(20000, NULL);
-    join_named();
+    join_with_selection();
     raw_initialise(workers, 2, 0.5f);
     if (_i == 0) {
-        send_names(&workers[1], 0, 0, 1, 4);
-        send_names(&workers[1], 0, 0, 1, 4);
+        send_row_selection(&workers[1], 0, 0, 1, 4);
+        send_row_selection(&workers[1], 0, 0, 1, 4);
     } else {
-        raw_send_right(&workers[1], CHUNK_PUSH, 0, 1, 1);
-        send_names(&workers[1], 0, CHUNK_AGAIN, 1, 4);
+        raw_send_valid(&workers[1], CHUNK_PUSH, 0, 1, 1);
+        send_row_selection(&workers[1], 0, CHUNK_AGAIN, 1, 4);
     }
     check_result("sender", raw_wait_closed(&workers[1].stream), STATUS_PROTOCOL,
                  _i == 0 ? "came twice" : "waits for its answer");
@@ -172,11 +173,11 @@ START_TEST(test_names_at_the_wrong_time)
 }
 END_TEST
 
-START_TEST(test_terms_without_names)
+START_TEST(test_terms_without_selection)
 {
     open_service(20000, NULL);
     start_job();
-    send_names(&workers[1], 0, 0, 1, 4);
+    send_row_selection(&workers[1], 0, 0, 1, 4);
     check_result("sender", raw_wait_closed(&workers[1].stream), STATUS_PROTOCOL,
                  "whose terms name none");
     check_still_serves();
@@ -186,14 +187,15 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("names");
-    TCase *tests = tcase_create("names");
+    Suite *suite = suite_create("selected_rows");
+    TCase *tests = tcase_create("selected_rows");
 
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, test_pull_and_push);
-    tcase_add_loop_test(tests, test_lies_end_the_job, 0, (int)(sizeof(bad) / sizeof(bad[0])));
-    tcase_add_loop_test(tests, test_names_at_the_wrong_time, 0, 2);
-    tcase_add_test(tests, test_terms_without_names);
+    tcase_add_loop_test(tests, test_bad_selections_end_the_job, 0,
+                        (int)(sizeof(bad) / sizeof(bad[0])));
+    tcase_add_loop_test(tests, test_selections_at_the_wrong_time, 0, 2);
+    tcase_add_test(tests, test_terms_without_selection);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

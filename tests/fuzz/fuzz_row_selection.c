@@ -1,7 +1,7 @@
 /*
- * Random bytes as an encoded selection of rows, in one piece and cut into many: both are refused,
- * or both give the same set, which encodes to the same bytes; and the selected rows of an array
- * decode to the array.
+ * Fuzzes the decoder of row selections.  Random bytes in one piece and in many pieces: both must be
+ * refused, or give the same set, which must encode to the same bytes.  The selected rows of an
+ * array must decode to the array.
  *
  * Input: elements (2 bytes), length of a piece, then the bytes.
  */
@@ -33,7 +33,7 @@ static enum status read_pieces(uint64_t *set, size_t count, const uint8_t *data,
     return status == STATUS_OK ? codec_selection_decode_end(&decoder, NULL) : status;
 }
 
-static void check_names(const uint64_t *set, size_t count, const uint8_t *data, size_t size)
+static void check_encoding(const uint64_t *set, size_t count, const uint8_t *data, size_t size)
 {
     uint8_t *encoded = allocate(codec_row_count(count) * CODEC_ROW_NUMBER_BYTES);
 
@@ -42,9 +42,9 @@ static void check_names(const uint64_t *set, size_t count, const uint8_t *data, 
     free(encoded);
 }
 
-static void check_rows(const uint64_t *set, size_t count)
+static void check_selected_rows(const uint64_t *set, size_t count)
 {
-    static const struct codec named = {.kind = CODEC_SELECTED_ROWS};
+    static const struct codec codec = {.kind = CODEC_SELECTED_ROWS};
     size_t bytes = codec_selected_rows_bytes(set, count);
     float *src = allocate(count * sizeof(float)), *got = allocate(count * sizeof(float));
     uint8_t *coded = allocate(bytes);
@@ -53,7 +53,7 @@ static void check_rows(const uint64_t *set, size_t count)
         src[i] = (float)(i + 1);
     require(codec_encode_selected_rows(src, set, count, coded) == bytes);
     if (bytes > 0)
-        require(codec_decode(&named, coded, bytes, got, count, CODEC_PATCH, NULL) == STATUS_OK);
+        require(codec_decode(&codec, coded, bytes, got, count, CODEC_PATCH, NULL) == STATUS_OK);
     for (size_t i = 0; bytes > 0 && i < count; i++) {
         size_t row = i / CODEC_ROW_WIDTH;
 
@@ -80,8 +80,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     require(read_pieces(pieces, count, data + HEAD, size - HEAD, data[2] ? data[2] : 1) == status);
     if (status == STATUS_OK) {
         require(memcmp(whole, pieces, words * sizeof(*whole)) == 0);
-        check_names(whole, count, data + HEAD, size - HEAD);
-        check_rows(whole, count);
+        check_encoding(whole, count, data + HEAD, size - HEAD);
+        check_selected_rows(whole, count);
     }
     free(whole);
     free(pieces);
