@@ -226,15 +226,27 @@ int64_t job_server_int(const char *run_dir, unsigned server, const char *kind, c
     return last_record_int(run_dir, "server", server, kind, member);
 }
 
-void job_await_step(const char *run_dir, unsigned rank, int64_t step)
+/* Wait until the newest record of that kind has a member of at least `from`. */
+static void await_record(const char *run_dir, unsigned rank, const char *kind, const char *member,
+                         int64_t from)
 {
     int64_t deadline_ns = clock_deadline_ns(60000);
 
-    while (job_newest_int(run_dir, rank, "step", "step") < step) {
-        ck_assert_msg(clock_now_ns() < deadline_ns, "rank %u does not reach step %jd", rank,
-                      (intmax_t)step);
+    while (job_newest_int(run_dir, rank, kind, member) < from) {
+        ck_assert_msg(clock_now_ns() < deadline_ns, "rank %u: no record '%s' with %s >= %jd", rank,
+                      kind, member, (intmax_t)from);
         (void)poll(NULL, 0, 2);
     }
+}
+
+void job_await_step(const char *run_dir, unsigned rank, int64_t step)
+{
+    await_record(run_dir, rank, "step", "step", step);
+}
+
+void job_await_end(const char *run_dir, unsigned rank)
+{
+    await_record(run_dir, rank, "end", "steps", 0);
 }
 
 json_t *job_summary(const char *run_dir)

@@ -57,6 +57,9 @@ int64_t job_server_int(const char *run_dir, unsigned server, const char *kind, c
 /* Wait until a rank has recorded step `step` or a later one; fails the test after a minute. */
 void job_await_step(const char *run_dir, unsigned rank, int64_t step);
 
+/* Wait until a rank's records have ended; fails the test after a minute. */
+void job_await_end(const char *run_dir, unsigned rank);
+
 /* summary.json; the caller decrefs. */
 json_t *job_summary(const char *run_dir);
 

@@ -395,9 +395,11 @@ static void signal_rank(const char *run_dir, unsigned rank, int number)
               (rank > 0 && errno == ESRCH));
 }
 
-/* Rank 0 gets the signal first and has saved, or is about to, when the others get it.  Those may
- * have sent one update more, which is never applied: they end without it.  The sleeps are the delay
- * between the ranks' signals, up to several steps. */
+/* Rank 0 receives the signal first and has saved, or is about to, when the others receive it.
+ * Those may have sent one update more, which is never applied: they end without it.  launch is
+ * stopped meanwhile, since it would end the other ranks at the first exit, and a second SIGTERM
+ * ends a rank without its record.  The sleeps are the delay between the ranks' signals, up to
+ * several steps. */
 START_TEST(test_stopped_after_rank_0)
 {
     const char *folder = name_folder("after");
@@ -413,12 +415,16 @@ START_TEST(test_stopped_after_rank_0)
                        "--checkpoint-dir", folder));
     for (unsigned rank = 0; rank < 3; rank++)
         job_await_step(run_dir, rank, 5 + (int64_t)(support_random() * 50));
+    process_signal(&launch, SIGSTOP);
     for (unsigned rank = 0; rank < 3; rank++) {
         struct timespec later = {.tv_nsec = (long)(support_random() * 6e6)};
 
         signal_rank(run_dir, rank, SIGTERM);
         (void)nanosleep(&later, NULL);
     }
+    for (unsigned rank = 0; rank < 3; rank++)
+        job_await_end(run_dir, rank);
+    process_signal(&launch, SIGCONT);
     (void)process_wait(&launch, JOB_TIMEOUT_MS);
     read_facts(folder, &facts);
     for (unsigned rank = 0; rank < 3; rank++)

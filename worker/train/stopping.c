@@ -1,3 +1,9 @@
+/*
+ * Agreement on the last update through the store, under "stop/<recoveries>/":
+ *   end          the updates of the whole run, as decimal text, from rank 0
+ *   done/<rank>  that rank has the last update; rank 0 also has saved
+ * Errors of the store are logged, not returned: a rank that cannot agree ends on its own.
+ */
 #include "worker/train/stopping.h"
 
 #include "common/base/clock.h"
@@ -11,60 +17,64 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEY_END          "end"   /* updates of the whole run, as decimal text */
-#define KEY_SAVED        "saved" /* rank 0 has no more need of the others */
-#define NOBODY           "none"  /* what is no number */
-#define PATIENCE_NS      INT64_C(1000000000)
+#define ABSENT           "none" /* not a number: never stored */
+#define PATIENCE_MS      1000
 #define PATIENCE_UPDATES 3
-#define LOOK_MS          1000 /* between looks whether rank 0 is still there */
+#define CHECK_MS         1000 /* between checks whether rank 0 has failed */
 #define KEY_SIZE         48
 
-static bool is_agreed_on(const struct trainer *t)
+static bool is_saved(const struct trainer *t)
 {
     return t->store && t->options->checkpoint_dir[0] != '\0';
 }
 
-/* Nobody completes an update without rank 0. */
+/* No rank completes an update without rank 0. */
 static bool is_lockstep(const struct trainer *t)
 {
     return strcmp(t->options->sync, "allreduce") == 0 ||
            (strcmp(t->options->sync, "ps") == 0 && consistency_is_lockstep(&t->consistency));
 }
 
-/* Of the ranks that are left: what a lost rank 0 has told is no word of the next one. */
-static void make_key(const struct trainer *t, const char *what, char key[KEY_SIZE])
+/* The number of recoveries is part of the key: a decision of a lost rank 0 does not bind the next
+ * one. */
+static void make_end_key(const struct trainer *t, char key[KEY_SIZE])
 {
-    (void)snprintf(key, KEY_SIZE, "stop/%ju/%s", (uintmax_t)t->recovery.count, what);
+    (void)snprintf(key, KEY_SIZE, "stop/%ju/end", (uintmax_t)t->recovery.count);
 }
 
-/* What cannot be told cannot be waited for, either: then this rank ends now, as alone. */
-static void decide(struct trainer *t, uint64_t completed)
+static void make_done_key(const struct trainer *t, unsigned rank, char key[KEY_SIZE])
+{
+    (void)snprintf(key, KEY_SIZE, "stop/%ju/done/%u", (uintmax_t)t->recovery.count, rank);
+}
+
+/* Rank 0.  If the store fails, it ends now, as if it were alone. */
+static void decide_end(struct trainer *t, uint64_t completed)
 {
     struct stopping *s = &t->stopping;
     struct error why = {0};
     char key[KEY_SIZE];
     char text[32];
 
-    make_key(t, KEY_END, key);
+    make_end_key(t, key);
     s->agreed = true;
     s->end = is_lockstep(t) ? completed + 1 : completed;
     (void)snprintf(text, sizeof(text), "%" PRIu64, s->end);
     if (store_set(t->store, key, text, strlen(text), &why) != STATUS_OK) {
-        log_debug("the others are not told of the stop: %s", why.text);
+        log_debug("cannot publish the last update: %s", why.text);
         s->end = completed;
     }
 }
 
-/* Has rank 0 told?  Does not wait: nothing is stored where nothing is there. */
-static void look(struct trainer *t)
+/* Does not wait: compare_set of a missing key stores nothing and returns ABSENT. */
+static void read_end(struct trainer *t)
 {
     struct stopping *s = &t->stopping;
     struct error why = {0};
     char key[KEY_SIZE];
     char *text = NULL;
 
-    make_key(t, KEY_END, key);
-    if (store_compare_set(t->store, key, NOBODY, NOBODY, &text, &why) != STATUS_OK)
+    make_end_key(t, key);
+    if (store_compare_set(t->store, key, ABSENT, ABSENT, &text, &why) != STATUS_OK)
         return;
     s->agreed = parse_uint64(text, &s->end);
     free(text);
@@ -76,20 +86,21 @@ bool stopping_is_due(struct trainer *t, uint64_t completed)
 
     if (!stop_requested())
         return false;
-    if (!s->asked) {
-        s->asked = true;
-        s->when = clock_now_ns();
-        s->completed = completed;
+    if (!s->requested) {
+        s->requested = true;
+        s->patience_ns = clock_deadline_ns(PATIENCE_MS);
+        s->requested_completed = completed;
     }
-    if (!is_agreed_on(t))
+    if (!is_saved(t))
         return true;
     if (!s->agreed && t->rank == 0)
-        decide(t, completed);
+        decide_end(t, completed);
     else if (!s->agreed)
-        look(t);
-    if (s->agreed) /* who is not in step may be far from rank 0, which needs nobody */
+        read_end(t);
+    if (s->agreed) /* out of lockstep a rank may be far from rank 0, which does not need it */
         return !is_lockstep(t) || completed >= s->end;
-    return completed - s->completed >= PATIENCE_UPDATES && clock_now_ns() - s->when >= PATIENCE_NS;
+    return completed - s->requested_completed >= PATIENCE_UPDATES &&
+           clock_now_ns() >= s->patience_ns;
 }
 
 uint64_t stopping_settle(struct trainer *t, uint64_t completed)
@@ -102,37 +113,58 @@ uint64_t stopping_settle(struct trainer *t, uint64_t completed)
     if (completed > s->end)
         return s->end;
     if (overlap_wait(t, &why) != STATUS_OK)
-        log_debug("the last update may not have been made: %s", why.text);
+        log_debug("the last update may be incomplete: %s", why.text);
     return completed;
 }
 
-void stopping_tell_saved(struct trainer *t)
+static enum status await_done(struct trainer *t, unsigned rank, int64_t timeout_ms,
+                              struct error *err)
 {
-    struct error why = {0};
     char key[KEY_SIZE];
 
-    make_key(t, KEY_SAVED, key);
-    if (t->stopping.agreed && store_set(t->store, key, "1", 1, &why) != STATUS_OK)
-        log_debug("the others are not told that the run is saved: %s", why.text);
+    make_done_key(t, rank, key);
+    return store_wait(t->store, (const char *const[]){key}, 1, timeout_ms, err);
 }
 
-void stopping_await_saved(struct trainer *t)
+static void await_rank_0(struct trainer *t)
 {
     int64_t deadline_ns = clock_deadline_ns(t->options->timeout_ms);
     struct error why = {0};
-    char key[KEY_SIZE];
-    char *text = NULL;
-    size_t size;
     enum status status;
 
-    if (!t->stopping.agreed)
-        return;
-    make_key(t, KEY_SAVED, key);
     do
-        status = store_get(t->store, key, LOOK_MS, &text, &size, &why);
+        status = await_done(t, 0, CHECK_MS, &why);
     while (status == STATUS_TIMEOUT && clock_now_ns() < deadline_ns &&
            !store_find_failure(t->store, 0, &why));
     if (status != STATUS_OK)
-        log_debug("rank 0 has not told that the run is saved: %s", why.text);
-    free(text);
+        log_debug("rank 0 has not confirmed that the run is saved: %s", why.text);
+}
+
+static void await_others(struct trainer *t)
+{
+    int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
+    struct error why = {0};
+    enum status status = STATUS_OK;
+
+    for (unsigned rank = 1; rank < t->world_size && status == STATUS_OK; rank++)
+        if (rank != t->rank)
+            status = await_done(t, rank, clock_left_ms(deadline_ns), &why);
+    if (status != STATUS_OK)
+        log_debug("leaves before all ranks have the last update: %s", why.text);
+}
+
+void stopping_leave(struct trainer *t)
+{
+    struct error why = {0};
+    char key[KEY_SIZE];
+
+    if (!t->stopping.agreed)
+        return;
+    make_done_key(t, t->rank, key);
+    if (store_set(t->store, key, "1", 1, &why) != STATUS_OK)
+        log_debug("cannot publish the end of this rank: %s", why.text);
+    if (t->rank != 0)
+        await_rank_0(t);
+    if (is_lockstep(t))
+        await_others(t);
 }

@@ -1,18 +1,20 @@
 /*
- * stopping: ranks that are asked to stop (SIGTERM, SIGINT) end behind the same update.
+ * stopping: ranks that receive SIGTERM or SIGINT end after the same update.
  *
- * Each would end after the update that it is in.  So one could be gone while rank 0 waited for it
- * in the next, or before rank 0 had saved, and with it the updates since the last checkpoint. Where
- * the run is saved rank 0 decides: it tells through the store behind which update all end, one more
- * than it has made, which nobody has completed without it; the others go on until they know, or for
- * a second and three updates, and leave when rank 0 has saved.  Where ranks are not in step rank 0
- * saves at once and the others need only stay until it has.  If a rank or a server is lost in that
- * update, it is not made and nothing is saved.
+ * A rank that ended on its own after its current update could be gone while rank 0 waits for it in
+ * the next one, or while rank 0 saves, and the updates since the last checkpoint would be lost.
+ * Where the run is saved and ranks work in lockstep, rank 0 decides: it publishes in the store the
+ * update after which all end, one more than it has made, which no rank can have completed without
+ * it.  The others go on until they read it, or for a second and three updates.  They leave when
+ * rank 0 has saved, and no rank leaves before all have the last update, or a second has passed:
+ * leaving ends the job on the servers, also for a rank that still waits for their replies.  Ranks
+ * that are not in lockstep only stay until rank 0 has saved.  If a rank or a server is lost in the
+ * last update, it is not made and nothing is saved.
  *
- * Without a store (processes that come and go, one rank), without --checkpoint-dir, or when the
- * signal came to one rank alone: each ends for itself.
+ * Without a store (processes that join and leave, one rank), without --checkpoint-dir, or when only
+ * one rank received the signal: each ends for itself.
  *
- * Threads: the training thread.
+ * Needs: the store, trainer.  Callers: train.  Threads: the training thread.
  */
 #ifndef SPARRING_WORKER_TRAIN_STOPPING_H
 #define SPARRING_WORKER_TRAIN_STOPPING_H
@@ -23,24 +25,22 @@
 struct trainer;
 
 struct stopping {
-    bool asked;   /* the signal has been seen: */
-    int64_t when; /* clock_now_ns */
-    uint64_t completed;
-    bool agreed; /* rank 0's word is here, or given: */
-    uint64_t end;
+    bool requested;               /* the signal has been seen: */
+    int64_t patience_ns;          /* deadline of waiting for rank 0's decision */
+    uint64_t requested_completed; /* updates that this rank had completed then */
+    bool agreed;                  /* rank 0 has decided: */
+    uint64_t end;                 /* updates of the whole run */
 };
 
 /* Between two updates, with `completed` of them made: end here? */
 bool stopping_is_due(struct trainer *t, uint64_t completed);
 
-/* Then: how many there are in the end, all of them here.  With --overlap-forward the last of
- * `completed` may be on its way; or it will never be made, because rank 0 does not begin it. */
+/* Complete what is in flight (with --overlap-forward the last of `completed`) and return the number
+ * of updates made.  The last of `completed` is not counted if rank 0 ends before it. */
 uint64_t stopping_settle(struct trainer *t, uint64_t completed);
 
-/* Rank 0 has saved, or could not: the others may leave. */
-void stopping_tell_saved(struct trainer *t);
-
-/* Any other rank: wait for that, at most --timeout-ms. */
-void stopping_await_saved(struct trainer *t);
+/* Publish that this rank may be left (rank 0: it has saved, or could not), then wait until rank 0
+ * has saved, at most --timeout-ms, and until all ranks have the last update, at most a second. */
+void stopping_leave(struct trainer *t);
 
 #endif

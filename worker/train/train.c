@@ -108,11 +108,11 @@ static void save_on_stop(struct trainer *t, uint64_t completed)
 
     stop_set_waits(STOP_WAITS_NEVER);
     if (t->rank != 0)
-        stopping_await_saved(t);
+        stopping_leave(t);
     if (checkpointer_save_last(t, completed, &why) != STATUS_OK)
         log_warning("no checkpoint of the stop: %s", why.text);
     if (t->rank == 0)
-        stopping_tell_saved(t);
+        stopping_leave(t);
     stop_set_waits(STOP_WAITS_LATE);
 }
 
