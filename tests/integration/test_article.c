@@ -121,15 +121,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("article");
-    TCase *cases = tcase_create("launch methods");
-
-    tcase_set_timeout(cases, 200);
-    tcase_add_test(cases, test_launch);
-    tcase_add_test(cases, test_separate_workers);
-    tcase_add_test(cases, test_file_store);
-    tcase_add_test(cases, test_mpirun);
-    tcase_add_test(cases, test_trace);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("article", 200, TEST(test_launch), TEST(test_separate_workers),
+                       TEST(test_file_store), TEST(test_mpirun), TEST(test_trace));
 }

@@ -164,14 +164,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("compare");
-    TCase *cases = tcase_create("all");
-
-    tcase_set_timeout(cases, 600);
-    tcase_add_test(cases, test_modes_reach_same_loss);
-    tcase_add_test(cases, test_options_of_the_launcher);
-    tcase_add_test(cases, test_mode_that_fails);
-    tcase_add_test(cases, test_interrupt);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("compare", 600, TEST(test_modes_reach_same_loss),
+                       TEST(test_options_of_the_launcher), TEST(test_mode_that_fails),
+                       TEST(test_interrupt));
 }

@@ -265,14 +265,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("compression_job");
-    TCase *tests = tcase_create("compression_job");
-
-    tcase_set_timeout(tests, 200);
-    tcase_add_loop_test(tests, test_trains_as_well, 0, (int)(sizeof(cases) / sizeof(cases[0])));
-    tcase_add_loop_test(tests, test_rows_of_a_sparse_model, 0, 2);
-    tcase_add_test(tests, test_row_selection_of_a_sparse_model);
-    tcase_add_loop_test(tests, test_refused, 0, (int)(sizeof(refused) / sizeof(refused[0])));
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "compression_job", 200, LOOP_TEST(test_trains_as_well, 0, sizeof(cases) / sizeof(cases[0])),
+        LOOP_TEST(test_rows_of_a_sparse_model, 0, 2), TEST(test_row_selection_of_a_sparse_model),
+        LOOP_TEST(test_refused, 0, sizeof(refused) / sizeof(refused[0])));
 }

@@ -111,12 +111,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cuda_grid");
-    TCase *cases = tcase_create("grid");
-
-    tcase_set_timeout(cases, 120);
-    tcase_add_unchecked_fixture(cases, run_cpu_job, NULL);
-    tcase_add_loop_test(cases, test_same_run_on_all_grids, 0, SYNC_CASES);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("cuda_grid", 120, UNCHECKED_FIXTURE(run_cpu_job, NULL),
+                       LOOP_TEST(test_same_run_on_all_grids, 0, SYNC_CASES));
 }

@@ -294,18 +294,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cuda_jobs");
-    TCase *cases = tcase_create("jobs");
-
-    tcase_set_timeout(cases, 120);
-    tcase_add_loop_test(cases, test_gpu_equals_cpu, 0, SYNC_CASES);
-    tcase_add_loop_test(cases, test_checkpoints_change_devices, 0, 2);
-    tcase_add_loop_test(cases, test_graph_launches_equal_calls, 0, 2);
-    tcase_add_test(cases, test_no_checkpoint_after_non_finite_loss);
-    tcase_add_loop_test(cases, test_bfloat16_loss_is_close, 0, 2);
-    tcase_add_loop_test(cases, test_loss_scale_is_resumed, 0, 2);
-    tcase_add_test(cases, test_too_little_memory);
-    tcase_add_test(cases, test_no_module);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("cuda_jobs", 120, LOOP_TEST(test_gpu_equals_cpu, 0, SYNC_CASES),
+                       LOOP_TEST(test_checkpoints_change_devices, 0, 2),
+                       LOOP_TEST(test_graph_launches_equal_calls, 0, 2),
+                       TEST(test_no_checkpoint_after_non_finite_loss),
+                       LOOP_TEST(test_bfloat16_loss_is_close, 0, 2),
+                       LOOP_TEST(test_loss_scale_is_resumed, 0, 2), TEST(test_too_little_memory),
+                       TEST(test_no_module));
 }

@@ -281,17 +281,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cuda_resident");
-    TCase *cases = tcase_create("jobs");
-
-    tcase_set_timeout(cases, 200);
-    tcase_add_loop_test(cases, test_checkpoint_moves_between_sync_cases, 0, 2);
-    tcase_add_loop_test(cases, test_survivors, 0, 3);
-    tcase_add_loop_test(cases, test_join, 0, 3);
-    tcase_add_loop_test(cases, test_fp16, 0, 4);
-    tcase_add_loop_test(cases, test_fp16_overflows, 0, 2);
-    tcase_add_test(cases, test_fp16_refused);
-    tcase_add_loop_test(cases, test_device_bytes, 0, SYNC_CASES);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("cuda_resident", 200,
+                       LOOP_TEST(test_checkpoint_moves_between_sync_cases, 0, 2),
+                       LOOP_TEST(test_survivors, 0, 3), LOOP_TEST(test_join, 0, 3),
+                       LOOP_TEST(test_fp16, 0, 4), LOOP_TEST(test_fp16_overflows, 0, 2),
+                       TEST(test_fp16_refused), LOOP_TEST(test_device_bytes, 0, SYNC_CASES));
 }

@@ -166,15 +166,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ddp");
-    TCase *cases = tcase_create("jobs");
-
-    tcase_set_timeout(cases, 200);
-    tcase_add_test(cases, test_uneven_ranks_equal_one_process);
-    tcase_add_test(cases, test_join_and_stop);
-    tcase_add_test(cases, test_batch_norm);
-    tcase_add_test(cases, test_layer_drop);
-    tcase_add_test(cases, test_hooks);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("ddp", 200, TEST(test_uneven_ranks_equal_one_process),
+                       TEST(test_join_and_stop), TEST(test_batch_norm), TEST(test_layer_drop),
+                       TEST(test_hooks));
 }

@@ -263,15 +263,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fault_proxy");
-    TCase *cases = tcase_create("fault_proxy");
-
-    tcase_add_test(cases, test_forwards_and_resets);
-    tcase_add_test(cases, test_holds_and_releases);
-    tcase_add_test(cases, test_half_closes);
-    tcase_add_test(cases, test_slow_and_late);
-    tcase_add_test(cases, test_calls_at_exact_byte);
-    tcase_add_test(cases, test_retargets);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("fault_proxy", 0, TEST(test_forwards_and_resets),
+                       TEST(test_holds_and_releases), TEST(test_half_closes),
+                       TEST(test_slow_and_late), TEST(test_calls_at_exact_byte),
+                       TEST(test_retargets));
 }

@@ -348,23 +348,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("faults");
-    TCase *cases = tcase_create("faults");
-
-    tcase_set_timeout(cases, 240);
-    tcase_add_test(cases, test_killed_rank_is_named_by_all);
-    tcase_add_test(cases, test_stopped_rank_is_named_within_the_timeout);
-    tcase_add_test(cases, test_killed_worker_of_a_server);
-    tcase_add_test(cases, test_killed_server_is_named);
-    tcase_add_test(cases, test_terminated_ranks_report_the_signal);
-    tcase_add_loop_test(cases, test_terminated_while_waiting_for_peers, 0, 3);
-    tcase_add_test(cases, test_missing_rank_is_named);
-    tcase_add_test(cases, test_port_in_use_names_holder_and_origin);
-    tcase_add_test(cases, test_every_difference_is_listed);
-    tcase_add_test(cases, test_world_size_mismatch);
-    tcase_add_test(cases, test_full_disk);
-    tcase_add_test(cases, test_bad_files);
-    tcase_add_test(cases, test_usage);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "faults", 240, TEST(test_killed_rank_is_named_by_all),
+        TEST(test_stopped_rank_is_named_within_the_timeout), TEST(test_killed_worker_of_a_server),
+        TEST(test_killed_server_is_named), TEST(test_terminated_ranks_report_the_signal),
+        LOOP_TEST(test_terminated_while_waiting_for_peers, 0, 3), TEST(test_missing_rank_is_named),
+        TEST(test_port_in_use_names_holder_and_origin), TEST(test_every_difference_is_listed),
+        TEST(test_world_size_mismatch), TEST(test_full_disk), TEST(test_bad_files),
+        TEST(test_usage));
 }

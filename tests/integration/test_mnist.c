@@ -33,11 +33,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("mnist");
-    TCase *cases = tcase_create("accuracy");
-
-    tcase_set_timeout(cases, 280);
-    tcase_add_loop_test(cases, test_accuracy, 0, 2);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("mnist", 280, LOOP_TEST(test_accuracy, 0, 2));
 }

@@ -184,14 +184,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("models_job");
-    TCase *cases = tcase_create("jobs");
-
-    tcase_set_timeout(cases, 120);
-    tcase_add_loop_test(cases, test_all_sync_modes_give_same_bits, 0, NETWORKS);
-    tcase_add_loop_test(cases, test_transformer_learns_text, 0, 2);
-    tcase_add_test(cases, test_network_learns_cifar10);
-    tcase_add_test(cases, test_unfit_data_is_refused);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("models_job", 120,
+                       LOOP_TEST(test_all_sync_modes_give_same_bits, 0, NETWORKS),
+                       LOOP_TEST(test_transformer_learns_text, 0, 2),
+                       TEST(test_network_learns_cifar10), TEST(test_unfit_data_is_refused));
 }

@@ -106,15 +106,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("modes_job");
-    TCase *tests = tcase_create("modes_job");
-
-    tcase_set_timeout(tests, 200);
-    tcase_add_loop_test(tests, test_every_rank_makes_all_steps, 0,
-                        (int)(sizeof(consistency_modes) / sizeof(consistency_modes[0])));
-    tcase_add_test(tests, test_late_rank_skips_steps);
-    tcase_add_test(tests, test_ssp_0_saves_what_bsp_saves);
-    tcase_add_loop_test(tests, test_refused, 0, (int)(sizeof(refused) / sizeof(refused[0])));
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("modes_job", 200,
+                       LOOP_TEST(test_every_rank_makes_all_steps, 0,
+                                 sizeof(consistency_modes) / sizeof(consistency_modes[0])),
+                       TEST(test_late_rank_skips_steps), TEST(test_ssp_0_saves_what_bsp_saves),
+                       LOOP_TEST(test_refused, 0, sizeof(refused) / sizeof(refused[0])));
 }

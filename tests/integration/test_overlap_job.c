@@ -102,11 +102,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("overlap_job");
-    TCase *tests = tcase_create("overlap_job");
-
-    tcase_set_timeout(tests, 250);
-    tcase_add_loop_test(tests, test_same_parameters, 0, (int)(sizeof(cases) / sizeof(cases[0])));
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("overlap_job", 250,
+                       LOOP_TEST(test_same_parameters, 0, sizeof(cases) / sizeof(cases[0])));
 }

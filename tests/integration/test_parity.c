@@ -188,12 +188,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("parity");
-    TCase *cases = tcase_create("trajectories");
-
-    tcase_set_timeout(cases, 280);
-    tcase_add_loop_test(cases, test_trajectory, 0,
-                        (int)(sizeof(trajectories) / sizeof(trajectories[0])));
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "parity", 280,
+        LOOP_TEST(test_trajectory, 0, sizeof(trajectories) / sizeof(trajectories[0])));
 }

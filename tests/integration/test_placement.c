@@ -169,14 +169,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("placement");
-    TCase *cases = tcase_create("placement");
-
-    tcase_set_timeout(cases, 3 * WAIT_MS / 1000.0);
-    tcase_add_test(cases, test_colocated);
-    tcase_add_test(cases, test_mixed_on_one_node);
-    tcase_add_test(cases, test_mixed_on_two_nodes);
-    tcase_add_test(cases, test_three_servers_share_the_bytes);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("placement", 3 * WAIT_MS / 1000.0, TEST(test_colocated),
+                       TEST(test_mixed_on_one_node), TEST(test_mixed_on_two_nodes),
+                       TEST(test_three_servers_share_the_bytes));
 }

@@ -128,12 +128,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_compressed");
-    TCase *tests = tcase_create("ps_compressed");
-
-    tcase_set_timeout(tests, 240);
-    tcase_add_loop_test(tests, test_compressed_job_survives, 0,
-                        (int)(sizeof(fault_cases) / sizeof(fault_cases[0])));
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "ps_compressed", 240,
+        LOOP_TEST(test_compressed_job_survives, 0, sizeof(fault_cases) / sizeof(fault_cases[0])));
 }

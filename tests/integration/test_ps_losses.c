@@ -381,27 +381,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_losses");
-    TCase *cases = tcase_create("workers"), *links = tcase_create("links"),
-          *servers = tcase_create("servers");
-
-    tcase_set_timeout(cases, 300);
-    tcase_add_unchecked_fixture(cases, run_plain_job, NULL);
-    tcase_add_test(cases, test_killed_workers_are_replaced);
-    tcase_add_loop_test(cases, test_others_continue, 0, 2);
-    tcase_add_test(cases, test_replacement_joins_running_job);
-    tcase_add_test(cases, test_stopped_worker_is_superseded);
-    tcase_add_test(cases, test_waiting_workers_can_be_stopped);
-
-    tcase_add_test(servers, test_servers_are_restarted);
-    tcase_set_timeout(servers, 300);
-    tcase_add_unchecked_fixture(servers, run_plain_job, NULL);
-    suite_add_tcase(suite, servers);
-    tcase_add_loop_test(links, test_resets_preserve_the_result, 0,
-                        (int)(sizeof(reset_cases) / sizeof(reset_cases[0])));
-    tcase_set_timeout(links, 300);
-    tcase_add_unchecked_fixture(links, run_plain_job, NULL);
-    suite_add_tcase(suite, links);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "ps_losses", 300, UNCHECKED_FIXTURE(run_plain_job, NULL), TEST(test_servers_are_restarted),
+        TEST_CASE("links", 300), UNCHECKED_FIXTURE(run_plain_job, NULL),
+        LOOP_TEST(test_resets_preserve_the_result, 0, sizeof(reset_cases) / sizeof(reset_cases[0])),
+        TEST_CASE("workers", 300), UNCHECKED_FIXTURE(run_plain_job, NULL),
+        TEST(test_killed_workers_are_replaced), LOOP_TEST(test_others_continue, 0, 2),
+        TEST(test_replacement_joins_running_job), TEST(test_stopped_worker_is_superseded),
+        TEST(test_waiting_workers_can_be_stopped));
 }

@@ -364,23 +364,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_replica");
-    TCase *tests = tcase_create("ps_replica");
-
-    tcase_set_timeout(tests, 200);
-    tcase_add_unchecked_fixture(tests, ps_fixture_compute_references, NULL);
-    tcase_add_loop_test(tests, test_one_is_lost, 0, 16);
-    tcase_add_loop_test(tests, test_one_is_lost_in_join, 0, 4);
-    tcase_add_test(tests, test_the_primary_is_lost_in_a_request);
-    tcase_add_loop_test(tests, test_one_is_lost_at_any_byte, 0, 4);
-    tcase_add_test(tests, test_one_lost_of_each_pair);
-    tcase_add_test(tests, test_replication_link_is_lost);
-    tcase_add_loop_test(tests, test_both_are_lost, 0, 3);
-    tcase_add_loop_test(tests, test_pair_is_restarted, 0, 6);
-    tcase_add_loop_test(tests, test_no_replica, 0, 2);
-    tcase_add_test(tests, test_orderly_stop);
-    tcase_add_test(tests, test_a_server_and_then_a_worker);
-    tcase_add_test(tests, test_launched_job_survives_server_loss);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "ps_replica", 200, UNCHECKED_FIXTURE(ps_fixture_compute_references, NULL),
+        LOOP_TEST(test_one_is_lost, 0, 16), LOOP_TEST(test_one_is_lost_in_join, 0, 4),
+        TEST(test_the_primary_is_lost_in_a_request), LOOP_TEST(test_one_is_lost_at_any_byte, 0, 4),
+        TEST(test_one_lost_of_each_pair), TEST(test_replication_link_is_lost),
+        LOOP_TEST(test_both_are_lost, 0, 3), LOOP_TEST(test_pair_is_restarted, 0, 6),
+        LOOP_TEST(test_no_replica, 0, 2), TEST(test_orderly_stop),
+        TEST(test_a_server_and_then_a_worker), TEST(test_launched_job_survives_server_loss));
 }

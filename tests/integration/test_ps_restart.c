@@ -176,11 +176,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_restart");
-    TCase *tcase = tcase_create("ps_restart");
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, test_servers_restart_repeatedly, 0, JOB_VARIANTS);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("ps_restart", 120,
+                       LOOP_TEST(test_servers_restart_repeatedly, 0, JOB_VARIANTS));
 }

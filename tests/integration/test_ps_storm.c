@@ -470,15 +470,9 @@ static void prepare_storm(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_storm");
-    TCase *cases = tcase_create("ps_storm");
-
     first_seed = environment_number("SPARRING_STORM_FIRST", (uint64_t)time(NULL) * 1000);
     seed_count = environment_number("SPARRING_STORM_SEEDS", 400);
     seconds = environment_number("SPARRING_STORM_SECONDS", 45);
-    tcase_set_timeout(cases, 4 * PS_FIXTURE_WAIT_MS / 1000.0);
-    tcase_add_unchecked_fixture(cases, prepare_storm, NULL);
-    tcase_add_loop_test(cases, test_seed, 0, (int)seed_count);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("ps_storm", 4 * PS_FIXTURE_WAIT_MS / 1000.0,
+                       UNCHECKED_FIXTURE(prepare_storm, NULL), LOOP_TEST(test_seed, 0, seed_count));
 }

@@ -233,14 +233,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("recovery");
-    TCase *cases = tcase_create("recovery");
-
-    tcase_set_timeout(cases, 400);
-    tcase_add_loop_test(cases, test_survivors_continue, 0, (int)LOSS_CASES);
-    tcase_add_test(cases, test_epochs_are_counted_anew);
-    tcase_add_test(cases, test_inspect_names_a_killed_rank);
-    tcase_add_test(cases, test_shrink_is_refused_where_unsupported);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("recovery", 400, LOOP_TEST(test_survivors_continue, 0, LOSS_CASES),
+                       TEST(test_epochs_are_counted_anew), TEST(test_inspect_names_a_killed_rank),
+                       TEST(test_shrink_is_refused_where_unsupported));
 }

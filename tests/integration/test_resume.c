@@ -555,24 +555,14 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("resume");
-    TCase *cases = tcase_create("all");
-
-    tcase_add_unchecked_fixture(cases, run_undisturbed, NULL);
-    tcase_add_loop_test(cases, test_goes_on_in_another_mode, 0, (int)(MODES * OPTIMIZERS));
-    tcase_add_test(cases, test_alone_and_with_generators);
-    tcase_add_test(cases, test_several_devices);
-    tcase_add_test(cases, test_ranks_that_are_not_in_step);
-    tcase_add_loop_test(cases, test_folder_of_another_run_is_refused, 0, 3);
-    tcase_add_loop_test(cases, test_ended_run_makes_no_steps, 0, 2);
-    tcase_add_test(cases, test_stopped);
-    tcase_add_loop_test(cases, test_stopped_after_rank_0, 0, 6);
-    tcase_add_loop_test(cases, test_stopped_together, 0, (int)MODES + 1);
-    tcase_add_test(cases, test_killed_and_started_again);
-    tcase_add_test(cases, test_other_numbers_of_ranks);
-    tcase_add_test(cases, test_other_models_and_settings);
-    tcase_add_loop_test(cases, test_loss_not_finite, 0, (int)MODES);
-    tcase_set_timeout(cases, 300);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "resume", 300, UNCHECKED_FIXTURE(run_undisturbed, NULL),
+        LOOP_TEST(test_goes_on_in_another_mode, 0, MODES * OPTIMIZERS),
+        TEST(test_alone_and_with_generators), TEST(test_several_devices),
+        TEST(test_ranks_that_are_not_in_step),
+        LOOP_TEST(test_folder_of_another_run_is_refused, 0, 3),
+        LOOP_TEST(test_ended_run_makes_no_steps, 0, 2), TEST(test_stopped),
+        LOOP_TEST(test_stopped_after_rank_0, 0, 6), LOOP_TEST(test_stopped_together, 0, MODES + 1),
+        TEST(test_killed_and_started_again), TEST(test_other_numbers_of_ranks),
+        TEST(test_other_models_and_settings), LOOP_TEST(test_loss_not_finite, 0, MODES));
 }

@@ -236,15 +236,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("slurm");
-    TCase *cases = tcase_create("slurm");
-
-    tcase_set_timeout(cases, 200);
-    tcase_add_loop_test(cases, test_trains, 0, ARCHITECTURES);
-    tcase_add_loop_test(cases, test_killed_rank, 0, CASES);
-    tcase_add_loop_test(cases, test_stopped_rank, 0, CASES);
-    tcase_add_loop_test(cases, test_failed_rank, 0, CASES);
-    tcase_add_loop_test(cases, test_scancel, 0, ARCHITECTURES);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "slurm", 200, LOOP_TEST(test_trains, 0, ARCHITECTURES),
+        LOOP_TEST(test_killed_rank, 0, CASES), LOOP_TEST(test_stopped_rank, 0, CASES),
+        LOOP_TEST(test_failed_rank, 0, CASES), LOOP_TEST(test_scancel, 0, ARCHITECTURES));
 }

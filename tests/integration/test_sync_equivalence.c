@@ -210,15 +210,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("sync_equivalence");
-    TCase *cases = tcase_create("jobs");
-
-    tcase_set_timeout(cases, 200);
-    tcase_add_loop_test(cases, test_reproducible_is_bit_identical, 2, 5);
-    tcase_add_test(cases, test_backends_agree);
-    tcase_add_test(cases, test_large_batch_agrees);
-    tcase_add_loop_test(cases, test_bytes_reconcile, 2, 5);
-    tcase_add_test(cases, test_accumulation_is_a_larger_batch);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("sync_equivalence", 200, LOOP_TEST(test_reproducible_is_bit_identical, 2, 5),
+                       TEST(test_backends_agree), TEST(test_large_batch_agrees),
+                       LOOP_TEST(test_bytes_reconcile, 2, 5),
+                       TEST(test_accumulation_is_a_larger_batch));
 }

@@ -71,11 +71,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("text");
-    TCase *cases = tcase_create("loss");
-
-    tcase_set_timeout(cases, 280);
-    tcase_add_loop_test(cases, test_learns_byte_context, 0, 2);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("text", 280, LOOP_TEST(test_learns_byte_context, 0, 2));
 }

@@ -155,14 +155,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("tls");
-    TCase *cases = tcase_create("tls");
-
-    tcase_set_timeout(cases, 120);
-    tcase_add_test(cases, test_job_under_tls);
-    tcase_add_test(cases, test_job_with_token_and_ranks);
-    tcase_add_test(cases, test_bad_arguments_for_certificates);
-    tcase_add_test(cases, test_plaintext_stays_on_loopback);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("tls", 120, TEST(test_job_under_tls), TEST(test_job_with_token_and_ranks),
+                       TEST(test_bad_arguments_for_certificates),
+                       TEST(test_plaintext_stays_on_loopback));
 }

@@ -60,11 +60,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("unix");
-    TCase *cases = tcase_create("unix");
-
-    tcase_set_timeout(cases, 240);
-    tcase_add_test(cases, test_same_job_over_both_transports);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("unix", 240, TEST(test_same_job_over_both_transports));
 }

@@ -254,14 +254,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("waits");
-    TCase *cases = tcase_create("waits");
-
-    tcase_set_timeout(cases, 200);
-    tcase_add_test(cases, test_signal_ends_waits);
-    tcase_add_test(cases, test_second_signal);
-    tcase_add_test(cases, test_address_that_does_not_resolve);
-    tcase_add_test(cases, test_no_spurious_lines);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("waits", 200, TEST(test_signal_ends_waits), TEST(test_second_signal),
+                       TEST(test_address_that_does_not_resolve), TEST(test_no_spurious_lines));
 }

@@ -200,12 +200,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("protoset");
-    TCase *tests = tcase_create("protoset");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_methods_match_the_servers);
-    tcase_add_test(tests, test_messages_are_defined);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("protoset", 60, TEST(test_methods_match_the_servers),
+                       TEST(test_messages_are_defined));
 }

@@ -493,14 +493,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("allocations");
-    TCase *tests = tcase_create("allocations");
-
-    tcase_set_timeout(tests, 280);
-    tcase_add_test(tests, allocations_are_counted);
-    tcase_add_loop_test(tests, server_allocates_nothing, 0, 4);
-    tcase_add_loop_test(tests, worker_allocates_nothing, 0, 2);
-    tcase_add_test(tests, row_selections_allocate_nothing);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("allocations", 280, TEST(allocations_are_counted),
+                       LOOP_TEST(server_allocates_nothing, 0, 4),
+                       LOOP_TEST(worker_allocates_nothing, 0, 2),
+                       TEST(row_selections_allocate_nothing));
 }

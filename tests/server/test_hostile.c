@@ -191,13 +191,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile");
-    TCase *tests = tcase_create("hostile");
-
-    tcase_set_timeout(tests, 500);
-    tcase_add_test(tests, test_open_server);
-    tcase_add_test(tests, test_few_descriptors);
-    tcase_add_test(tests, test_closed_server);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("hostile", 500, TEST(test_open_server), TEST(test_few_descriptors),
+                       TEST(test_closed_server));
 }

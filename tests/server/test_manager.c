@@ -161,13 +161,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("manager");
-    TCase *tests = tcase_create("manager");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, test_notifications_of_a_whole_run, 0, 2);
-    tcase_add_test(tests, test_no_watchdog);
-    tcase_add_test(tests, test_a_bad_notify_socket);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("manager", 120, LOOP_TEST(test_notifications_of_a_whole_run, 0, 2),
+                       TEST(test_no_watchdog), TEST(test_a_bad_notify_socket));
 }

@@ -168,15 +168,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("program");
-    TCase *tests = tcase_create("program");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_help_and_bad_arguments);
-    tcase_add_test(tests, test_a_port_that_is_taken);
-    tcase_add_loop_test(tests, test_stop_between_jobs, 0, 2);
-    tcase_add_test(tests, test_stop_in_the_middle_of_a_round);
-    tcase_add_test(tests, test_stop_abandons_a_round);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("program", 60, TEST(test_help_and_bad_arguments),
+                       TEST(test_a_port_that_is_taken), LOOP_TEST(test_stop_between_jobs, 0, 2),
+                       TEST(test_stop_in_the_middle_of_a_round), TEST(test_stop_abandons_a_round));
 }

@@ -360,11 +360,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("restart");
-    TCase *tcase = tcase_create("restart");
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, test_killed_and_stopped, 0, MODES);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("restart", 120, LOOP_TEST(test_killed_and_stopped, 0, MODES));
 }

@@ -44,6 +44,34 @@ int support_run(Suite *suite)
     return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+static TCase *add_case(Suite *suite, const struct support_entry *e)
+{
+    TCase *added = tcase_create(e->case_name);
+
+    if (e->timeout_s > 0)
+        tcase_set_timeout(added, e->timeout_s);
+    suite_add_tcase(suite, added);
+    return added;
+}
+
+int support_run_list(const char *name, const struct support_entry *entries)
+{
+    Suite *suite = suite_create(name);
+    TCase *to = NULL;
+
+    for (const struct support_entry *e = entries; e->case_name || e->test || e->is_fixture; e++) {
+        if (e->case_name)
+            to = add_case(suite, e);
+        else if (e->test)
+            tcase_add_loop_test(to, e->test, e->first, e->past_last);
+        else if (e->checked)
+            tcase_add_checked_fixture(to, e->setup, e->teardown);
+        else
+            tcase_add_unchecked_fixture(to, e->setup, e->teardown);
+    }
+    return support_run(suite);
+}
+
 static char folder[256];
 static pid_t folder_owner;
 

@@ -7,6 +7,7 @@
 #include "common/base/error.h"
 
 #include <check.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -38,6 +39,38 @@
 
 /* Run the suite and print the processor time that it took; the return value is main's. */
 int support_run(Suite *suite);
+
+/* One line of a suite: a test, a fixture, or the beginning of a test case. */
+struct support_entry {
+    const char *case_name;
+    double timeout_s;
+    const TTest *test;
+    int first, past_last; /* values of _i */
+    bool is_fixture, checked;
+    void (*setup)(void);
+    void (*teardown)(void);
+};
+
+#define TEST(name) ((struct support_entry){.test = (name), .past_last = 1})
+#define LOOP_TEST(name, start, end)                                                                \
+    ((struct support_entry){.test = (name), .first = (int)(start), .past_last = (int)(end)})
+/* Around each test, in its process; around all tests of the case, in the process that starts them.
+ */
+#define CHECKED_FIXTURE(before, after)                                                             \
+    ((struct support_entry){                                                                       \
+        .is_fixture = true, .checked = true, .setup = (before), .teardown = (after)})
+#define UNCHECKED_FIXTURE(before, after)                                                           \
+    ((struct support_entry){.is_fixture = true, .setup = (before), .teardown = (after)})
+/* The entries that follow have fixtures and a time-out of their own, per test (0: Check's). */
+#define TEST_CASE(name, seconds)                                                                   \
+    ((struct support_entry){.case_name = (name), .timeout_s = (seconds)})
+
+/* Run a suite that is a list of entries, which begin in a case of the suite's name:
+ *   return SUPPORT_RUN("policy", 60, TEST(test_ranges), LOOP_TEST(test_modes, 0, MODES)); */
+#define SUPPORT_RUN(name, seconds, ...)                                                            \
+    support_run_list(name, (const struct support_entry[]){TEST_CASE(name, seconds), __VA_ARGS__,   \
+                                                          (struct support_entry){0}})
+int support_run_list(const char *name, const struct support_entry *entries);
 
 /* A fresh folder under $TMPDIR or /tmp, removed with everything in it when the test process ends.
  */

@@ -94,10 +94,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cgroup");
-    TCase *tests = tcase_create("quota");
-
-    tcase_add_loop_test(tests, test_limits, 0, (int)(sizeof(cases) / sizeof(cases[0])));
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("cgroup", 0, LOOP_TEST(test_limits, 0, sizeof(cases) / sizeof(cases[0])));
 }

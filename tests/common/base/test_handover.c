@@ -184,14 +184,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("handover");
-    TCase *tests = tcase_create("handover");
-
-    tcase_add_test(tests, memory_of_another_process);
-    tcase_add_test(tests, wrong_tokens_and_truncated_messages_are_refused);
-    tcase_add_test(tests, a_descriptor_without_a_message_is_closed);
-    tcase_add_test(tests, addresses_as_text);
-    tcase_add_test(tests, connect_without_a_listener_fails);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("handover", 0, TEST(memory_of_another_process),
+                       TEST(wrong_tokens_and_truncated_messages_are_refused),
+                       TEST(a_descriptor_without_a_message_is_closed), TEST(addresses_as_text),
+                       TEST(connect_without_a_listener_fails));
 }

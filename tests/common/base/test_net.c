@@ -370,28 +370,15 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("net");
-    TCase *cases = tcase_create("net");
-
-    tcase_add_test(cases, endpoint_texts);
-    tcase_add_loop_test(cases, malformed_endpoints_fail, 0,
-                        (int)(sizeof(bad_texts) / sizeof(bad_texts[0])));
-    tcase_add_test(cases, long_host_fails);
-    tcase_add_test(cases, long_path_fails);
-    tcase_add_test(cases, bytes_over_a_unix_socket);
-    tcase_add_test(cases, loopback_addresses);
-    tcase_add_test(cases, sockets_do_not_block_and_close_on_exec);
-    tcase_add_test(cases, local_connections_are_not_paced);
-    tcase_add_test(cases, taken_port_names_its_holder);
-    tcase_add_test(cases, listen_on_a_foreign_address_fails);
-    tcase_add_test(cases, connect_times_out);
-    tcase_add_test(cases, connect_retries_while_refused);
-    tcase_add_test(cases, accept_times_out);
-    tcase_add_test(cases, bytes_arrive_whole_then_the_end_is_seen);
-    tcase_add_test(cases, silent_peer_times_out);
-    tcase_add_test(cases, reset_is_peer_lost);
-    tcase_add_test(cases, local_window_is_limited_at_each_multiple);
-    tcase_add_test(cases, unused_port_has_no_known_holder);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "net", 0, TEST(endpoint_texts),
+        LOOP_TEST(malformed_endpoints_fail, 0, sizeof(bad_texts) / sizeof(bad_texts[0])),
+        TEST(long_host_fails), TEST(long_path_fails), TEST(bytes_over_a_unix_socket),
+        TEST(loopback_addresses), TEST(sockets_do_not_block_and_close_on_exec),
+        TEST(local_connections_are_not_paced), TEST(taken_port_names_its_holder),
+        TEST(listen_on_a_foreign_address_fails), TEST(connect_times_out),
+        TEST(connect_retries_while_refused), TEST(accept_times_out),
+        TEST(bytes_arrive_whole_then_the_end_is_seen), TEST(silent_peer_times_out),
+        TEST(reset_is_peer_lost), TEST(local_window_is_limited_at_each_multiple),
+        TEST(unused_port_has_no_known_holder));
 }

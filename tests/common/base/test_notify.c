@@ -149,14 +149,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("notify");
-    TCase *tests = tcase_create("notify");
-
-    tcase_add_loop_test(tests, test_messages, 0, 2);
-    tcase_add_test(tests, test_long_messages_are_cut);
-    tcase_add_test(tests, test_without_a_manager);
-    tcase_add_loop_test(tests, test_watchdog, 0, 4);
-    tcase_add_loop_test(tests, test_bad_environment, 0, 7);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("notify", 0, LOOP_TEST(test_messages, 0, 2),
+                       TEST(test_long_messages_are_cut), TEST(test_without_a_manager),
+                       LOOP_TEST(test_watchdog, 0, 4), LOOP_TEST(test_bad_environment, 0, 7));
 }

@@ -95,12 +95,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("priority_queue");
-    TCase *tests = tcase_create("priority_queue");
-
-    tcase_add_test(tests, equal_priorities_keep_arrival_order);
-    tcase_add_loop_test(tests, equals_the_list_model, 0, 50);
-    tcase_add_test(tests, memory_is_kept);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("priority_queue", 0, TEST(equal_priorities_keep_arrival_order),
+                       LOOP_TEST(equals_the_list_model, 0, 50), TEST(memory_is_kept));
 }

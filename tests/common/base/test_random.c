@@ -269,22 +269,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("random");
-    TCase *tests = tcase_create("goldens");
-
-    tcase_add_test(tests, test_engine);
-    tcase_add_test(tests, test_upper_seed_bits_are_ignored);
-    tcase_add_test(tests, test_permutation);
-    tcase_add_test(tests, test_permutation_draws);
-    tcase_add_test(tests, test_uniform_0_1);
-    tcase_add_test(tests, test_linear_2_1);
-    tcase_add_test(tests, test_linear_chain);
-    tcase_add_test(tests, test_linear_10);
-    tcase_add_test(tests, test_linear_without_inputs);
-    tcase_add_test(tests, test_roundings_differ_as_documented);
-    tcase_add_test(tests, test_normal);
-    tcase_add_test(tests, test_normal_as_small_randn);
-    tcase_add_test(tests, test_normal_odd_count);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("random", 0, TEST(test_engine), TEST(test_upper_seed_bits_are_ignored),
+                       TEST(test_permutation), TEST(test_permutation_draws), TEST(test_uniform_0_1),
+                       TEST(test_linear_2_1), TEST(test_linear_chain), TEST(test_linear_10),
+                       TEST(test_linear_without_inputs), TEST(test_roundings_differ_as_documented),
+                       TEST(test_normal), TEST(test_normal_as_small_randn),
+                       TEST(test_normal_odd_count));
 }

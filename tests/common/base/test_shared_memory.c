@@ -123,14 +123,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("shared_memory");
-    TCase *tests = tcase_create("shared_memory");
-
-    tcase_add_test(tests, is_zeroed_and_rounded_up);
-    tcase_add_test(tests, outlives_its_killed_creator);
-    tcase_add_test(tests, cannot_be_shrunk);
-    tcase_add_test(tests, unsealed_memory_fails);
-    tcase_add_test(tests, renewed_memory_is_not_shared);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("shared_memory", 0, TEST(is_zeroed_and_rounded_up),
+                       TEST(outlives_its_killed_creator), TEST(cannot_be_shrunk),
+                       TEST(unsealed_memory_fails), TEST(renewed_memory_is_not_shared));
 }

@@ -386,18 +386,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("checkpoint");
-    TCase *cases = tcase_create("all");
-
-    tcase_add_test(cases, test_round_trip);
-    tcase_add_test(cases, test_files_above_the_limit_are_not_written);
-    tcase_add_test(cases, test_the_newest_are_kept);
-    tcase_add_test(cases, test_a_full_disk);
-    tcase_add_test(cases, test_without_latest_and_with_a_kept_path);
-    tcase_add_test(cases, test_hostile_latest);
-    tcase_add_loop_test(cases, test_hostile_facts, 0, sizeof(refused) / sizeof(refused[0]));
-    tcase_add_test(cases, test_differences);
-    tcase_set_timeout(cases, 60);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("checkpoint", 60, TEST(test_round_trip),
+                       TEST(test_files_above_the_limit_are_not_written),
+                       TEST(test_the_newest_are_kept), TEST(test_a_full_disk),
+                       TEST(test_without_latest_and_with_a_kept_path), TEST(test_hostile_latest),
+                       LOOP_TEST(test_hostile_facts, 0, sizeof(refused) / sizeof(refused[0])),
+                       TEST(test_differences));
 }

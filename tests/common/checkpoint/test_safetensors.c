@@ -487,24 +487,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("safetensors");
-    TCase *tcase = tcase_create("all");
-
-    tcase_add_test(tcase, reads_pytorch_files);
-    tcase_add_test(tcase, writes_these_bytes);
-    tcase_add_test(tcase, round_trip);
-    tcase_add_test(tcase, empty_files);
-    tcase_add_test(tcase, unusual_files_are_valid);
-    tcase_add_loop_test(tcase, malformed_files_fail, 0,
-                        sizeof(hostile_cases) / sizeof(hostile_cases[0]));
-    tcase_add_test(tcase, wrong_header_lengths_fail);
-    tcase_add_test(tcase, every_wrong_length_fails);
-    tcase_add_test(tcase, values_that_are_not_finite_fail);
-    tcase_add_test(tcase, lists_every_difference);
-    tcase_add_test(tcase, float_dtypes_are_converted);
-    tcase_add_test(tcase, counts_of_older_files);
-    tcase_add_test(tcase, survives_failing_allocations);
-    tcase_add_test(tcase, full_disk_keeps_the_old_file);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "safetensors", 0, TEST(reads_pytorch_files), TEST(writes_these_bytes), TEST(round_trip),
+        TEST(empty_files), TEST(unusual_files_are_valid),
+        LOOP_TEST(malformed_files_fail, 0, sizeof(hostile_cases) / sizeof(hostile_cases[0])),
+        TEST(wrong_header_lengths_fail), TEST(every_wrong_length_fails),
+        TEST(values_that_are_not_finite_fail), TEST(lists_every_difference),
+        TEST(float_dtypes_are_converted), TEST(counts_of_older_files),
+        TEST(survives_failing_allocations), TEST(full_disk_keeps_the_old_file));
 }

@@ -467,23 +467,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("codec");
-    TCase *tcase = tcase_create("codec");
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, test_names);
-    tcase_add_test(tcase, test_sizes);
-    tcase_add_test(tcase, test_check);
-    tcase_add_test(tcase, test_halves);
-    tcase_add_test(tcase, test_top_k);
-    tcase_add_test(tcase, test_top_k_not_finite);
-    tcase_add_test(tcase, test_top_k_of_all);
-    tcase_add_test(tcase, test_one_bit);
-    tcase_add_test(tcase, test_one_bit_extremes);
-    tcase_add_test(tcase, test_no_source);
-    tcase_add_test(tcase, test_feedback);
-    tcase_add_test(tcase, test_residual_stays_bounded);
-    tcase_add_loop_test(tcase, test_widths, 0, SIMD_LEVELS);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("codec", 120, TEST(test_names), TEST(test_sizes), TEST(test_check),
+                       TEST(test_halves), TEST(test_top_k), TEST(test_top_k_not_finite),
+                       TEST(test_top_k_of_all), TEST(test_one_bit), TEST(test_one_bit_extremes),
+                       TEST(test_no_source), TEST(test_feedback), TEST(test_residual_stays_bounded),
+                       LOOP_TEST(test_widths, 0, SIMD_LEVELS));
 }

@@ -309,18 +309,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("codec_decode");
-    TCase *tcase = tcase_create("codec_decode");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, test_pieces);
-    tcase_add_test(tcase, test_add);
-    tcase_add_test(tcase, test_wrong_lengths);
-    tcase_add_test(tcase, test_malformed_top_k);
-    tcase_add_test(tcase, test_malformed_one_bit);
-    tcase_add_test(tcase, test_rows);
-    tcase_add_loop_test(tcase, test_malformed_rows, 0,
-                        (int)(sizeof(row_cases) / sizeof(row_cases[0])));
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("codec_decode", 60, TEST(test_pieces), TEST(test_add),
+                       TEST(test_wrong_lengths), TEST(test_malformed_top_k),
+                       TEST(test_malformed_one_bit), TEST(test_rows),
+                       LOOP_TEST(test_malformed_rows, 0, sizeof(row_cases) / sizeof(row_cases[0])));
 }

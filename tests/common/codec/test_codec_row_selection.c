@@ -173,13 +173,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("codec_row_selection");
-    TCase *tests = tcase_create("codec_row_selection");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_selected);
-    tcase_add_test(tests, test_ranges);
-    tcase_add_loop_test(tests, test_malformed_numbers, 0, (int)(sizeof(cases) / sizeof(cases[0])));
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("codec_row_selection", 60, TEST(test_selected), TEST(test_ranges),
+                       LOOP_TEST(test_malformed_numbers, 0, sizeof(cases) / sizeof(cases[0])));
 }

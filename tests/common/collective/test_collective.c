@@ -216,18 +216,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("collective");
-    TCase *errors = tcase_create("errors");
-
-    tcase_set_timeout(errors, 240);
-    tcase_add_test(errors, different_operations_are_named);
-    tcase_add_test(errors, the_odd_one_out_of_four_is_seen_by_all);
-    tcase_add_test(errors, a_rank_that_leaves_early_is_no_dead_rank);
-    tcase_add_test(errors, a_rank_that_never_comes_is_named);
-    tcase_add_test(errors, unknown_backends_and_ranks_are_refused);
-    tcase_add_test(errors, every_allocation_may_fail);
-    tcase_add_test(errors, strangers_do_no_harm);
-    tcase_add_test(errors, bus_factor);
-    suite_add_tcase(suite, errors);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "collective", 240, TEST(different_operations_are_named),
+        TEST(the_odd_one_out_of_four_is_seen_by_all),
+        TEST(a_rank_that_leaves_early_is_no_dead_rank), TEST(a_rank_that_never_comes_is_named),
+        TEST(unknown_backends_and_ranks_are_refused), TEST(every_allocation_may_fail),
+        TEST(strangers_do_no_harm), TEST(bus_factor));
 }

@@ -100,13 +100,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("monitored");
-    TCase *cases = tcase_create("monitored");
-
-    tcase_set_timeout(cases, 50); /* less than LONG_MS */
-    tcase_add_test(cases, everybody_passes);
-    tcase_add_test(cases, late_ranks_are_named);
-    tcase_add_test(cases, a_rank_that_is_gone_fails_it_at_once);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("monitored", 50, /* less than LONG_MS */
+                       TEST(everybody_passes), TEST(late_ranks_are_named),
+                       TEST(a_rank_that_is_gone_fails_it_at_once));
 }

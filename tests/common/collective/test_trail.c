@@ -329,16 +329,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("trail");
-    TCase *cases = tcase_create("trail");
-
-    tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, every_field_counts);
-    tcase_add_test(cases, the_last_ones_are_kept);
-    tcase_add_test(cases, landmarks_outlast_three_beats);
-    tcase_add_test(cases, readers_find_whole_entries);
-    tcase_add_test(cases, the_odd_one_is_in_the_minority);
-    tcase_add_test(cases, heartbeats_find_the_difference);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("trail", 60, TEST(every_field_counts), TEST(the_last_ones_are_kept),
+                       TEST(landmarks_outlast_three_beats), TEST(readers_find_whole_entries),
+                       TEST(the_odd_one_is_in_the_minority), TEST(heartbeats_find_the_difference));
 }

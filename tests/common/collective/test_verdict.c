@@ -253,19 +253,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("verdict");
-    TCase *cases = tcase_create("views");
-
-    tcase_add_test(cases, the_one_that_moved_least_is_slow);
-    tcase_add_test(cases, the_one_that_waits_least_is_slow);
-    tcase_add_test(cases, the_one_that_came_late_is_slow);
-    tcase_add_test(cases, nobody_is_named_where_nobody_stands_out);
-    tcase_add_test(cases, the_one_that_has_not_come_is_stalled);
-    tcase_add_test(cases, one_that_is_ahead_is_not_to_blame);
-    tcase_add_test(cases, the_one_that_left_is_to_blame_before_one_that_is_late);
-    tcase_add_test(cases, the_odd_one_is_desynchronised);
-    tcase_add_test(cases, the_sides_are_open_until_enough_have_come);
-    tcase_add_test(cases, a_transfer_concerns_its_peer_alone);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "verdict", 0, TEST(the_one_that_moved_least_is_slow),
+        TEST(the_one_that_waits_least_is_slow), TEST(the_one_that_came_late_is_slow),
+        TEST(nobody_is_named_where_nobody_stands_out), TEST(the_one_that_has_not_come_is_stalled),
+        TEST(one_that_is_ahead_is_not_to_blame),
+        TEST(the_one_that_left_is_to_blame_before_one_that_is_late),
+        TEST(the_odd_one_is_desynchronised), TEST(the_sides_are_open_until_enough_have_come),
+        TEST(a_transfer_concerns_its_peer_alone));
 }

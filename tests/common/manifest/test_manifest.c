@@ -189,17 +189,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("manifest");
-    TCase *tests = tcase_create("manifest");
-
-    tcase_add_checked_fixture(tests, NULL, release_all);
-    tcase_add_test(tests, made_lists);
-    tcase_add_test(tests, equal);
-    tcase_add_test(tests, every_difference);
-    tcase_add_test(tests, order_counts);
-    tcase_add_test(tests, many_differences);
-    tcase_add_test(tests, random_lists);
-    tcase_add_test(tests, hostile_lists);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("manifest", 0, CHECKED_FIXTURE(NULL, release_all), TEST(made_lists),
+                       TEST(equal), TEST(every_difference), TEST(order_counts),
+                       TEST(many_differences), TEST(random_lists), TEST(hostile_lists));
 }

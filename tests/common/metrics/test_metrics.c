@@ -239,17 +239,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("metrics");
-    TCase *tests = tcase_create("metrics");
-
-    tcase_add_test(tests, exact_lines);
-    tcase_add_test(tests, appends);
-    tcase_add_test(tests, not_finite);
-    tcase_add_test(tests, random_values);
-    tcase_add_test(tests, dropped);
-    tcase_add_test(tests, full_disk);
-    tcase_add_test(tests, cannot_open);
-    tcase_add_test(tests, two_writers);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("metrics", 0, TEST(exact_lines), TEST(appends), TEST(not_finite),
+                       TEST(random_values), TEST(dropped), TEST(full_disk), TEST(cannot_open),
+                       TEST(two_writers));
 }

@@ -422,18 +422,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("optimizer");
-    TCase *values = tcase_create("values");
-    TCase *settings = tcase_create("settings");
-
-    tcase_add_test(values, test_pytorch_figures);
-    tcase_add_loop_test(values, test_against_double, 0, 3);
-    tcase_add_loop_test(values, test_ranges, 0, 3);
-    tcase_add_loop_test(values, test_widths, 1, (int)simd_level() + 1);
-    suite_add_tcase(suite, values);
-    tcase_add_test(settings, test_defaults_and_names);
-    tcase_add_test(settings, test_refused_settings);
-    tcase_add_test(settings, test_failing_allocations);
-    suite_add_tcase(suite, settings);
-    return support_run(suite);
+    return SUPPORT_RUN("optimizer", 0, TEST(test_pytorch_figures),
+                       LOOP_TEST(test_against_double, 0, 3), LOOP_TEST(test_ranges, 0, 3),
+                       LOOP_TEST(test_widths, 1, simd_level() + 1), TEST_CASE("settings", 0),
+                       TEST(test_defaults_and_names), TEST(test_refused_settings),
+                       TEST(test_failing_allocations));
 }

@@ -543,27 +543,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("option");
-    TCase *tests = tcase_create("option");
-
-    tcase_add_test(tests, defaults);
-    tcase_add_test(tests, command_line_forms);
-    tcase_add_test(tests, positionals);
-    tcase_add_test(tests, priorities);
-    tcase_add_loop_test(tests, bad_command_line, 0, sizeof(bad_words) / sizeof(bad_words[0]));
-    tcase_add_test(tests, text_too_long);
-    tcase_add_loop_test(tests, bad_file, 0, sizeof(bad_files) / sizeof(bad_files[0]));
-    tcase_add_test(tests, missing_file);
-    tcase_add_test(tests, bad_environment);
-    tcase_add_test(tests, help_text);
-    tcase_add_test(tests, help_and_version_on_stdout);
-    tcase_add_test(tests, full_stdout);
-    tcase_add_test(tests, config_example);
-    tcase_add_test(tests, config_round_trip);
-    tcase_add_test(tests, json_text);
-    tcase_add_test(tests, nearest_model);
-    tcase_add_test(tests, nearest_examples);
-    tcase_add_test(tests, no_memory);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "option", 0, TEST(defaults), TEST(command_line_forms), TEST(positionals), TEST(priorities),
+        LOOP_TEST(bad_command_line, 0, sizeof(bad_words) / sizeof(bad_words[0])),
+        TEST(text_too_long), LOOP_TEST(bad_file, 0, sizeof(bad_files) / sizeof(bad_files[0])),
+        TEST(missing_file), TEST(bad_environment), TEST(help_text),
+        TEST(help_and_version_on_stdout), TEST(full_stdout), TEST(config_example),
+        TEST(config_round_trip), TEST(json_text), TEST(nearest_model), TEST(nearest_examples),
+        TEST(no_memory));
 }

@@ -180,16 +180,7 @@ static void release_file(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("yaml");
-    TCase *tests = tcase_create("yaml");
-
-    tcase_add_checked_fixture(tests, NULL, release_file);
-    tcase_add_test(tests, nested);
-    tcase_add_test(tests, nothing);
-    tcase_add_loop_test(tests, rejected_constructs, 0, sizeof(refused) / sizeof(refused[0]));
-    tcase_add_test(tests, limits);
-    tcase_add_test(tests, truncated);
-    tcase_add_test(tests, from_disk);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("yaml", 0, CHECKED_FIXTURE(NULL, release_file), TEST(nested), TEST(nothing),
+                       LOOP_TEST(rejected_constructs, 0, sizeof(refused) / sizeof(refused[0])),
+                       TEST(limits), TEST(truncated), TEST(from_disk));
 }

@@ -145,13 +145,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpc_counts");
-    TCase *tests = tcase_create("counts");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_test(tests, every_end_is_counted_once);
-    tcase_add_test(tests, an_open_call_is_started_and_not_ended);
-    tcase_add_test(tests, rejected_call_is_counted);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("rpc_counts", 100, TEST(every_end_is_counted_once),
+                       TEST(an_open_call_is_started_and_not_ended), TEST(rejected_call_is_counted));
 }

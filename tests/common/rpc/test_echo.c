@@ -365,25 +365,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpc_echo");
-    TCase *unary = tcase_create("unary");
-    TCase *stream = tcase_create("stream");
-
-    tcase_set_timeout(unary, 60);
-    tcase_add_test(unary, unary_returns_the_reply);
-    tcase_add_test(unary, local_connections_are_not_paced);
-    tcase_add_test(unary, unary_with_empty_and_large_messages);
-    tcase_add_test(unary, status_is_transferred_by_name);
-    tcase_add_test(unary, unknown_method_fails_at_once);
-    tcase_add_test(unary, deadline_ends_a_held_call);
-    tcase_set_timeout(stream, 60);
-    tcase_add_test(stream, stream_echoes_large_payloads);
-    tcase_add_test(stream, many_concurrent_calls);
-    tcase_add_test(stream, floats_are_added_on_arrival);
-    tcase_add_test(stream, cancel_ends_both_sides);
-    tcase_add_test(stream, malformed_message_fails_with_its_name);
-    tcase_add_test(stream, message_above_the_limit_fails);
-    suite_add_tcase(suite, unary);
-    suite_add_tcase(suite, stream);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "rpc_echo", 60, TEST(unary_returns_the_reply), TEST(local_connections_are_not_paced),
+        TEST(unary_with_empty_and_large_messages), TEST(status_is_transferred_by_name),
+        TEST(unknown_method_fails_at_once), TEST(deadline_ends_a_held_call),
+        TEST_CASE("stream", 60), TEST(stream_echoes_large_payloads), TEST(many_concurrent_calls),
+        TEST(floats_are_added_on_arrival), TEST(cancel_ends_both_sides),
+        TEST(malformed_message_fails_with_its_name), TEST(message_above_the_limit_fails));
 }

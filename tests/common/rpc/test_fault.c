@@ -329,16 +329,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpc_fault");
-    TCase *tests = tcase_create("fault");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, server_closes_with_held_calls);
-    tcase_add_test(tests, client_closes_with_held_calls);
-    tcase_add_test(tests, draining_refuses_new_calls_and_keeps_old_ones);
-    tcase_add_test(tests, server_killed_in_mid_stream);
-    tcase_add_test(tests, client_killed_in_mid_stream);
-    tcase_add_test(tests, all_call_kinds_while_the_server_restarts);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "rpc_fault", 60, TEST(server_closes_with_held_calls), TEST(client_closes_with_held_calls),
+        TEST(draining_refuses_new_calls_and_keeps_old_ones), TEST(server_killed_in_mid_stream),
+        TEST(client_killed_in_mid_stream), TEST(all_call_kinds_while_the_server_restarts));
 }

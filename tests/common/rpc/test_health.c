@@ -202,15 +202,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpc_health");
-    TCase *tests = tcase_create("health");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_test(tests, check_replies_for_each_service);
-    tcase_add_test(tests, watch_reports_every_change);
-    tcase_add_test(tests, watch_without_a_request_ends_with_the_server);
-    tcase_add_test(tests, watches_may_be_cancelled);
-    tcase_add_test(tests, stock_client);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("rpc_health", 100, TEST(check_replies_for_each_service),
+                       TEST(watch_reports_every_change),
+                       TEST(watch_without_a_request_ends_with_the_server),
+                       TEST(watches_may_be_cancelled), TEST(stock_client));
 }

@@ -127,13 +127,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpc_limits");
-    TCase *tests = tcase_create("limits");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_test(tests, open_calls_have_a_limit);
-    tcase_add_test(tests, memory_has_an_emergency_limit);
-    tcase_add_test(tests, messages_have_a_limit);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("rpc_limits", 100, TEST(open_calls_have_a_limit),
+                       TEST(memory_has_an_emergency_limit), TEST(messages_have_a_limit));
 }

@@ -345,18 +345,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpc_message");
-    TCase *tests = tcase_create("message");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, encoder_writes_what_protobuf_writes);
-    tcase_add_test(tests, decoder_with_random_splits);
-    tcase_add_test(tests, every_split_of_a_message_in_two);
-    tcase_add_test(tests, every_truncation_is_an_error_or_a_shorter_message);
-    tcase_add_test(tests, malformed_messages_fail);
-    tcase_add_test(tests, header_has_a_limit);
-    tcase_add_test(tests, messages_have_receiver_limits);
-    tcase_add_test(tests, random_bytes_cause_no_out_of_bounds_access);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("rpc_message", 60, TEST(encoder_writes_what_protobuf_writes),
+                       TEST(decoder_with_random_splits), TEST(every_split_of_a_message_in_two),
+                       TEST(every_truncation_is_an_error_or_a_shorter_message),
+                       TEST(malformed_messages_fail), TEST(header_has_a_limit),
+                       TEST(messages_have_receiver_limits),
+                       TEST(random_bytes_cause_no_out_of_bounds_access));
 }

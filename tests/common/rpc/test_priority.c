@@ -206,14 +206,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpc_priority");
-    TCase *tests = tcase_create("priority");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, most_urgent_message_is_sent_first);
-    tcase_add_test(tests, equal_priorities_keep_their_order);
-    tcase_add_test(tests, late_urgent_message_waits_for_one_message);
-    tcase_add_test(tests, cancelled_call_releases_queued_messages);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("rpc_priority", 120, TEST(most_urgent_message_is_sent_first),
+                       TEST(equal_priorities_keep_their_order),
+                       TEST(late_urgent_message_waits_for_one_message),
+                       TEST(cancelled_call_releases_queued_messages));
 }

@@ -313,21 +313,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpc_reach");
-    TCase *tests = tcase_create("reach");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, connect_without_a_listener_fails);
-    tcase_add_test(tests, unknown_host_name_fails);
-    tcase_add_test(tests, client_waits_for_a_later_server);
-    tcase_add_test(tests, failure_reports_its_origin);
-    tcase_add_test(tests, open_calls_are_cancelled);
-    tcase_add_test(tests, second_server_on_a_port_names_the_holder);
-    tcase_add_test(tests, plaintext_stays_on_loopback);
-    tcase_add_test(tests, bad_addresses_and_methods);
-    tcase_add_test(tests, each_client_has_its_own_connection);
-    tcase_add_test(tests, unused_client_and_server_close);
-    tcase_add_test(tests, failed_allocations_while_opening);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "rpc_reach", 60, TEST(connect_without_a_listener_fails), TEST(unknown_host_name_fails),
+        TEST(client_waits_for_a_later_server), TEST(failure_reports_its_origin),
+        TEST(open_calls_are_cancelled), TEST(second_server_on_a_port_names_the_holder),
+        TEST(plaintext_stays_on_loopback), TEST(bad_addresses_and_methods),
+        TEST(each_client_has_its_own_connection), TEST(unused_client_and_server_close),
+        TEST(failed_allocations_while_opening));
 }

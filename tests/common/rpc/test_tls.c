@@ -318,17 +318,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpc_tls");
-    TCase *tests = tcase_create("tls");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_test(tests, round_trip);
-    tcase_add_test(tests, untrusted_peers_are_rejected);
-    tcase_add_test(tests, files_are_checked);
-    tcase_add_test(tests, valid_token_is_accepted);
-    tcase_add_test(tests, messages_without_the_token_are_not_read);
-    tcase_add_test(tests, token_over_a_unix_socket);
-    tcase_add_test(tests, token_files_are_checked);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("rpc_tls", 100, TEST(round_trip), TEST(untrusted_peers_are_rejected),
+                       TEST(files_are_checked), TEST(valid_token_is_accepted),
+                       TEST(messages_without_the_token_are_not_read),
+                       TEST(token_over_a_unix_socket), TEST(token_files_are_checked));
 }

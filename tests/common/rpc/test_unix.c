@@ -226,17 +226,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpc_unix");
-    TCase *tests = tcase_create("unix");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_test(tests, round_trip_leaves_no_files);
-    tcase_add_test(tests, second_server_is_refused);
-    tcase_add_test(tests, killed_server_is_replaced);
-    tcase_add_test(tests, paths_of_other_programs_are_kept);
-    tcase_add_test(tests, folders_are_checked);
-    tcase_add_test(tests, foreign_folder_is_refused);
-    tcase_add_test(tests, one_holder_at_any_time);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("rpc_unix", 100, TEST(round_trip_leaves_no_files),
+                       TEST(second_server_is_refused), TEST(killed_server_is_replaced),
+                       TEST(paths_of_other_programs_are_kept), TEST(folders_are_checked),
+                       TEST(foreign_folder_is_refused), TEST(one_holder_at_any_time));
 }

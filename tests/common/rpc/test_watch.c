@@ -98,14 +98,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpc_watch");
-    TCase *tests = tcase_create("watch");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_loop_test(tests, unanswered_checks_end_a_call, 0, 2);
-    tcase_add_test(tests, held_call_with_answered_checks_continues);
-    tcase_add_test(tests, no_connection_does_not_count_as_unanswered);
-    tcase_add_loop_test(tests, stop_interrupts_waits_when_allowed, 0, 2);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("rpc_watch", 100, LOOP_TEST(unanswered_checks_end_a_call, 0, 2),
+                       TEST(held_call_with_answered_checks_continues),
+                       TEST(no_connection_does_not_count_as_unanswered),
+                       LOOP_TEST(stop_interrupts_waits_when_allowed, 0, 2));
 }

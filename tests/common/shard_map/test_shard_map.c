@@ -513,22 +513,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("shard_map");
-    TCase *tests = tcase_create("shard_map");
-
-    tcase_add_test(tests, test_every_small_shape);
-    tcase_add_test(tests, test_random_shapes);
-    tcase_add_test(tests, test_known_maps);
-    tcase_add_test(tests, test_no_assignment_is_better);
-    tcase_add_test(tests, test_random_weights);
-    tcase_add_test(tests, test_neighbours_are_spread);
-    tcase_add_test(tests, test_mixed_shares);
-    tcase_add_test(tests, test_mixed_shares_at_the_edges);
-    tcase_add_test(tests, test_real_models_balance);
-    tcase_add_test(tests, test_real_models_follow_weights);
-    tcase_add_test(tests, test_chosen_size_balances);
-    tcase_add_test(tests, test_refused_numbers);
-    tcase_add_test(tests, test_allocations_fail);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("shard_map", 0, TEST(test_every_small_shape), TEST(test_random_shapes),
+                       TEST(test_known_maps), TEST(test_no_assignment_is_better),
+                       TEST(test_random_weights), TEST(test_neighbours_are_spread),
+                       TEST(test_mixed_shares), TEST(test_mixed_shares_at_the_edges),
+                       TEST(test_real_models_balance), TEST(test_real_models_follow_weights),
+                       TEST(test_chosen_size_balances), TEST(test_refused_numbers),
+                       TEST(test_allocations_fail));
 }

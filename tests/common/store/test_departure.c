@@ -83,10 +83,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("departure");
-    TCase *all = tcase_create("departure");
-
-    tcase_add_loop_test(all, no_unneeded_call_after_departure, 0, sizeof(cases) / sizeof(cases[0]));
-    suite_add_tcase(suite, all);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "departure", 0,
+        LOOP_TEST(no_unneeded_call_after_departure, 0, sizeof(cases) / sizeof(cases[0])));
 }

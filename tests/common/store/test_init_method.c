@@ -123,14 +123,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("init_method");
-    TCase *cases = tcase_create("init_method");
-
-    tcase_add_test(cases, env);
-    tcase_add_test(cases, tcp);
-    tcase_add_test(cases, unix_socket);
-    tcase_add_loop_test(cases, malformed_urls_fail, 0, sizeof(bad) / sizeof(*bad));
-    tcase_add_test(cases, file);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("init_method", 0, TEST(env), TEST(tcp), TEST(unix_socket),
+                       LOOP_TEST(malformed_urls_fail, 0, sizeof(bad) / sizeof(*bad)), TEST(file));
 }

@@ -421,20 +421,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("store_table");
-    TCase *cases = tcase_create("table");
-
-    tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, count_of_keys_is_bounded);
-    tcase_add_test(cases, bytes_are_bounded);
-    tcase_add_test(cases, keys_and_values_are_bounded);
-    tcase_add_test(cases, failed_allocations_change_nothing);
-    tcase_add_test(cases, waiter_is_called_when_all_keys_exist);
-    tcase_add_test(cases, waiter_without_time_or_memory);
-    tcase_add_test(cases, cancelled_waiter_is_not_called);
-    tcase_add_test(cases, stop_calls_all_waiters);
-    tcase_add_test(cases, deadlines_in_any_order);
-    tcase_add_test(cases, many_concurrent_threads);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("store_table", 60, TEST(count_of_keys_is_bounded), TEST(bytes_are_bounded),
+                       TEST(keys_and_values_are_bounded), TEST(failed_allocations_change_nothing),
+                       TEST(waiter_is_called_when_all_keys_exist),
+                       TEST(waiter_without_time_or_memory), TEST(cancelled_waiter_is_not_called),
+                       TEST(stop_calls_all_waiters), TEST(deadlines_in_any_order),
+                       TEST(many_concurrent_threads));
 }

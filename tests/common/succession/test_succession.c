@@ -174,15 +174,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("succession");
-    TCase *model = tcase_create("every state"), *votes = tcase_create("votes");
-
-    tcase_set_timeout(model, 200);
-    tcase_add_checked_fixture(model, setup, teardown);
-    tcase_add_loop_test(model, test_safety, 1, (int)WORKERS_MAX + 1);
-    tcase_add_loop_test(model, test_progress, 1, (int)WORKERS_MAX + 1);
-    tcase_add_test(votes, test_votes);
-    suite_add_tcase(suite, model);
-    suite_add_tcase(suite, votes);
-    return support_run(suite);
+    return SUPPORT_RUN("succession", 200, CHECKED_FIXTURE(setup, teardown),
+                       LOOP_TEST(test_safety, 1, WORKERS_MAX + 1),
+                       LOOP_TEST(test_progress, 1, WORKERS_MAX + 1), TEST_CASE("votes", 0),
+                       TEST(test_votes));
 }

@@ -532,20 +532,14 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("reduce");
-    TCase *cases = tcase_create("reduce");
     int widths = (int)simd_level() + 1;
-
     printf("widest vectors of this processor: %s\n", simd_level_name(simd_level()));
-    tcase_add_loop_test(cases, every_half_widens, 0, widths);
-    tcase_add_loop_test(cases, every_border_rounds_to_even, 0, widths);
-    tcase_add_loop_test(cases, any_bits_narrow_as_the_model, 0, widths);
-    tcase_add_loop_test(cases, widths_agree, 0, widths);
-    tcase_add_test(cases, public_casts_are_the_widest_kernels);
-    tcase_add_loop_test(cases, every_type_operation_and_shape, 0, DTYPE_BYTE * REDUCE_OP_COUNT);
-    tcase_add_loop_test(cases, every_count_near_vectors_and_blocks, 0, DTYPE_BYTE);
-    tcase_add_test(cases, scale_and_into);
-    tcase_add_test(cases, names);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("reduce", 0, LOOP_TEST(every_half_widens, 0, widths),
+                       LOOP_TEST(every_border_rounds_to_even, 0, widths),
+                       LOOP_TEST(any_bits_narrow_as_the_model, 0, widths),
+                       LOOP_TEST(widths_agree, 0, widths),
+                       TEST(public_casts_are_the_widest_kernels),
+                       LOOP_TEST(every_type_operation_and_shape, 0, DTYPE_BYTE * REDUCE_OP_COUNT),
+                       LOOP_TEST(every_count_near_vectors_and_blocks, 0, DTYPE_BYTE),
+                       TEST(scale_and_into), TEST(names));
 }

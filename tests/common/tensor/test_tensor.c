@@ -248,20 +248,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("tensor");
-    TCase *table = tcase_create("table");
-    TCase *buckets = tcase_create("bucket plan");
-
-    tcase_add_test(table, test_layout_is_reversed_and_packed);
-    tcase_add_test(table, test_growth);
-    tcase_add_test(table, test_scalar);
-    tcase_add_test(table, test_invalid_views);
-    tcase_add_test(table, test_failing_allocation);
-    suite_add_tcase(suite, table);
-    tcase_add_test(buckets, test_plan_of_a_model);
-    tcase_add_test(buckets, test_plan_closes_on_the_limit);
-    tcase_add_test(buckets, test_plan_of_an_empty_table);
-    tcase_add_test(buckets, test_plan_of_random_tables);
-    suite_add_tcase(suite, buckets);
-    return support_run(suite);
+    return SUPPORT_RUN("tensor", 0, TEST(test_layout_is_reversed_and_packed), TEST(test_growth),
+                       TEST(test_scalar), TEST(test_invalid_views), TEST(test_failing_allocation),
+                       TEST_CASE("bucket plan", 0), TEST(test_plan_of_a_model),
+                       TEST(test_plan_closes_on_the_limit), TEST(test_plan_of_an_empty_table),
+                       TEST(test_plan_of_random_tables));
 }

@@ -253,17 +253,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("vector");
-    TCase *tests = tcase_create("kernels");
     int levels = (int)simd_level() + 1;
 
-    tcase_add_loop_test(tests, test_add_to, 0, levels);
-    tcase_add_loop_test(tests, test_scale_to, 0, levels);
-    tcase_add_loop_test(tests, test_sum, 0, levels);
-    tcase_add_loop_test(tests, test_add_bytes, 0, levels);
-    tcase_add_loop_test(tests, test_scaled_bytes, 0, levels);
-    tcase_add_loop_test(tests, test_divide_uint8, 0, levels);
-    tcase_add_test(tests, test_public_functions);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("vector", 0, LOOP_TEST(test_add_to, 0, levels),
+                       LOOP_TEST(test_scale_to, 0, levels), LOOP_TEST(test_sum, 0, levels),
+                       LOOP_TEST(test_add_bytes, 0, levels),
+                       LOOP_TEST(test_scaled_bytes, 0, levels),
+                       LOOP_TEST(test_divide_uint8, 0, levels), TEST(test_public_functions));
 }

@@ -369,21 +369,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpc_wire");
-    TCase *tests = tcase_create("wire");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, join_request_round_trips);
-    tcase_add_test(tests, join_reply_round_trips);
-    tcase_add_test(tests, heartbeat_round_trips);
-    tcase_add_test(tests, record_round_trips);
-    tcase_add_test(tests, terms_round_trip);
-    tcase_add_test(tests, record_reply_round_trips);
-    tcase_add_test(tests, largest_chunk_head_fits);
-    tcase_add_test(tests, leave_reason_may_be_cut_inside_a_letter);
-    tcase_add_test(tests, leave_reason_is_one_line);
-    tcase_add_test(tests, lost_rank_is_found);
-    tcase_add_test(tests, store_messages_round_trip);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("rpc_wire", 60, TEST(join_request_round_trips), TEST(join_reply_round_trips),
+                       TEST(heartbeat_round_trips), TEST(record_round_trips),
+                       TEST(terms_round_trip), TEST(record_reply_round_trips),
+                       TEST(largest_chunk_head_fits), TEST(leave_reason_may_be_cut_inside_a_letter),
+                       TEST(leave_reason_is_one_line), TEST(lost_rank_is_found),
+                       TEST(store_messages_round_trip));
 }

@@ -237,16 +237,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rpc_wire_hostile");
-    TCase *tests = tcase_create("hostile");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, mutated_messages_are_handled_safely);
-    tcase_add_test(tests, strings_are_checked);
-    tcase_add_test(tests, values_outside_their_range_are_refused);
-    tcase_add_test(tests, texts_and_messages_have_limits);
-    tcase_add_test(tests, memory_bombs_are_refused);
-    tcase_add_test(tests, failed_allocations_are_errors);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("rpc_wire_hostile", 60, TEST(mutated_messages_are_handled_safely),
+                       TEST(strings_are_checked), TEST(values_outside_their_range_are_refused),
+                       TEST(texts_and_messages_have_limits), TEST(memory_bombs_are_refused),
+                       TEST(failed_allocations_are_errors));
 }

@@ -165,14 +165,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bench_deaths");
-    TCase *deaths = tcase_create("deaths");
-
-    tcase_set_timeout(deaths, TEST_TIMEOUT_S);
-    tcase_add_loop_test(deaths, ranks_under_mpirun_die_with_the_parent, 0, 2);
-    tcase_add_test(deaths, a_dead_rank_fails_the_bench);
-    tcase_add_test(deaths, ranks_die_with_their_parent);
-    tcase_add_test(deaths, a_signal_stops_the_bench_in_order);
-    suite_add_tcase(suite, deaths);
-    return support_run(suite);
+    return SUPPORT_RUN("bench_deaths", TEST_TIMEOUT_S,
+                       LOOP_TEST(ranks_under_mpirun_die_with_the_parent, 0, 2),
+                       TEST(a_dead_rank_fails_the_bench), TEST(ranks_die_with_their_parent),
+                       TEST(a_signal_stops_the_bench_in_order));
 }

@@ -58,12 +58,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bench_matmul");
-    TCase *tests = tcase_create("bench_matmul");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_rows_and_ceiling);
-    tcase_add_test(tests, test_bad_options);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("bench_matmul", 120, TEST(test_rows_and_ceiling), TEST(test_bad_options));
 }

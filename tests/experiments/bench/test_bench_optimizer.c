@@ -67,12 +67,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bench_optimizer");
-    TCase *tests = tcase_create("bench_optimizer");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_rows);
-    tcase_add_test(tests, test_bad_options);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("bench_optimizer", 120, TEST(test_rows), TEST(test_bad_options));
 }

@@ -388,22 +388,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bench_ps");
-    TCase *tests = tcase_create("bench_ps");
-
-    tcase_set_timeout(tests, 300);
-    tcase_add_test(tests, test_a_small_run);
-    tcase_add_test(tests, test_compression);
-    tcase_add_test(tests, test_memory_of_a_server);
-    tcase_add_test(tests, test_odd_shapes);
-    tcase_add_test(tests, test_connections);
-    tcase_add_test(tests, test_under_tls);
-    tcase_add_test(tests, test_pytorch);
-    tcase_add_test(tests, test_no_pytorch);
-    tcase_add_test(tests, test_a_peer_that_dies);
-    tcase_add_loop_test(tests, test_wrong_elements_are_counted, 0,
-                        sizeof(corruptions) / sizeof(corruptions[0]));
-    tcase_add_loop_test(tests, test_bad_options, 0, sizeof(bad) / sizeof(bad[0]));
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "bench_ps", 300, TEST(test_a_small_run), TEST(test_compression),
+        TEST(test_memory_of_a_server), TEST(test_odd_shapes), TEST(test_connections),
+        TEST(test_under_tls), TEST(test_pytorch), TEST(test_no_pytorch),
+        TEST(test_a_peer_that_dies),
+        LOOP_TEST(test_wrong_elements_are_counted, 0, sizeof(corruptions) / sizeof(corruptions[0])),
+        LOOP_TEST(test_bad_options, 0, sizeof(bad) / sizeof(bad[0])));
 }

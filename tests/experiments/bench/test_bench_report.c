@@ -97,12 +97,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bench_report");
-    TCase *cases = tcase_create("bench_report");
-
-    tcase_add_test(cases, summaries);
-    tcase_add_test(cases, file_is_json);
-    tcase_add_test(cases, no_rows_is_an_empty_list);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("bench_report", 0, TEST(summaries), TEST(file_is_json),
+                       TEST(no_rows_is_an_empty_list));
 }

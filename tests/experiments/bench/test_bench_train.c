@@ -148,13 +148,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bench_train");
-    TCase *tests = tcase_create("bench_train");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_a_small_run);
-    tcase_add_test(tests, test_the_peer);
-    tcase_add_test(tests, test_bad_options);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("bench_train", 120, TEST(test_a_small_run), TEST(test_the_peer),
+                       TEST(test_bad_options));
 }

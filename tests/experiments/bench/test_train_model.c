@@ -75,12 +75,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("train_model");
-    TCase *tests = tcase_create("train_model");
-
-    tcase_add_test(tests, test_models_and_their_data);
-    tcase_add_test(tests, test_whole_batches);
-    tcase_add_test(tests, test_what_is_refused);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("train_model", 0, TEST(test_models_and_their_data), TEST(test_whole_batches),
+                       TEST(test_what_is_refused));
 }

@@ -136,12 +136,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bundle");
-    TCase *tests = tcase_create("bundle");
-
-    tcase_set_timeout(tests, 200);
-    tcase_add_test(tests, test_a_moved_bundle_needs_glibc_alone);
-    tcase_add_test(tests, test_what_is_refused);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("bundle", 200, TEST(test_a_moved_bundle_needs_glibc_alone),
+                       TEST(test_what_is_refused));
 }

@@ -296,18 +296,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("compare experiment");
-    TCase *cases = tcase_create("all");
-
-    tcase_add_test(cases, test_whole_file);
-    tcase_add_test(cases, test_paths);
-    tcase_add_test(cases, test_defaults);
-    tcase_add_loop_test(cases, test_mistake, 0, (int)(sizeof(mistakes) / sizeof(mistakes[0])));
-    tcase_add_test(cases, test_too_many_modes);
-    tcase_add_loop_test(cases, test_shipped_file, 0, (int)(sizeof(shipped) / sizeof(shipped[0])));
-    tcase_add_test(cases, test_find);
-    tcase_add_test(cases, test_order);
-    tcase_add_test(cases, test_verdict);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("compare experiment", 0, TEST(test_whole_file), TEST(test_paths),
+                       TEST(test_defaults),
+                       LOOP_TEST(test_mistake, 0, sizeof(mistakes) / sizeof(mistakes[0])),
+                       TEST(test_too_many_modes),
+                       LOOP_TEST(test_shipped_file, 0, sizeof(shipped) / sizeof(shipped[0])),
+                       TEST(test_find), TEST(test_order), TEST(test_verdict));
 }

@@ -339,21 +339,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("compare experiment run");
-    TCase *cases = tcase_create("all");
-
-    tcase_set_timeout(cases, 100);
-    tcase_add_test(cases, test_whole_experiment);
-    tcase_add_test(cases, test_failures_are_shown_and_counted);
-    tcase_add_test(cases, test_all_failed);
-    tcase_add_test(cases, test_deadline);
-    tcase_add_test(cases, test_interrupt);
-    tcase_add_test(cases, test_old_runs_are_not_mixed_in);
-    tcase_add_test(cases, test_design);
-    tcase_add_test(cases, test_until_decided);
-    tcase_add_test(cases, test_gate_sets_the_exit_code);
-    tcase_add_test(cases, test_wrong_arguments);
-    tcase_add_test(cases, test_programs_and_out_that_are_not_there);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("compare experiment run", 100, TEST(test_whole_experiment),
+                       TEST(test_failures_are_shown_and_counted), TEST(test_all_failed),
+                       TEST(test_deadline), TEST(test_interrupt),
+                       TEST(test_old_runs_are_not_mixed_in), TEST(test_design),
+                       TEST(test_until_decided), TEST(test_gate_sets_the_exit_code),
+                       TEST(test_wrong_arguments), TEST(test_programs_and_out_that_are_not_there));
 }

@@ -352,18 +352,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("inspect");
-    TCase *cases = tcase_create("inspect");
-
-    tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, test_good_run);
-    tcase_add_test(cases, test_killed_rank);
-    tcase_add_test(cases, test_stopped_rank);
-    tcase_add_test(cases, test_mismatch);
-    tcase_add_test(cases, test_straggler);
-    tcase_add_test(cases, test_missing_and_damaged);
-    tcase_add_test(cases, test_not_a_run);
-    tcase_add_test(cases, test_command);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("inspect", 60, TEST(test_good_run), TEST(test_killed_rank),
+                       TEST(test_stopped_rank), TEST(test_mismatch), TEST(test_straggler),
+                       TEST(test_missing_and_damaged), TEST(test_not_a_run), TEST(test_command));
 }

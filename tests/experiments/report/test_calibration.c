@@ -227,14 +227,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("calibration");
-    TCase *cases = tcase_create("all");
-
-    tcase_add_unchecked_fixture(cases, read_recording, NULL);
-    tcase_set_timeout(cases, 600);
-    tcase_add_test(cases, test_false_verdicts);
-    tcase_add_test(cases, test_what_is_found);
-    tcase_add_test(cases, test_table);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("calibration", 600, UNCHECKED_FIXTURE(read_recording, NULL),
+                       TEST(test_false_verdicts), TEST(test_what_is_found), TEST(test_table));
 }

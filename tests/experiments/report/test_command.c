@@ -230,18 +230,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("report command");
-    TCase *cases = tcase_create("all");
-
-    tcase_set_timeout(cases, 100);
-    tcase_add_test(cases, test_report_into_its_own_folder);
-    tcase_add_test(cases, test_options_after_arguments);
-    tcase_add_test(cases, test_wrong_arguments);
-    tcase_add_test(cases, test_malformed_run_is_reported);
-    tcase_add_test(cases, test_unwritable_folder);
-    tcase_add_test(cases, test_full_disk);
-    tcase_add_test(cases, test_permuted_arguments);
-    tcase_add_test(cases, test_wrapping_and_shell_words);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("report command", 100, TEST(test_report_into_its_own_folder),
+                       TEST(test_options_after_arguments), TEST(test_wrong_arguments),
+                       TEST(test_malformed_run_is_reported), TEST(test_unwritable_folder),
+                       TEST(test_full_disk), TEST(test_permuted_arguments),
+                       TEST(test_wrapping_and_shell_words));
 }

@@ -411,24 +411,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("report comparison");
-    TCase *cases = tcase_create("all");
-
-    tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, test_fair_comparison);
-    tcase_add_test(cases, test_facts_that_a_manifest_lacks);
-    tcase_add_test(cases, test_unfair_comparisons);
-    tcase_add_test(cases, test_option_that_only_the_manifest_knows);
-    tcase_add_test(cases, test_devices_count_as_ranks);
-    tcase_add_test(cases, test_mode_whose_own_runs_differ);
-    tcase_add_test(cases, test_failed_run_is_counted_and_keeps_its_seed);
-    tcase_add_test(cases, test_all_runs_of_a_mode_failed);
-    tcase_add_test(cases, test_nothing_succeeded);
-    tcase_add_test(cases, test_modes_without_compare);
-    tcase_add_test(cases, test_warnings);
-    tcase_add_test(cases, test_idle_servers);
-    tcase_add_test(cases, test_uneven_steps);
-    tcase_add_test(cases, test_bytes_off_the_formula);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "report comparison", 60, TEST(test_fair_comparison), TEST(test_facts_that_a_manifest_lacks),
+        TEST(test_unfair_comparisons), TEST(test_option_that_only_the_manifest_knows),
+        TEST(test_devices_count_as_ranks), TEST(test_mode_whose_own_runs_differ),
+        TEST(test_failed_run_is_counted_and_keeps_its_seed), TEST(test_all_runs_of_a_mode_failed),
+        TEST(test_nothing_succeeded), TEST(test_modes_without_compare), TEST(test_warnings),
+        TEST(test_idle_servers), TEST(test_uneven_steps), TEST(test_bytes_off_the_formula));
 }

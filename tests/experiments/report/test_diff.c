@@ -202,14 +202,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("report diff");
-    TCase *cases = tcase_create("all");
-
-    tcase_set_timeout(cases, 100);
-    tcase_add_test(cases, test_same_and_slower);
-    tcase_add_test(cases, test_report_json);
-    tcase_add_test(cases, test_other_conditions);
-    tcase_add_test(cases, test_what_cannot_be_compared);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("report diff", 100, TEST(test_same_and_slower), TEST(test_report_json),
+                       TEST(test_other_conditions), TEST(test_what_cannot_be_compared));
 }

@@ -128,15 +128,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("report gate");
-    TCase *cases = tcase_create("all");
-
-    tcase_set_timeout(cases, 100);
-    tcase_add_test(cases, test_parse);
-    tcase_add_loop_test(cases, test_wrong, 0, (int)(sizeof(wrong) / sizeof(wrong[0])));
-    tcase_add_test(cases, test_first_mode_against_second);
-    tcase_add_test(cases, test_noise_passes);
-    tcase_add_test(cases, test_too_few_blocks);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("report gate", 100, TEST(test_parse),
+                       LOOP_TEST(test_wrong, 0, sizeof(wrong) / sizeof(wrong[0])),
+                       TEST(test_first_mode_against_second), TEST(test_noise_passes),
+                       TEST(test_too_few_blocks));
 }

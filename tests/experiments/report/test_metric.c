@@ -219,17 +219,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("report metric");
-    TCase *cases = tcase_create("all");
-
-    tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, test_warm_up);
-    tcase_add_test(cases, test_formulas);
-    tcase_add_test(cases, test_names);
-    tcase_add_test(cases, test_known_run);
-    tcase_add_test(cases, test_throughput_against_a_plain_way);
-    tcase_add_test(cases, test_drift);
-    tcase_add_test(cases, test_unknown_figures_are_nan);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("report metric", 60, TEST(test_warm_up), TEST(test_formulas),
+                       TEST(test_names), TEST(test_known_run),
+                       TEST(test_throughput_against_a_plain_way), TEST(test_drift),
+                       TEST(test_unknown_figures_are_nan));
 }

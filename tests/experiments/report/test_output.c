@@ -335,20 +335,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("report output");
-    TCase *cases = tcase_create("all");
-
-    tcase_set_timeout(cases, 100);
-    tcase_add_test(cases, test_page);
-    tcase_add_test(cases, test_same_runs_same_page);
-    tcase_add_test(cases, test_no_gnuplot);
-    tcase_add_test(cases, test_broken_gnuplot);
-    tcase_add_test(cases, test_hostile_texts);
-    tcase_add_test(cases, test_hostile_reason);
-    tcase_add_test(cases, test_json);
-    tcase_add_test(cases, test_csv_and_markdown);
-    tcase_add_test(cases, test_embed);
-    tcase_add_test(cases, test_colors);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("report output", 100, TEST(test_page), TEST(test_same_runs_same_page),
+                       TEST(test_no_gnuplot), TEST(test_broken_gnuplot), TEST(test_hostile_texts),
+                       TEST(test_hostile_reason), TEST(test_json), TEST(test_csv_and_markdown),
+                       TEST(test_embed), TEST(test_colors));
 }

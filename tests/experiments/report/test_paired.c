@@ -117,14 +117,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("paired");
-    TCase *cases = tcase_create("paired");
-
-    tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, test_sign_flips);
-    tcase_add_test(cases, test_interval);
-    tcase_add_test(cases, test_equivalence);
-    tcase_add_test(cases, test_how_many_blocks);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("paired", 60, TEST(test_sign_flips), TEST(test_interval),
+                       TEST(test_equivalence), TEST(test_how_many_blocks));
 }

@@ -270,24 +270,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("report run");
-    TCase *cases = tcase_create("all");
-
-    tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, test_good_run);
-    tcase_add_test(cases, test_text_that_is_cut_keeps_its_difference);
-    tcase_add_test(cases, test_unknown_records_and_members_are_skipped);
-    tcase_add_loop_test(cases, test_malformed_line, 0,
-                        (int)(sizeof(bad_lines) / sizeof(bad_lines[0])));
-    tcase_add_test(cases, test_malformed_manifest_and_summary);
-    tcase_add_test(cases, test_crashed_runs);
-    tcase_add_test(cases, test_missing_rank);
-    tcase_add_test(cases, test_cut_line);
-    tcase_add_test(cases, test_rank_without_end);
-    tcase_add_test(cases, test_cause_comes_before_symptom);
-    tcase_add_test(cases, test_server_failure_is_reported);
-    tcase_add_test(cases, test_configuration_of_a_crashed_run);
-    tcase_add_test(cases, test_lists);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("report run", 60, TEST(test_good_run),
+                       TEST(test_text_that_is_cut_keeps_its_difference),
+                       TEST(test_unknown_records_and_members_are_skipped),
+                       LOOP_TEST(test_malformed_line, 0, sizeof(bad_lines) / sizeof(bad_lines[0])),
+                       TEST(test_malformed_manifest_and_summary), TEST(test_crashed_runs),
+                       TEST(test_missing_rank), TEST(test_cut_line), TEST(test_rank_without_end),
+                       TEST(test_cause_comes_before_symptom), TEST(test_server_failure_is_reported),
+                       TEST(test_configuration_of_a_crashed_run), TEST(test_lists));
 }

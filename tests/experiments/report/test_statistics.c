@@ -152,17 +152,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("report statistics");
-    TCase *cases = tcase_create("all");
-
-    tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, test_quantiles_as_numpy);
-    tcase_add_test(cases, test_quantiles_of_little);
-    tcase_add_test(cases, test_spread);
-    tcase_add_test(cases, test_bootstrap_as_in_python);
-    tcase_add_test(cases, test_outlier_scores);
-    tcase_add_test(cases, test_student);
-    tcase_add_test(cases, test_holm);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("report statistics", 60, TEST(test_quantiles_as_numpy),
+                       TEST(test_quantiles_of_little), TEST(test_spread),
+                       TEST(test_bootstrap_as_in_python), TEST(test_outlier_scores),
+                       TEST(test_student), TEST(test_holm));
 }

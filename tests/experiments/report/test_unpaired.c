@@ -181,15 +181,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("unpaired");
-    TCase *cases = tcase_create("unpaired");
-
-    tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, test_welch);
-    tcase_add_test(cases, test_correlated);
-    tcase_add_test(cases, test_correlation);
-    tcase_add_test(cases, test_coverage);
-    tcase_add_test(cases, test_recorded);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("unpaired", 60, TEST(test_welch), TEST(test_correlated),
+                       TEST(test_correlation), TEST(test_coverage), TEST(test_recorded));
 }

@@ -255,18 +255,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("report verdict");
-    TCase *cases = tcase_create("all");
-
-    tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, test_transports_that_differ);
-    tcase_add_test(cases, test_ring_over_grpc);
-    tcase_add_test(cases, test_slower_first_mode_is_inverted);
-    tcase_add_test(cases, test_no_verdict_from_five_blocks);
-    tcase_add_test(cases, test_undecided_and_equivalent);
-    tcase_add_test(cases, test_registered_pairs);
-    tcase_add_test(cases, test_time_to_target);
-    tcase_add_loop_test(cases, test_design_that_is_broken, 0, 5);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("report verdict", 60, TEST(test_transports_that_differ),
+                       TEST(test_ring_over_grpc), TEST(test_slower_first_mode_is_inverted),
+                       TEST(test_no_verdict_from_five_blocks), TEST(test_undecided_and_equivalent),
+                       TEST(test_registered_pairs), TEST(test_time_to_target),
+                       LOOP_TEST(test_design_that_is_broken, 0, 5));
 }

@@ -188,15 +188,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("stats_command");
-    TCase *tests = tcase_create("stats_command");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_a_job);
-    tcase_add_test(tests, test_failures);
-    tcase_add_test(tests, test_a_server_behind_tls);
-    tcase_add_test(tests, test_hostile_replies);
-    tcase_add_test(tests, test_random_replies);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("stats_command", 120, TEST(test_a_job), TEST(test_failures),
+                       TEST(test_a_server_behind_tls), TEST(test_hostile_replies),
+                       TEST(test_random_replies));
 }

@@ -179,19 +179,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("subprocess");
-    TCase *cases = tcase_create("all");
-
-    tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, test_exit_code_and_output);
-    tcase_add_test(cases, test_log_is_replaced);
-    tcase_add_test(cases, test_killed);
-    tcase_add_test(cases, test_deadline_ends_the_whole_group);
-    tcase_add_test(cases, test_leftovers_are_killed);
-    tcase_add_test(cases, test_child_that_ignores_sigterm_is_killed);
-    tcase_add_test(cases, test_signal_stops_the_child);
-    tcase_add_test(cases, test_cannot_start);
-    tcase_add_test(cases, test_program_folder);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "subprocess", 60, TEST(test_exit_code_and_output), TEST(test_log_is_replaced),
+        TEST(test_killed), TEST(test_deadline_ends_the_whole_group),
+        TEST(test_leftovers_are_killed), TEST(test_child_that_ignores_sigterm_is_killed),
+        TEST(test_signal_stops_the_child), TEST(test_cannot_start), TEST(test_program_folder));
 }

@@ -331,19 +331,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("job");
-    TCase *tests = tcase_create("job");
-
-    tcase_add_test(tests, test_rounds_are_counted);
-    tcase_add_test(tests, test_weights_are_terms);
-    tcase_add_test(tests, test_unwritten_records_are_dropped);
-    tcase_add_test(tests, test_missing_ranks_are_named);
-    tcase_add_test(tests, test_no_stall_while_a_rank_is_away);
-    tcase_add_test(tests, test_rounds_without_a_lost_rank);
-    tcase_add_test(tests, test_unwritten_incidents_are_dropped);
-    tcase_add_test(tests, test_long_lists_are_cut);
-    tcase_add_test(tests, test_manifests_have_a_limit);
-    tcase_add_test(tests, test_allocations_fail);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("job", 0, TEST(test_rounds_are_counted), TEST(test_weights_are_terms),
+                       TEST(test_unwritten_records_are_dropped), TEST(test_missing_ranks_are_named),
+                       TEST(test_no_stall_while_a_rank_is_away),
+                       TEST(test_rounds_without_a_lost_rank),
+                       TEST(test_unwritten_incidents_are_dropped), TEST(test_long_lists_are_cut),
+                       TEST(test_manifests_have_a_limit), TEST(test_allocations_fail));
 }

@@ -215,17 +215,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rank_session");
-    TCase *tests = tcase_create("rank_session");
-
-    tcase_add_test(tests, test_a_break_and_a_reconnect);
-    tcase_add_test(tests, test_no_reconnect_without_a_session);
-    tcase_add_test(tests, test_breaks_that_do_not_renew);
-    tcase_add_test(tests, test_joined_again);
-    tcase_add_test(tests, test_marked_away);
-    tcase_add_test(tests, test_silence);
-    tcase_add_test(tests, test_the_silence_of_a_lane);
-    tcase_add_test(tests, test_pauses_of_the_server_are_excluded);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("rank_session", 0, TEST(test_a_break_and_a_reconnect),
+                       TEST(test_no_reconnect_without_a_session),
+                       TEST(test_breaks_that_do_not_renew), TEST(test_joined_again),
+                       TEST(test_marked_away), TEST(test_silence), TEST(test_the_silence_of_a_lane),
+                       TEST(test_pauses_of_the_server_are_excluded));
 }

@@ -414,21 +414,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("metrics_page");
-    TCase *tests = tcase_create("metrics_page");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_get_and_head);
-    tcase_add_test(tests, test_two_requests_on_one_connection);
-    tcase_add_loop_test(tests, test_refused_requests, 0, 6);
-    tcase_add_test(tests, test_write_failure);
-    tcase_add_test(tests, test_connections_are_bounded);
-    tcase_add_test(tests, test_silent_connections_are_closed);
-    tcase_add_test(tests, test_garbage);
-    tcase_add_test(tests, test_addresses);
-    tcase_add_test(tests, test_page_of_a_job);
-    tcase_add_test(tests, test_the_page_while_the_server_drains);
-    tcase_add_test(tests, test_the_program);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("metrics_page", 120, TEST(test_get_and_head),
+                       TEST(test_two_requests_on_one_connection),
+                       LOOP_TEST(test_refused_requests, 0, 6), TEST(test_write_failure),
+                       TEST(test_connections_are_bounded), TEST(test_silent_connections_are_closed),
+                       TEST(test_garbage), TEST(test_addresses), TEST(test_page_of_a_job),
+                       TEST(test_the_page_while_the_server_drains), TEST(test_the_program));
 }

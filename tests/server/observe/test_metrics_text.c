@@ -375,16 +375,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("metrics_text");
-    TCase *tests = tcase_create("metrics_text");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_page_has_every_value_of_the_reply);
-    tcase_add_test(tests, test_names_and_labels);
-    tcase_add_test(tests, test_every_name_is_documented);
-    tcase_add_test(tests, test_page_without_a_job);
-    tcase_add_loop_test(tests, test_staleness_buckets, 0, 11);
-    tcase_add_test(tests, test_the_largest_job);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("metrics_text", 60, TEST(test_page_has_every_value_of_the_reply),
+                       TEST(test_names_and_labels), TEST(test_every_name_is_documented),
+                       TEST(test_page_without_a_job), LOOP_TEST(test_staleness_buckets, 0, 11),
+                       TEST(test_the_largest_job));
 }

@@ -378,17 +378,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("stats");
-    TCase *tests = tcase_create("stats");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_before_any_job);
-    tcase_add_test(tests, test_gathering_job);
-    tcase_add_test(tests, test_a_job_that_ends_well);
-    tcase_add_test(tests, test_a_job_that_fails_keeps_its_counts);
-    tcase_add_test(tests, test_while_the_server_drains);
-    tcase_add_test(tests, test_counters_never_decrease);
-    tcase_add_test(tests, test_a_stock_client_with_the_descriptor_set);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("stats", 120, TEST(test_before_any_job), TEST(test_gathering_job),
+                       TEST(test_a_job_that_ends_well),
+                       TEST(test_a_job_that_fails_keeps_its_counts),
+                       TEST(test_while_the_server_drains), TEST(test_counters_never_decrease),
+                       TEST(test_a_stock_client_with_the_descriptor_set));
 }

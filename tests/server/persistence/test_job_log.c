@@ -563,16 +563,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("job_log");
-    TCase *tcase = tcase_create("job_log");
-
-    tcase_add_loop_test(tcase, test_restarts, 0, MODES);
-    tcase_add_loop_test(tcase, test_restored_state_is_equal, 0, MODES);
-    tcase_add_test(tcase, test_failed_snapshots);
-    tcase_add_test(tcase, test_a_full_disk);
-    tcase_add_test(tcase, test_damaged_files);
-    tcase_add_loop_test(tcase, test_a_long_journal, 0, MODES);
-    tcase_add_test(tcase, test_snapshot_thread);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("job_log", 0, LOOP_TEST(test_restarts, 0, MODES),
+                       LOOP_TEST(test_restored_state_is_equal, 0, MODES),
+                       TEST(test_failed_snapshots), TEST(test_a_full_disk),
+                       TEST(test_damaged_files), LOOP_TEST(test_a_long_journal, 0, MODES),
+                       TEST(test_snapshot_thread));
 }

@@ -411,19 +411,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("journal");
-    TCase *tcase = tcase_create("journal");
-
-    tcase_add_test(tcase, test_what_is_written_is_read);
-    tcase_add_test(tcase, test_a_file_that_is_there_is_not_overwritten);
-    tcase_add_test(tcase, test_torn_tail);
-    tcase_add_test(tcase, test_a_flipped_bit_is_found);
-    tcase_add_test(tcase, test_damage_far_before_the_next_record);
-    tcase_add_test(tcase, test_another_job);
-    tcase_add_test(tcase, test_rotate);
-    tcase_add_test(tcase, test_callback_failure);
-    tcase_add_test(tcase, test_a_full_disk);
-    tcase_add_test(tcase, test_threads);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("journal", 0, TEST(test_what_is_written_is_read),
+                       TEST(test_a_file_that_is_there_is_not_overwritten), TEST(test_torn_tail),
+                       TEST(test_a_flipped_bit_is_found),
+                       TEST(test_damage_far_before_the_next_record), TEST(test_another_job),
+                       TEST(test_rotate), TEST(test_callback_failure), TEST(test_a_full_disk),
+                       TEST(test_threads));
 }

@@ -91,12 +91,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("membership_file");
-    TCase *tcase = tcase_create("membership_file");
-
-    tcase_add_loop_test(tcase, test_round_trip, 0, JOB_PROMOTED + 1);
-    tcase_add_test(tcase, test_malformed_texts);
-    tcase_add_test(tcase, test_changed_bytes);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("membership_file", 0, LOOP_TEST(test_round_trip, 0, JOB_PROMOTED + 1),
+                       TEST(test_malformed_texts), TEST(test_changed_bytes));
 }

@@ -426,23 +426,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("persistence");
-    TCase *tcase = tcase_create("persistence");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, test_stop_and_resume);
-    tcase_add_test(tcase, test_lost_replies);
-    tcase_add_test(tcase, test_no_rank_reconnects);
-    tcase_add_test(tcase, test_failed_job_is_resumed);
-    tcase_add_test(tcase, test_a_lost_rank_stays_lost);
-    tcase_add_test(tcase, test_leave_is_persistent);
-    tcase_add_test(tcase, test_foreign_joins);
-    tcase_add_test(tcase, test_one_service_at_a_time);
-    tcase_add_test(tcase, test_a_port_that_is_taken);
-    tcase_add_test(tcase, test_damaged_files);
-    tcase_add_test(tcase, test_a_full_disk);
-    tcase_add_test(tcase, test_unsupported_configuration);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "persistence", 60, CHECKED_FIXTURE(setup, teardown), TEST(test_stop_and_resume),
+        TEST(test_lost_replies), TEST(test_no_rank_reconnects), TEST(test_failed_job_is_resumed),
+        TEST(test_a_lost_rank_stays_lost), TEST(test_leave_is_persistent), TEST(test_foreign_joins),
+        TEST(test_one_service_at_a_time), TEST(test_a_port_that_is_taken), TEST(test_damaged_files),
+        TEST(test_a_full_disk), TEST(test_unsupported_configuration));
 }

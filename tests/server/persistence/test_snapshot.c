@@ -254,15 +254,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("snapshot");
-    TCase *tcase = tcase_create("snapshot");
-
-    tcase_add_test(tcase, test_bit_for_bit);
-    tcase_add_test(tcase, test_empty_shard);
-    tcase_add_test(tcase, test_another_shape);
-    tcase_add_test(tcase, test_a_flipped_bit_is_found);
-    tcase_add_test(tcase, test_truncated_file);
-    tcase_add_test(tcase, test_a_full_disk);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("snapshot", 0, TEST(test_bit_for_bit), TEST(test_empty_shard),
+                       TEST(test_another_shape), TEST(test_a_flipped_bit_is_found),
+                       TEST(test_truncated_file), TEST(test_a_full_disk));
 }

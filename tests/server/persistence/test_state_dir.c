@@ -258,18 +258,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("state_dir");
-    TCase *tcase = tcase_create("state_dir");
-
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, test_terms_round_trip);
-    tcase_add_test(tcase, test_names);
-    tcase_add_test(tcase, test_one_server_at_a_time);
-    tcase_add_test(tcase, test_a_failed_job_is_put_aside);
-    tcase_add_test(tcase, test_foreign_files_stay);
-    tcase_add_test(tcase, test_interrupted_create_and_remove);
-    tcase_add_test(tcase, test_two_jobs);
-    tcase_add_test(tcase, test_damaged_terms);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("state_dir", 0, CHECKED_FIXTURE(setup, teardown),
+                       TEST(test_terms_round_trip), TEST(test_names),
+                       TEST(test_one_server_at_a_time), TEST(test_a_failed_job_is_put_aside),
+                       TEST(test_foreign_files_stay), TEST(test_interrupted_create_and_remove),
+                       TEST(test_two_jobs), TEST(test_damaged_terms));
 }

@@ -332,16 +332,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("replica_state");
-    TCase *tests = tcase_create("replica_state");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_both_restart_and_primary_continues);
-    tcase_add_loop_test(tests, test_both_restart_and_replica_takes_over, 0, 2);
-    tcase_add_test(tests, test_query_about_another_run);
-    tcase_add_test(tests, test_promoted_replica_restarts);
-    tcase_add_test(tests, test_standalone_primary_restarts);
-    tcase_add_loop_test(tests, test_one_server_restarts, 0, 2);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("replica_state", 120, TEST(test_both_restart_and_primary_continues),
+                       LOOP_TEST(test_both_restart_and_replica_takes_over, 0, 2),
+                       TEST(test_query_about_another_run), TEST(test_promoted_replica_restarts),
+                       TEST(test_standalone_primary_restarts),
+                       LOOP_TEST(test_one_server_restarts, 0, 2));
 }

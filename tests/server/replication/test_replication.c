@@ -558,23 +558,13 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("replication");
-    TCase *tests = tcase_create("replication");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, test_a_whole_job, 0, 2);
-    tcase_add_test(tests, test_asp_and_takeover);
-    tcase_add_loop_test(tests, test_promotion, 0, (int)RAW_PARTITIONS + 1);
-    tcase_add_loop_test(tests, test_promotion_at_the_start, 0, (int)RAW_PARTITIONS + 1);
-    tcase_add_test(tests, test_the_primary_stops_in_order);
-    tcase_add_test(tests, test_unknown_session_does_not_promote);
-    tcase_add_loop_test(tests, test_rank_lost_before_takeover, 0, 2);
-    tcase_add_test(tests, test_replacement_after_takeover);
-    tcase_add_test(tests, test_lost_rank_does_not_promote);
-    tcase_add_test(tests, test_standalone_after_all_votes);
-    tcase_add_test(tests, test_unsupported_configurations);
-    tcase_add_test(tests, test_replica_unavailable);
-    tcase_add_loop_test(tests, test_replica_authorization, 0, 2);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "replication", 120, LOOP_TEST(test_a_whole_job, 0, 2), TEST(test_asp_and_takeover),
+        LOOP_TEST(test_promotion, 0, RAW_PARTITIONS + 1),
+        LOOP_TEST(test_promotion_at_the_start, 0, RAW_PARTITIONS + 1),
+        TEST(test_the_primary_stops_in_order), TEST(test_unknown_session_does_not_promote),
+        LOOP_TEST(test_rank_lost_before_takeover, 0, 2), TEST(test_replacement_after_takeover),
+        TEST(test_lost_rank_does_not_promote), TEST(test_standalone_after_all_votes),
+        TEST(test_unsupported_configurations), TEST(test_replica_unavailable),
+        LOOP_TEST(test_replica_authorization, 0, 2));
 }

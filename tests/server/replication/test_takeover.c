@@ -524,18 +524,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("takeover");
-    TCase *tests = tcase_create("takeover");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_replies_are_held);
-    tcase_add_test(tests, test_reconnect_while_replies_are_held);
-    tcase_add_test(tests, test_superseded_with_held_replies);
-    tcase_add_loop_test(tests, test_false_acknowledgement, 0, 3);
-    tcase_add_test(tests, test_two_replacements);
-    tcase_add_loop_test(tests, test_unacknowledged_membership, 0, 2);
-    tcase_add_test(tests, test_hostile_records);
-    tcase_add_test(tests, test_hostile_terms);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "takeover", 120, TEST(test_replies_are_held), TEST(test_reconnect_while_replies_are_held),
+        TEST(test_superseded_with_held_replies), LOOP_TEST(test_false_acknowledgement, 0, 3),
+        TEST(test_two_replacements), LOOP_TEST(test_unacknowledged_membership, 0, 2),
+        TEST(test_hostile_records), TEST(test_hostile_terms));
 }

@@ -110,13 +110,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("authorize");
-    TCase *tests = tcase_create("authorize");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_loop_test(tests, test_a_rank_of_another_peer, 0, 2);
-    tcase_add_test(tests, test_two_ranks_of_one_host);
-    tcase_add_test(tests, test_no_certificates);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("authorize", 100, LOOP_TEST(test_a_rank_of_another_peer, 0, 2),
+                       TEST(test_two_ranks_of_one_host), TEST(test_no_certificates));
 }

@@ -155,16 +155,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("compression");
-    TCase *tests = tcase_create("compression");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, test_bad_payloads_end_the_job, 0,
-                        (int)(sizeof(bad) / sizeof(bad[0])));
-    tcase_add_test(tests, test_a_missing_last_byte);
-    tcase_add_test(tests, test_compressed_reference_is_refused);
-    tcase_add_test(tests, test_compressed_undivided_is_refused);
-    tcase_add_loop_test(tests, test_terms, 0, (int)(sizeof(terms) / sizeof(terms[0])));
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("compression", 120,
+                       LOOP_TEST(test_bad_payloads_end_the_job, 0, sizeof(bad) / sizeof(bad[0])),
+                       TEST(test_a_missing_last_byte), TEST(test_compressed_reference_is_refused),
+                       TEST(test_compressed_undivided_is_refused),
+                       LOOP_TEST(test_terms, 0, sizeof(terms) / sizeof(terms[0])));
 }

@@ -266,21 +266,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("exchange");
-    TCase *tests = tcase_create("exchange");
-
-    tcase_set_timeout(tests, 30);
-    tcase_add_test(tests, test_a_good_job);
-    tcase_add_loop_test(tests, test_bad_chunks_end_the_job, 0,
-                        (int)(sizeof(bad_chunks) / sizeof(bad_chunks[0])));
-    tcase_add_test(tests, test_a_push_comes_twice);
-    tcase_add_test(tests, test_a_push_before_the_values);
-    tcase_add_loop_test(tests, test_garbage, 0, 3);
-    tcase_add_test(tests, test_foreign_streams_do_not_affect_the_job);
-    tcase_add_test(tests, test_a_lost_worker_is_named);
-    tcase_add_test(tests, test_a_stream_that_ends_without_leaving);
-    tcase_add_test(tests, test_a_rank_that_never_opens_its_stream);
-    tcase_add_test(tests, test_values_that_never_come);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "exchange", 30, TEST(test_a_good_job),
+        LOOP_TEST(test_bad_chunks_end_the_job, 0, sizeof(bad_chunks) / sizeof(bad_chunks[0])),
+        TEST(test_a_push_comes_twice), TEST(test_a_push_before_the_values),
+        LOOP_TEST(test_garbage, 0, 3), TEST(test_foreign_streams_do_not_affect_the_job),
+        TEST(test_a_lost_worker_is_named), TEST(test_a_stream_that_ends_without_leaving),
+        TEST(test_a_rank_that_never_opens_its_stream), TEST(test_values_that_never_come));
 }

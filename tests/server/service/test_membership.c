@@ -215,17 +215,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("membership");
-    TCase *tests = tcase_create("membership");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_fail_names_rank_how_and_how_long);
-    tcase_add_test(tests, test_resume_of_a_finished_job);
-    tcase_add_test(tests, test_joins_of_a_job_that_runs);
-    tcase_add_test(tests, test_values_that_are_not_here);
-    tcase_add_loop_test(tests, test_rank_0_is_lost_before_its_values_are_here, 0, 2);
-    tcase_add_test(tests, test_silence);
-    tcase_add_test(tests, test_records);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("membership", 60, TEST(test_fail_names_rank_how_and_how_long),
+                       TEST(test_resume_of_a_finished_job), TEST(test_joins_of_a_job_that_runs),
+                       TEST(test_values_that_are_not_here),
+                       LOOP_TEST(test_rank_0_is_lost_before_its_values_are_here, 0, 2),
+                       TEST(test_silence), TEST(test_records));
 }

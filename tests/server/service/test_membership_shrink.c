@@ -137,15 +137,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("membership_shrink");
-    TCase *tests = tcase_create("membership_shrink");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_shrink_in_the_middle_of_a_round);
-    tcase_add_test(tests, test_shrink_without_sessions);
-    tcase_add_test(tests, test_shrink_until_no_rank_is_left);
-    tcase_add_test(tests, test_join_at_a_round);
-    tcase_add_loop_test(tests, test_shrink_in_other_modes, 0, MEMBER_MODES);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("membership_shrink", 60, TEST(test_shrink_in_the_middle_of_a_round),
+                       TEST(test_shrink_without_sessions), TEST(test_shrink_until_no_rank_is_left),
+                       TEST(test_join_at_a_round),
+                       LOOP_TEST(test_shrink_in_other_modes, 0, MEMBER_MODES));
 }

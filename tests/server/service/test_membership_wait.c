@@ -135,16 +135,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("membership_wait");
-    TCase *tests = tcase_create("membership_wait");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_wait_for_a_replacement);
-    tcase_add_test(tests, test_a_replacement_that_comes_early);
-    tcase_add_test(tests, test_a_replacement_before_the_silence_is_noticed);
-    tcase_add_test(tests, test_a_replacement_of_a_rank_that_never_began);
-    tcase_add_test(tests, test_no_replacement_comes);
-    tcase_add_loop_test(tests, test_wait_in_other_modes, 0, MEMBER_MODES);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("membership_wait", 60, TEST(test_wait_for_a_replacement),
+                       TEST(test_a_replacement_that_comes_early),
+                       TEST(test_a_replacement_before_the_silence_is_noticed),
+                       TEST(test_a_replacement_of_a_rank_that_never_began),
+                       TEST(test_no_replacement_comes),
+                       LOOP_TEST(test_wait_in_other_modes, 0, MEMBER_MODES));
 }

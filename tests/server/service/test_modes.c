@@ -372,26 +372,14 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("modes");
-    TCase *tests = tcase_create("modes");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_backup_drops_what_comes_late);
-    tcase_add_test(tests, test_backup_goes_on_when_ranks_leave);
-    tcase_add_test(tests, test_backup_needs_every_round);
-    tcase_add_test(tests, test_ssp_0_is_bsp);
-    tcase_add_test(tests, test_ssp_waits_for_the_slowest);
-    tcase_add_test(tests, test_ssp_does_not_wait_for_a_rank_that_left);
-    tcase_add_test(tests, test_ssp_names_a_silent_rank);
-    tcase_add_test(tests, test_a_push_before_the_reply_is_refused);
-    tcase_add_test(tests, test_asp_waits_for_no_rank);
-    tcase_add_test(tests, test_asp_divides_the_rate_by_staleness);
-    tcase_add_test(tests, test_asp_compensates_delay);
-    tcase_add_test(tests, test_no_push_behind_the_last);
-    tcase_add_test(tests, test_no_final_values_in_lockstep);
-    tcase_add_test(tests, test_the_end_names_a_silent_rank);
-    tcase_add_test(tests, test_lag_of_a_rank_that_skips_rounds);
-    tcase_add_test(tests, test_staleness_of_a_slow_rank);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "modes", 60, TEST(test_backup_drops_what_comes_late),
+        TEST(test_backup_goes_on_when_ranks_leave), TEST(test_backup_needs_every_round),
+        TEST(test_ssp_0_is_bsp), TEST(test_ssp_waits_for_the_slowest),
+        TEST(test_ssp_does_not_wait_for_a_rank_that_left), TEST(test_ssp_names_a_silent_rank),
+        TEST(test_a_push_before_the_reply_is_refused), TEST(test_asp_waits_for_no_rank),
+        TEST(test_asp_divides_the_rate_by_staleness), TEST(test_asp_compensates_delay),
+        TEST(test_no_push_behind_the_last), TEST(test_no_final_values_in_lockstep),
+        TEST(test_the_end_names_a_silent_rank), TEST(test_lag_of_a_rank_that_skips_rounds),
+        TEST(test_staleness_of_a_slow_rank));
 }

@@ -183,18 +183,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("modes_terms");
-    TCase *tests = tcase_create("modes_terms");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_exact_staleness);
-    tcase_add_test(tests, test_rules_that_cannot_be_kept);
-    tcase_add_loop_test(tests, test_rules_need_steps_of_their_own, 0, 2);
-    tcase_add_loop_test(tests, test_rules_need_ranks_that_stay, 0, 2);
-    tcase_add_test(tests, test_ranks_must_agree_on_the_rules);
-    tcase_add_loop_test(tests, test_bad_terms_are_refused, 0,
-                        (int)(sizeof(bad_terms) / sizeof(bad_terms[0])));
-    tcase_add_test(tests, test_ranks_must_agree_on_the_mode);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "modes_terms", 60, TEST(test_exact_staleness), TEST(test_rules_that_cannot_be_kept),
+        LOOP_TEST(test_rules_need_steps_of_their_own, 0, 2),
+        LOOP_TEST(test_rules_need_ranks_that_stay, 0, 2), TEST(test_ranks_must_agree_on_the_rules),
+        LOOP_TEST(test_bad_terms_are_refused, 0, sizeof(bad_terms) / sizeof(bad_terms[0])),
+        TEST(test_ranks_must_agree_on_the_mode));
 }

@@ -283,14 +283,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("reference");
-    TCase *tests = tcase_create("reference");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_reference_and_payload_in_one_job);
-    tcase_add_loop_test(tests, test_bad_references_are_refused, 0, sizeof(bad) / sizeof(bad[0]));
-    tcase_add_test(tests, test_listener_refuses_unknown_sessions);
-    tcase_add_loop_test(tests, test_no_memory_is_shared_without_a_request, 0, 2);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("reference", 60, TEST(test_reference_and_payload_in_one_job),
+                       LOOP_TEST(test_bad_references_are_refused, 0, sizeof(bad) / sizeof(bad[0])),
+                       TEST(test_listener_refuses_unknown_sessions),
+                       LOOP_TEST(test_no_memory_is_shared_without_a_request, 0, 2));
 }

@@ -187,15 +187,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("selected_rows");
-    TCase *tests = tcase_create("selected_rows");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_pull_and_push);
-    tcase_add_loop_test(tests, test_bad_selections_end_the_job, 0,
-                        (int)(sizeof(bad) / sizeof(bad[0])));
-    tcase_add_loop_test(tests, test_selections_at_the_wrong_time, 0, 2);
-    tcase_add_test(tests, test_terms_without_selection);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("selected_rows", 120, TEST(test_pull_and_push),
+                       LOOP_TEST(test_bad_selections_end_the_job, 0, sizeof(bad) / sizeof(bad[0])),
+                       LOOP_TEST(test_selections_at_the_wrong_time, 0, 2),
+                       TEST(test_terms_without_selection));
 }

@@ -390,21 +390,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("service");
-    TCase *tests = tcase_create("service");
-
-    tcase_set_timeout(tests, 30);
-    tcase_add_test(tests, test_joins_that_are_refused);
-    tcase_add_test(tests, test_joins_that_are_cancelled);
-    tcase_add_loop_test(tests, test_terms_out_of_range, 0, 11);
-    tcase_add_test(tests, test_every_difference_is_listed);
-    tcase_add_test(tests, test_world_sizes_that_differ_end_the_gathering);
-    tcase_add_test(tests, test_leaves);
-    tcase_add_test(tests, test_drain_lets_the_round_end);
-    tcase_add_test(tests, test_drain_lets_the_last_rank_leave);
-    tcase_add_test(tests, test_drain_has_a_time_limit);
-    tcase_add_test(tests, test_records);
-    tcase_add_test(tests, test_a_run_folder_that_cannot_be_created);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "service", 30, TEST(test_joins_that_are_refused), TEST(test_joins_that_are_cancelled),
+        LOOP_TEST(test_terms_out_of_range, 0, 11), TEST(test_every_difference_is_listed),
+        TEST(test_world_sizes_that_differ_end_the_gathering), TEST(test_leaves),
+        TEST(test_drain_lets_the_round_end), TEST(test_drain_lets_the_last_rank_leave),
+        TEST(test_drain_has_a_time_limit), TEST(test_records),
+        TEST(test_a_run_folder_that_cannot_be_created));
 }

@@ -550,25 +550,13 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("sessions");
-    TCase *tests = tcase_create("sessions");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, test_lanes);
-    tcase_add_test(tests, test_streams_with_a_wrong_identity);
-    tcase_add_test(tests, test_late_messages_of_an_old_connection);
-    tcase_add_test(tests, test_a_join_that_comes_late);
-    tcase_add_test(tests, test_connection_numbers_of_two_servers);
-    tcase_add_test(tests, test_a_lane_opened_twice);
-    tcase_add_test(tests, test_a_partition_on_another_lane);
-    tcase_add_test(tests, test_a_dead_lane);
-    tcase_add_test(tests, test_bad_heartbeats);
-    tcase_add_test(tests, test_heartbeats_that_are_not_read);
-    tcase_add_loop_test(tests, test_a_disconnect_in_every_phase, 0, PHASES);
-    tcase_add_test(tests, test_one_lane_breaks);
-    tcase_add_test(tests, test_a_join_whose_reply_is_lost);
-    tcase_add_loop_test(tests, test_random_disconnects, 0, 10);
-    tcase_add_test(tests, test_many_reconnects);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("sessions", 60, TEST(test_lanes), TEST(test_streams_with_a_wrong_identity),
+                       TEST(test_late_messages_of_an_old_connection),
+                       TEST(test_a_join_that_comes_late),
+                       TEST(test_connection_numbers_of_two_servers), TEST(test_a_lane_opened_twice),
+                       TEST(test_a_partition_on_another_lane), TEST(test_a_dead_lane),
+                       TEST(test_bad_heartbeats), TEST(test_heartbeats_that_are_not_read),
+                       LOOP_TEST(test_a_disconnect_in_every_phase, 0, PHASES),
+                       TEST(test_one_lane_breaks), TEST(test_a_join_whose_reply_is_lost),
+                       LOOP_TEST(test_random_disconnects, 0, 10), TEST(test_many_reconnects));
 }

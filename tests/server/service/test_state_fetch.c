@@ -152,11 +152,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("state_fetch");
-    TCase *tests = tcase_create("state_fetch");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_test(tests, test_calls_that_are_not_read);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("state_fetch", 100, TEST(test_calls_that_are_not_read));
 }

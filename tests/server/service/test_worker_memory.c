@@ -214,14 +214,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("worker_memory");
-    TCase *tests = tcase_create("worker_memory");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, both_processes_share_memory);
-    tcase_add_test(tests, offsets_out_of_range_are_refused);
-    tcase_add_test(tests, unauthenticated_workers_are_refused);
-    tcase_add_test(tests, a_silent_worker_does_not_block_the_listener);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("worker_memory", 60, TEST(both_processes_share_memory),
+                       TEST(offsets_out_of_range_are_refused),
+                       TEST(unauthenticated_workers_are_refused),
+                       TEST(a_silent_worker_does_not_block_the_listener));
 }

@@ -334,16 +334,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("mutation");
-    TCase *tests = tcase_create("mutation");
-
-    tcase_add_loop_test(tests, test_mutations_reproduce_the_shard, 0,
-                        (int)(sizeof(recorded) / sizeof(recorded[0])));
-    tcase_add_test(tests, test_the_follower_continues);
-    tcase_add_test(tests, test_invalid_mutations);
-    tcase_add_test(tests, test_a_sink_that_fails);
-    tcase_add_loop_test(tests, test_a_step_that_cannot_be_encoded, 0, 2);
-    tcase_add_test(tests, test_what_cannot_be_recorded);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "mutation", 0,
+        LOOP_TEST(test_mutations_reproduce_the_shard, 0, sizeof(recorded) / sizeof(recorded[0])),
+        TEST(test_the_follower_continues), TEST(test_invalid_mutations),
+        TEST(test_a_sink_that_fails), LOOP_TEST(test_a_step_that_cannot_be_encoded, 0, 2),
+        TEST(test_what_cannot_be_recorded));
 }

@@ -468,16 +468,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("policy");
-    TCase *tests = tcase_create("policy");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, open_states, close_states);
-    tcase_add_loop_test(tests, test_every_order, 0, (int)MODES);
-    tcase_add_loop_test(tests, test_every_leave, 0, (int)MODES);
-    tcase_add_loop_test(tests, test_every_staleness, 0, (int)MODES);
-    tcase_add_test(tests, test_every_outcome);
-    tcase_add_test(tests, test_far_rounds);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("policy", 120, CHECKED_FIXTURE(open_states, close_states),
+                       LOOP_TEST(test_every_order, 0, MODES), LOOP_TEST(test_every_leave, 0, MODES),
+                       LOOP_TEST(test_every_staleness, 0, MODES), TEST(test_every_outcome),
+                       TEST(test_far_rounds));
 }

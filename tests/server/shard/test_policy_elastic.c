@@ -412,15 +412,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("policy_elastic");
-    TCase *tests = tcase_create("policy_elastic");
-
-    tcase_set_timeout(tests, 240);
-    tcase_add_checked_fixture(tests, open_states, close_states);
-    tcase_add_loop_test(tests, test_every_loss_and_rejoin, 0, (int)MODES);
-    tcase_add_loop_test(tests, test_every_crash, 0, (int)MODES);
-    tcase_add_test(tests, test_every_outcome);
-    tcase_add_test(tests, test_what_cannot_be_restored);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("policy_elastic", 240, CHECKED_FIXTURE(open_states, close_states),
+                       LOOP_TEST(test_every_loss_and_rejoin, 0, MODES),
+                       LOOP_TEST(test_every_crash, 0, MODES), TEST(test_every_outcome),
+                       TEST(test_what_cannot_be_restored));
 }

@@ -207,11 +207,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("policy_exact");
-    TCase *tests = tcase_create("policy_exact");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, test_every_order_under_every_rule, 0, 3);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("policy_exact", 120, LOOP_TEST(test_every_order_under_every_rule, 0, 3));
 }

@@ -238,13 +238,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("row_selection");
-    TCase *tests = tcase_create("row_selection");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, test_every_reply, 0, (int)(sizeof(modes) / sizeof(modes[0])));
-    tcase_add_test(tests, test_final_values_have_all_rows);
-    tcase_add_test(tests, test_older_values);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("row_selection", 60,
+                       LOOP_TEST(test_every_reply, 0, sizeof(modes) / sizeof(modes[0])),
+                       TEST(test_final_values_have_all_rows), TEST(test_older_values));
 }

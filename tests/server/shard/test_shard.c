@@ -560,16 +560,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("shard");
-    TCase *tests = tcase_create("shard");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, test_random_interleavings, 0, (int)(2 * RANKS_MAX));
-    tcase_add_loop_test(tests, test_coded_replies, 0, 3);
-    tcase_add_loop_test(tests, test_every_push_is_a_step, 0, (int)(2 * RANKS_MAX));
-    tcase_add_test(tests, test_momentum_on_the_server);
-    tcase_add_test(tests, test_refusals);
-    tcase_add_test(tests, test_a_broken_source_is_reported);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("shard", 60, LOOP_TEST(test_random_interleavings, 0, 2 * RANKS_MAX),
+                       LOOP_TEST(test_coded_replies, 0, 3),
+                       LOOP_TEST(test_every_push_is_a_step, 0, 2 * RANKS_MAX),
+                       TEST(test_momentum_on_the_server), TEST(test_refusals),
+                       TEST(test_a_broken_source_is_reported));
 }

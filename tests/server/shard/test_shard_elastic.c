@@ -354,23 +354,13 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("shard_elastic");
-    TCase *tests = tcase_create("shard_elastic");
-
-    tcase_add_test(tests, test_a_resent_push_is_not_summed_again);
-    tcase_add_test(tests, test_every_step_is_made_once);
-    tcase_add_test(tests, test_no_reply_without_a_new_request);
-    tcase_add_test(tests, test_sums_are_sent_again);
-    tcase_add_test(tests, test_no_reply_before_a_round_is_counted);
-    tcase_add_test(tests, test_resent_initial_values);
-    tcase_add_test(tests, test_a_resent_finish);
-    tcase_add_test(tests, test_rounds_go_on_without_a_rank);
-    tcase_add_test(tests, test_a_contribution_of_a_vacated_rank_stays);
-    tcase_add_test(tests, test_a_newcomer_takes_a_vacant_rank);
-    tcase_add_test(tests, test_a_newcomer_where_each_push_is_a_step);
-    tcase_add_test(tests, test_late_values_for_a_newcomer);
-    tcase_add_test(tests, test_a_replacement_repeats_the_lost_round);
-    tcase_add_test(tests, test_rank_order_skips_vacant_ranks);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "shard_elastic", 0, TEST(test_a_resent_push_is_not_summed_again),
+        TEST(test_every_step_is_made_once), TEST(test_no_reply_without_a_new_request),
+        TEST(test_sums_are_sent_again), TEST(test_no_reply_before_a_round_is_counted),
+        TEST(test_resent_initial_values), TEST(test_a_resent_finish),
+        TEST(test_rounds_go_on_without_a_rank), TEST(test_a_contribution_of_a_vacated_rank_stays),
+        TEST(test_a_newcomer_takes_a_vacant_rank), TEST(test_a_newcomer_where_each_push_is_a_step),
+        TEST(test_late_values_for_a_newcomer), TEST(test_a_replacement_repeats_the_lost_round),
+        TEST(test_rank_order_skips_vacant_ranks));
 }

@@ -70,11 +70,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("shard_memory");
-    TCase *tests = tcase_create("shard_memory");
-
-    tcase_add_test(tests, test_memory);
-    tcase_add_test(tests, test_a_shard_beyond_this_host_is_refused);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("shard_memory", 0, TEST(test_memory),
+                       TEST(test_a_shard_beyond_this_host_is_refused));
 }

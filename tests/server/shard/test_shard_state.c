@@ -170,12 +170,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("shard_state");
-    TCase *cases = tcase_create("all");
-
-    tcase_add_loop_test(cases, test_continues_an_earlier_job, 0, sizeof(kinds) / sizeof(kinds[0]));
-    tcase_add_test(cases, test_refused);
-    tcase_set_timeout(cases, 60);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "shard_state", 60,
+        LOOP_TEST(test_continues_an_earlier_job, 0, sizeof(kinds) / sizeof(kinds[0])),
+        TEST(test_refused));
 }

@@ -475,11 +475,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("simulation");
-    TCase *tests = tcase_create("simulation");
-
-    tcase_set_timeout(tests, 120 + (double)env_number("SPARRING_SEEDS", 0) / 20);
-    tcase_add_test(tests, test_whole_jobs);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("simulation", 120 + (double)env_number("SPARRING_SEEDS", 0) / 20,
+                       TEST(test_whole_jobs));
 }

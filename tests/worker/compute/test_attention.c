@@ -344,11 +344,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("attention");
-    TCase *tests = tcase_create("attention");
-
-    tcase_set_timeout(tests, 120); /* for the random numbers of a large batch */
-    tcase_add_loop_test(tests, test_shapes, 0, sizeof(precisions) / sizeof(precisions[0]));
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("attention", 120, /* for the random numbers of a large batch */
+                       LOOP_TEST(test_shapes, 0, sizeof(precisions) / sizeof(precisions[0])));
 }

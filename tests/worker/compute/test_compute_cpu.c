@@ -312,20 +312,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("compute_cpu");
-    TCase *operations = tcase_create("operations");
-    TCase *devices = tcase_create("devices");
-
-    tcase_set_timeout(operations, 60);
-    tcase_add_loop_test(operations, test_operations, 0, 2);
-    tcase_add_loop_test(operations, test_widths, 1, (int)simd_level() + 1);
-    tcase_add_loop_test(operations, test_image_widths, 1, (int)simd_level() + 1);
-    tcase_add_loop_test(operations, test_products, 0, (int)simd_level() + 1);
-    suite_add_tcase(suite, operations);
-    tcase_add_test(devices, test_refused_devices);
-    tcase_add_test(devices, test_named_module_is_missing);
-    tcase_add_test(devices, test_without_gpu);
-    tcase_add_test(devices, test_failing_allocations);
-    suite_add_tcase(suite, devices);
-    return support_run(suite);
+    return SUPPORT_RUN("compute_cpu", 60, LOOP_TEST(test_operations, 0, 2),
+                       LOOP_TEST(test_widths, 1, simd_level() + 1),
+                       LOOP_TEST(test_image_widths, 1, simd_level() + 1),
+                       LOOP_TEST(test_products, 0, simd_level() + 1), TEST_CASE("devices", 0),
+                       TEST(test_refused_devices), TEST(test_named_module_is_missing),
+                       TEST(test_without_gpu), TEST(test_failing_allocations));
 }

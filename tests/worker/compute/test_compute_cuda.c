@@ -176,16 +176,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("compute_cuda");
-    TCase *tests = tcase_create("gpu");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_test(tests, test_operations);
-    tcase_add_loop_test(tests, test_precisions, 0, 2);
-    tcase_add_loop_test(tests, test_without_epilogues, 0, 6);
-    tcase_add_loop_test(tests, test_uploads_ahead, 0, 2);
-    tcase_add_test(tests, test_choice);
-    tcase_add_test(tests, test_out_of_memory);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("compute_cuda", 100, TEST(test_operations), LOOP_TEST(test_precisions, 0, 2),
+                       LOOP_TEST(test_without_epilogues, 0, 6), LOOP_TEST(test_uploads_ahead, 0, 2),
+                       TEST(test_choice), TEST(test_out_of_memory));
 }

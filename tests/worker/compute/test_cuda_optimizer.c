@@ -394,15 +394,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cuda_optimizer");
-    TCase *tests = tcase_create("gpu");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_loop_test(tests, test_optimizer, 0, 5);
-    tcase_add_loop_test(tests, test_copies, 0, 3);
-    tcase_add_loop_test(tests, test_graph, 0, 3);
-    tcase_add_test(tests, test_overflow);
-    tcase_add_test(tests, test_scale_as_torch);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("cuda_optimizer", 100, LOOP_TEST(test_optimizer, 0, 5),
+                       LOOP_TEST(test_copies, 0, 3), LOOP_TEST(test_graph, 0, 3),
+                       TEST(test_overflow), TEST(test_scale_as_torch));
 }

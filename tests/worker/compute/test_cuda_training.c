@@ -316,14 +316,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cuda_training");
-    TCase *tests = tcase_create("gpu");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_test(tests, test_fifty_steps);
-    tcase_add_test(tests, test_on_device);
-    tcase_add_test(tests, test_staged);
-    tcase_add_test(tests, test_gradients);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("cuda_training", 100, TEST(test_fifty_steps), TEST(test_on_device),
+                       TEST(test_staged), TEST(test_gradients));
 }

@@ -203,13 +203,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("sequence_kernels");
-    TCase *tests = tcase_create("widths");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, test_exponential, 0, (int)simd_level() + 1);
-    tcase_add_loop_test(tests, test_widths, 1, (int)simd_level() + 1);
-    tcase_add_loop_test(tests, test_largest, 0, (int)simd_level() + 1);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("sequence_kernels", 60, LOOP_TEST(test_exponential, 0, simd_level() + 1),
+                       LOOP_TEST(test_widths, 1, simd_level() + 1),
+                       LOOP_TEST(test_largest, 0, simd_level() + 1));
 }

@@ -159,12 +159,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cifar10");
-    TCase *tcase = tcase_create("all");
-
-    tcase_add_test(tcase, files_in_order);
-    tcase_add_test(tcase, refuses);
-    tcase_add_test(tcase, survives_failing_allocations);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("cifar10", 0, TEST(files_in_order), TEST(refuses),
+                       TEST(survives_failing_allocations));
 }

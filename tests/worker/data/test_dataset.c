@@ -392,20 +392,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("dataset");
-    TCase *tcase = tcase_create("all");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, unknown_specs);
-    tcase_add_test(tcase, random_is_seeded_noise);
-    tcase_add_test(tcase, random_refuses);
-    tcase_add_test(tcase, tensors_of_pytorch);
-    tcase_add_test(tcase, tensors_with_int32_labels);
-    tcase_add_test(tcase, tensors_refuse);
-    tcase_add_test(tcase, mnist_in_small);
-    tcase_add_test(tcase, mnist_refuses);
-    tcase_add_test(tcase, real_mnist);
-    tcase_add_test(tcase, survives_failing_allocations);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("dataset", 60, TEST(unknown_specs), TEST(random_is_seeded_noise),
+                       TEST(random_refuses), TEST(tensors_of_pytorch),
+                       TEST(tensors_with_int32_labels), TEST(tensors_refuse), TEST(mnist_in_small),
+                       TEST(mnist_refuses), TEST(real_mnist), TEST(survives_failing_allocations));
 }

@@ -135,15 +135,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("digits");
-    TCase *tcase = tcase_create("all");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, draws_these_bytes);
-    tcase_add_test(tcase, all_samples_differ);
-    tcase_add_test(tcase, set_is_addressed_by_index);
-    tcase_add_test(tcase, classes_are_even_and_inked);
-    tcase_add_test(tcase, default_sizes);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("digits", 60, TEST(draws_these_bytes), TEST(all_samples_differ),
+                       TEST(set_is_addressed_by_index), TEST(classes_are_even_and_inked),
+                       TEST(default_sizes));
 }

@@ -135,11 +135,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("digits_learning");
-    TCase *tcase = tcase_create("all");
-
-    tcase_set_timeout(tcase, 100);
-    tcase_add_loop_test(tcase, a_hidden_layer_is_needed, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("digits_learning", 100, LOOP_TEST(a_hidden_layer_is_needed, 0, 2));
 }

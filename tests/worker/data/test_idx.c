@@ -222,18 +222,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("idx");
-    TCase *tcase = tcase_create("all");
-
-    tcase_set_timeout(tcase, 30);
-    tcase_add_test(tcase, reads_plain_and_gzip);
-    tcase_add_test(tcase, every_length_but_the_right_one);
-    tcase_add_test(tcase, gzip_damage_is_noticed);
-    tcase_add_loop_test(tcase, refuses, 0, sizeof(hostile_cases) / sizeof(hostile_cases[0]));
-    tcase_add_test(tcase, empty_arrays);
-    tcase_add_test(tcase, bombs);
-    tcase_add_test(tcase, failing_allocation);
-    tcase_add_test(tcase, real_mnist);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("idx", 30, TEST(reads_plain_and_gzip), TEST(every_length_but_the_right_one),
+                       TEST(gzip_damage_is_noticed),
+                       LOOP_TEST(refuses, 0, sizeof(hostile_cases) / sizeof(hostile_cases[0])),
+                       TEST(empty_arrays), TEST(bombs), TEST(failing_allocation), TEST(real_mnist));
 }

@@ -318,16 +318,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("loader");
-    TCase *tcase = tcase_create("all");
-
-    tcase_set_timeout(tcase, 30);
-    tcase_add_loop_test(tcase, gives_what_a_plain_walk_gives, 0, 2);
-    tcase_add_test(tcase, takes_few_large_buffers);
-    tcase_add_test(tcase, resumes_with_another_partition);
-    tcase_add_test(tcase, a_held_batch_does_not_change);
-    tcase_add_test(tcase, closes_at_any_moment);
-    tcase_add_test(tcase, refuses);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("loader", 30, LOOP_TEST(gives_what_a_plain_walk_gives, 0, 2),
+                       TEST(takes_few_large_buffers), TEST(resumes_with_another_partition),
+                       TEST(a_held_batch_does_not_change), TEST(closes_at_any_moment),
+                       TEST(refuses));
 }

@@ -185,14 +185,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("sampler");
-    TCase *tcase = tcase_create("all");
-
-    tcase_add_test(tcase, published_vectors);
-    tcase_add_loop_test(tcase, pytorch_runs, 0, 5);
-    tcase_add_test(tcase, equals_the_reference);
-    tcase_add_test(tcase, ranks_cover_the_data);
-    tcase_add_test(tcase, limits);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("sampler", 0, TEST(published_vectors), LOOP_TEST(pytorch_runs, 0, 5),
+                       TEST(equals_the_reference), TEST(ranks_cover_the_data), TEST(limits));
 }

@@ -361,20 +361,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("tokens");
-    TCase *tcase = tcase_create("all");
-
-    tcase_add_loop_test(tcase, every_width_and_position, 0, 50);
-    tcase_add_test(tcase, splits_are_nine_to_one);
-    tcase_add_test(tcase, ids_beyond_the_vocabulary);
-    tcase_add_test(tcase, text_by_bytes);
-    tcase_add_test(tcase, text_refuses);
-    tcase_add_test(tcase, text_outlives_its_file);
-    tcase_add_test(tcase, tiny_shakespeare);
-    tcase_add_test(tcase, tokens_of_16_bits);
-    tcase_add_test(tcase, random_tokens);
-    tcase_add_test(tcase, random_tokens_refuse);
-    tcase_add_test(tcase, survives_failing_allocations);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("tokens", 0, LOOP_TEST(every_width_and_position, 0, 50),
+                       TEST(splits_are_nine_to_one), TEST(ids_beyond_the_vocabulary),
+                       TEST(text_by_bytes), TEST(text_refuses), TEST(text_outlives_its_file),
+                       TEST(tiny_shakespeare), TEST(tokens_of_16_bits), TEST(random_tokens),
+                       TEST(random_tokens_refuse), TEST(survives_failing_allocations));
 }

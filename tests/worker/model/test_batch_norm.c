@@ -275,12 +275,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("batch_norm");
-    TCase *tests = tcase_create("batch_norm");
-
-    tcase_add_test(tests, test_as_pytorch);
-    tcase_add_test(tests, test_checkpoint_holds_buffers);
-    tcase_add_test(tests, test_a_skipped_layer_is_not_there);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("batch_norm", 0, TEST(test_as_pytorch), TEST(test_checkpoint_holds_buffers),
+                       TEST(test_a_skipped_layer_is_not_there));
 }

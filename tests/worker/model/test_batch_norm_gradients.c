@@ -168,10 +168,5 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("batch_norm_gradients");
-    TCase *tests = tcase_create("batch_norm_gradients");
-
-    tcase_add_loop_test(tests, test_gradients, 0, 3);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("batch_norm_gradients", 0, LOOP_TEST(test_gradients, 0, 3));
 }

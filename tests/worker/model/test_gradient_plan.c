@@ -211,12 +211,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gradient_plan");
-    TCase *tests = tcase_create("gradient_plan");
-
-    tcase_add_test(tests, test_random_programs);
-    tcase_add_test(tests, test_few_buffers);
-    tcase_add_test(tests, test_failing_allocations);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("gradient_plan", 0, TEST(test_random_programs), TEST(test_few_buffers),
+                       TEST(test_failing_allocations));
 }

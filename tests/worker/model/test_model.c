@@ -391,22 +391,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("model");
-    TCase *values = tcase_create("values");
-    TCase *contracts = tcase_create("contracts");
     int count = sizeof(shapes) / sizeof(shapes[0]);
 
-    tcase_set_timeout(values, 60);
-    tcase_add_loop_test(values, test_gradients, 0, count);
-    tcase_add_loop_test(values, test_loss, 0, count);
-    tcase_add_test(values, test_accumulate);
-    tcase_add_test(values, test_ready_order);
-    tcase_add_loop_test(values, test_awaited_parameters, 0, 3);
-    tcase_add_test(values, test_short_batch);
-    suite_add_tcase(suite, values);
-    tcase_add_test(contracts, test_table);
-    tcase_add_test(contracts, test_refused_input);
-    tcase_add_test(contracts, test_failing_allocations);
-    suite_add_tcase(suite, contracts);
-    return support_run(suite);
+    return SUPPORT_RUN("model", 60, LOOP_TEST(test_gradients, 0, count),
+                       LOOP_TEST(test_loss, 0, count), TEST(test_accumulate),
+                       TEST(test_ready_order), LOOP_TEST(test_awaited_parameters, 0, 3),
+                       TEST(test_short_batch), TEST_CASE("contracts", 0), TEST(test_table),
+                       TEST(test_refused_input), TEST(test_failing_allocations));
 }

@@ -318,14 +318,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("model_graph");
-    TCase *tests = tcase_create("graph");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_loop_test(tests, test_same_bits, 0, (int)(sizeof(cases) / sizeof(cases[0])));
-    tcase_add_test(tests, test_overflow);
-    tcase_add_loop_test(tests, test_many_sizes, 0, (int)(sizeof(many) / sizeof(many[0])));
-    tcase_add_loop_test(tests, test_refusals, 0, 2);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "model_graph", 100, LOOP_TEST(test_same_bits, 0, sizeof(cases) / sizeof(cases[0])),
+        TEST(test_overflow), LOOP_TEST(test_many_sizes, 0, sizeof(many) / sizeof(many[0])),
+        LOOP_TEST(test_refusals, 0, 2));
 }

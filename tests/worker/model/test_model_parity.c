@@ -299,13 +299,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("model_parity");
-    TCase *tests = tcase_create("trajectories");
     int count = sizeof(cases) / sizeof(cases[0]);
 
-    tcase_set_timeout(tests, 100);
-    tcase_add_loop_test(tests, test_from_seed, 0, count);
-    tcase_add_loop_test(tests, test_from_file, 0, count);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("model_parity", 100, LOOP_TEST(test_from_seed, 0, count),
+                       LOOP_TEST(test_from_file, 0, count));
 }

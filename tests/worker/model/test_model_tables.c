@@ -101,11 +101,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("model_tables");
-    TCase *all = tcase_create("tables");
-
-    tcase_set_timeout(all, 60);
-    tcase_add_loop_test(all, test_tables, 0, sizeof(tables) / sizeof(tables[0]));
-    suite_add_tcase(suite, all);
-    return support_run(suite);
+    return SUPPORT_RUN("model_tables", 60,
+                       LOOP_TEST(test_tables, 0, sizeof(tables) / sizeof(tables[0])));
 }

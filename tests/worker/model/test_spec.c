@@ -188,14 +188,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("spec");
-    TCase *tests = tcase_create("spec");
-
-    tcase_add_test(tests, test_accepted);
-    tcase_add_test(tests, test_cnn);
-    tcase_add_test(tests, test_named);
-    tcase_add_loop_test(tests, test_refused, 0, sizeof(refused) / sizeof(refused[0]));
-    tcase_add_test(tests, test_layer_limit);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("spec", 0, TEST(test_accepted), TEST(test_cnn), TEST(test_named),
+                       LOOP_TEST(test_refused, 0, sizeof(refused) / sizeof(refused[0])),
+                       TEST(test_layer_limit));
 }

@@ -397,12 +397,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("torch_parity");
-    TCase *tests = tcase_create("runs");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_loop_test(tests, test_starts_as_pytorch, 0, sizeof(names) / sizeof(names[0]));
-    tcase_add_loop_test(tests, test_repeats_pytorch, 0, sizeof(names) / sizeof(names[0]));
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("torch_parity", 100,
+                       LOOP_TEST(test_starts_as_pytorch, 0, sizeof(names) / sizeof(names[0])),
+                       LOOP_TEST(test_repeats_pytorch, 0, sizeof(names) / sizeof(names[0])));
 }

@@ -148,12 +148,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("worker_options");
-    TCase *tests = tcase_create("worker_options");
-
-    tcase_add_loop_test(tests, test_good, 0, (int)(sizeof(good) / sizeof(good[0])));
-    tcase_add_loop_test(tests, test_bad, 0, (int)(sizeof(bad) / sizeof(bad[0])));
-    tcase_add_test(tests, test_weights);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("worker_options", 0, LOOP_TEST(test_good, 0, sizeof(good) / sizeof(good[0])),
+                       LOOP_TEST(test_bad, 0, sizeof(bad) / sizeof(bad[0])), TEST(test_weights));
 }

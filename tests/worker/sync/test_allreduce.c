@@ -311,17 +311,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("allreduce");
-    TCase *tests = tcase_create("step");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_loop_test(tests, test_mean, 0, 2);
-    tcase_add_test(tests, test_arrivals);
-    tcase_add_test(tests, test_times_and_bytes);
-    tcase_add_test(tests, test_errors_name_the_bucket_once);
-    tcase_add_loop_test(tests, test_buffers, 0, 2);
-    tcase_add_test(tests, test_a_core_that_is_not_there);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("allreduce", 100, CHECKED_FIXTURE(setup, teardown),
+                       LOOP_TEST(test_mean, 0, 2), TEST(test_arrivals), TEST(test_times_and_bytes),
+                       TEST(test_errors_name_the_bucket_once), LOOP_TEST(test_buffers, 0, 2),
+                       TEST(test_a_core_that_is_not_there));
 }

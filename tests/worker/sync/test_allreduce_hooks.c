@@ -456,18 +456,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("allreduce_hooks");
-    TCase *tests = tcase_create("hooks");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_loop_test(tests, test_half, 0, 4);
-    tcase_add_test(tests, test_bytes);
-    tcase_add_test(tests, test_powersgd_as_pytorch);
-    tcase_add_test(tests, test_powersgd_keeps_low_rank);
-    tcase_add_test(tests, test_powersgd_survives_a_loss);
-    tcase_add_test(tests, test_error_feedback_converges);
-    tcase_add_test(tests, test_orthogonalise);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("allreduce_hooks", 100, CHECKED_FIXTURE(setup, teardown),
+                       LOOP_TEST(test_half, 0, 4), TEST(test_bytes), TEST(test_powersgd_as_pytorch),
+                       TEST(test_powersgd_keeps_low_rank), TEST(test_powersgd_survives_a_loss),
+                       TEST(test_error_feedback_converges), TEST(test_orthogonalise));
 }

@@ -219,14 +219,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("allreduce_join");
-    TCase *tests = tcase_create("join");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_loop_test(tests, test_join, 0, 3);
-    tcase_add_test(tests, test_the_last_joiner_gives_the_model);
-    tcase_add_test(tests, test_stop);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("allreduce_join", 100, CHECKED_FIXTURE(setup, teardown),
+                       LOOP_TEST(test_join, 0, 3), TEST(test_the_last_joiner_gives_the_model),
+                       TEST(test_stop));
 }

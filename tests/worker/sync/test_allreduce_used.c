@@ -162,13 +162,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("allreduce_used");
-    TCase *tests = tcase_create("used");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, test_unused);
-    tcase_add_loop_test(tests, test_strict, 0, 2);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("allreduce_used", 100, CHECKED_FIXTURE(setup, teardown), TEST(test_unused),
+                       LOOP_TEST(test_strict, 0, 2));
 }

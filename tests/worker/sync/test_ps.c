@@ -138,16 +138,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps");
-    TCase *tests = tcase_create("equal");
-
     log_set_level(LOG_QUIET); /* the services log why their jobs end */
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, test_equals_the_serial_run, 0,
-                        (int)(TEAM_RANKS_MAX * PS_SERVERS_MAX));
-    tcase_add_test(tests, test_a_second_job_starts_afresh);
-    tcase_add_test(tests, test_another_host);
-    tcase_add_loop_test(tests, test_a_layer_in_use_is_not_overwritten, 0, 2);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("ps", 60,
+                       LOOP_TEST(test_equals_the_serial_run, 0, TEAM_RANKS_MAX * PS_SERVERS_MAX),
+                       TEST(test_a_second_job_starts_afresh), TEST(test_another_host),
+                       LOOP_TEST(test_a_layer_in_use_is_not_overwritten, 0, 2));
 }

@@ -498,18 +498,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_compression");
-    TCase *tests = tcase_create("ps_compression");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, test_equals_the_model, 0, CODEC_KINDS * CODEC_KINDS);
-    tcase_add_loop_test(tests, test_sparse_rows, 0, 2);
-    tcase_add_test(tests, test_top_k_of_all_is_none);
-    tcase_add_test(tests, test_not_a_number);
-    tcase_add_test(tests, test_not_a_number_down);
-    tcase_add_test(tests, test_refused);
-    tcase_add_test(tests, test_row_selection_refused);
-    tcase_add_test(tests, test_once_a_round);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("ps_compression", 120,
+                       LOOP_TEST(test_equals_the_model, 0, CODEC_KINDS * CODEC_KINDS),
+                       LOOP_TEST(test_sparse_rows, 0, 2), TEST(test_top_k_of_all_is_none),
+                       TEST(test_not_a_number), TEST(test_not_a_number_down), TEST(test_refused),
+                       TEST(test_row_selection_refused), TEST(test_once_a_round));
 }

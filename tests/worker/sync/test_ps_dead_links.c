@@ -252,15 +252,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_dead_links");
-    TCase *tests = tcase_create("dead links");
-
     log_set_level(LOG_QUIET);
-    tcase_set_timeout(tests, 100); /* above LONG_TIMEOUT_MS, so that its expiry is reported */
-    tcase_add_loop_test(tests, test_a_join_without_a_reply, 0, 2);
-    tcase_add_test(tests, test_a_join_that_is_held);
-    tcase_add_test(tests, test_a_join_that_waits_is_not_dead);
-    tcase_add_loop_test(tests, test_a_call_beside_the_streams, 0, 2);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "ps_dead_links", 100, /* above LONG_TIMEOUT_MS, so that its expiry is reported */
+        LOOP_TEST(test_a_join_without_a_reply, 0, 2), TEST(test_a_join_that_is_held),
+        TEST(test_a_join_that_waits_is_not_dead), LOOP_TEST(test_a_call_beside_the_streams, 0, 2));
 }

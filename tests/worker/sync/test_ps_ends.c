@@ -213,19 +213,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_ends");
-    TCase *tests = tcase_create("ends");
-
     log_set_level(LOG_QUIET); /* the services log why their jobs end */
-    tcase_set_timeout(tests, 30);
-    tcase_add_test(tests, test_a_failed_rank_is_named);
-    tcase_add_test(tests, test_a_silent_rank_is_named);
-    tcase_add_test(tests, test_a_stopped_server_is_named);
-    tcase_add_test(tests, test_a_slow_server_receives_the_leave);
-    tcase_add_test(tests, test_a_missing_rank_is_named);
-    tcase_add_test(tests, test_a_missing_server_is_named);
-    tcase_add_test(tests, test_bad_server_lists);
-    tcase_add_test(tests, test_more_servers_than_partitions);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("ps_ends", 30, TEST(test_a_failed_rank_is_named),
+                       TEST(test_a_silent_rank_is_named), TEST(test_a_stopped_server_is_named),
+                       TEST(test_a_slow_server_receives_the_leave),
+                       TEST(test_a_missing_rank_is_named), TEST(test_a_missing_server_is_named),
+                       TEST(test_bad_server_lists), TEST(test_more_servers_than_partitions));
 }

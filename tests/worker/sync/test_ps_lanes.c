@@ -244,15 +244,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_lanes");
-    TCase *tests = tcase_create("ps_lanes");
-
     log_set_level(LOG_QUIET);
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, test_a_silent_lane_is_a_loss, 0, 3);
-    tcase_add_loop_test(tests, test_priority_order, 0, 2);
-    tcase_add_loop_test(tests, test_a_close_while_payloads_wait, 0, 2);
-    tcase_add_test(tests, test_a_close_during_a_memory_exchange);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("ps_lanes", 60, LOOP_TEST(test_a_silent_lane_is_a_loss, 0, 3),
+                       LOOP_TEST(test_priority_order, 0, 2),
+                       LOOP_TEST(test_a_close_while_payloads_wait, 0, 2),
+                       TEST(test_a_close_during_a_memory_exchange));
 }

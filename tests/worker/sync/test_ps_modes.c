@@ -315,16 +315,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_modes");
-    TCase *tests = tcase_create("ps_modes");
-
     log_set_level(LOG_QUIET);
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, test_asp_applies_every_push_once, 0, (int)RANKS_MAX);
-    tcase_add_test(tests, test_asp_does_not_wait_for_a_straggler);
-    tcase_add_loop_test(tests, test_ssp_bounds_the_lead, 0, 3);
-    tcase_add_test(tests, test_backup_leaves_a_straggler_behind);
-    tcase_add_test(tests, test_ssp_0_equals_bsp);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("ps_modes", 60, LOOP_TEST(test_asp_applies_every_push_once, 0, RANKS_MAX),
+                       TEST(test_asp_does_not_wait_for_a_straggler),
+                       LOOP_TEST(test_ssp_bounds_the_lead, 0, 3),
+                       TEST(test_backup_leaves_a_straggler_behind), TEST(test_ssp_0_equals_bsp));
 }

@@ -362,15 +362,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_overlap");
-    TCase *tests = tcase_create("ps_overlap");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_same_bits);
-    tcase_add_loop_test(tests, test_not_everywhere, 0, 2);
-    tcase_add_loop_test(tests, test_arrivals, 0, 4);
-    tcase_add_test(tests, test_a_silent_rank);
-    tcase_add_test(tests, test_closed_while_outstanding);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("ps_overlap", 120, TEST(test_same_bits),
+                       LOOP_TEST(test_not_everywhere, 0, 2), LOOP_TEST(test_arrivals, 0, 4),
+                       TEST(test_a_silent_rank), TEST(test_closed_while_outstanding));
 }

@@ -523,26 +523,15 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_recovery");
-    TCase *links = tcase_create("links"), *workers = tcase_create("workers");
     const int mode_count = (int)(sizeof(modes) / sizeof(modes[0]));
-
     log_set_level(LOG_QUIET); /* the services log why their jobs end */
-    tcase_set_timeout(links, 60);
-    tcase_add_loop_test(links, test_resets_change_nothing, 0, mode_count);
-    tcase_add_loop_test(links, test_resets_of_compressed_links, 0,
-                        (int)(sizeof(compressed) / sizeof(compressed[0])));
-    tcase_add_test(links, test_a_join_that_breaks);
-    tcase_add_test(links, test_silence_is_a_loss);
-    tcase_add_test(links, test_a_long_step_is_no_silence);
-    tcase_add_loop_test(links, test_a_server_that_stays_away_is_named, 0, 2);
-    tcase_add_test(links, test_a_server_error_is_final);
-    suite_add_tcase(suite, links);
-    tcase_set_timeout(workers, 60);
-    tcase_add_loop_test(workers, test_a_replacement_continues, 0, 12);
-    tcase_add_loop_test(workers, test_a_replacement_gets_current_values, 0, 2);
-    tcase_add_loop_test(workers, test_the_others_continue, 0, mode_count);
-    tcase_add_test(workers, test_a_lost_worker_is_named);
-    suite_add_tcase(suite, workers);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "ps_recovery", 60, LOOP_TEST(test_resets_change_nothing, 0, mode_count),
+        LOOP_TEST(test_resets_of_compressed_links, 0, sizeof(compressed) / sizeof(compressed[0])),
+        TEST(test_a_join_that_breaks), TEST(test_silence_is_a_loss),
+        TEST(test_a_long_step_is_no_silence),
+        LOOP_TEST(test_a_server_that_stays_away_is_named, 0, 2), TEST(test_a_server_error_is_final),
+        TEST_CASE("workers", 60), LOOP_TEST(test_a_replacement_continues, 0, 12),
+        LOOP_TEST(test_a_replacement_gets_current_values, 0, 2),
+        LOOP_TEST(test_the_others_continue, 0, mode_count), TEST(test_a_lost_worker_is_named));
 }

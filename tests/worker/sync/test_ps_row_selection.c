@@ -252,13 +252,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ps_row_selection");
-    TCase *tests = tcase_create("ps_row_selection");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, test_selected_rows, 0, (int)(sizeof(cases) / sizeof(cases[0])));
-    tcase_add_test(tests, test_a_replacement_selects_rows);
-    tcase_add_test(tests, test_no_selection);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("ps_row_selection", 120,
+                       LOOP_TEST(test_selected_rows, 0, sizeof(cases) / sizeof(cases[0])),
+                       TEST(test_a_replacement_selects_rows), TEST(test_no_selection));
 }

@@ -148,15 +148,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("delay_schedule");
-    TCase *tests = tcase_create("delay_schedule");
-
-    tcase_add_test(tests, test_rules);
-    tcase_add_test(tests, test_no_schedule);
-    tcase_add_test(tests, test_hash);
-    tcase_add_loop_test(tests, test_bad_lines, 0, (int)(sizeof(bad) / sizeof(bad[0])));
-    tcase_add_test(tests, test_bad_files);
-    tcase_add_test(tests, test_too_many_rules);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("delay_schedule", 0, TEST(test_rules), TEST(test_no_schedule),
+                       TEST(test_hash), LOOP_TEST(test_bad_lines, 0, sizeof(bad) / sizeof(bad[0])),
+                       TEST(test_bad_files), TEST(test_too_many_rules));
 }

@@ -391,11 +391,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("worker_recovery");
-    TCase *cases = tcase_create("recovery");
-
-    tcase_set_timeout(cases, 100);
-    tcase_add_loop_test(cases, rank_behind_gets_state_of_rank_ahead, 0, (int)SCENARIOS);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("worker_recovery", 100,
+                       LOOP_TEST(rank_behind_gets_state_of_rank_ahead, 0, SCENARIOS));
 }

@@ -212,15 +212,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("replicas");
-    TCase *cases = tcase_create("all");
-
-    tcase_add_loop_test(cases, test_cuts, 0, sizeof(cuts) / sizeof(cuts[0]));
-    tcase_add_loop_test(cases, test_one_step_of_all, 0, sizeof(shapes) / sizeof(shapes[0]));
-    tcase_add_test(cases, test_batches_add_up);
-    tcase_add_test(cases, test_running_statistics);
-    tcase_add_test(cases, test_a_device_that_fails);
-    tcase_set_timeout(cases, 60);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("replicas", 60, LOOP_TEST(test_cuts, 0, sizeof(cuts) / sizeof(cuts[0])),
+                       LOOP_TEST(test_one_step_of_all, 0, sizeof(shapes) / sizeof(shapes[0])),
+                       TEST(test_batches_add_up), TEST(test_running_statistics),
+                       TEST(test_a_device_that_fails));
 }

@@ -205,12 +205,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("upload_ahead");
-    TCase *tcase = tcase_create("all");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, test_same_bits, 0, sizeof(scenarios) / sizeof(scenarios[0]));
-    tcase_add_test(tcase, test_another_batch);
-    suite_add_tcase(suite, tcase);
-    return support_run(suite);
+    return SUPPORT_RUN("upload_ahead", 60,
+                       LOOP_TEST(test_same_bits, 0, sizeof(scenarios) / sizeof(scenarios[0])),
+                       TEST(test_another_batch));
 }

@@ -253,22 +253,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("chaos_order");
-    TCase *cases = tcase_create("order");
-    TCase *slow = tcase_create("slow");
-
-    tcase_set_timeout(cases, 240);
-    tcase_set_timeout(slow, 240);
-    tcase_add_loop_test(cases, a_rank_that_never_comes_is_stalled, 0, 2);
-    tcase_add_loop_test(cases, a_mismatch_names_both_sides, 0,
-                        (int)(sizeof(mismatches) / sizeof(mismatches[0])));
-    tcase_add_loop_test(cases, a_mismatch_waits_for_who_is_late, 0,
-                        (int)(sizeof(late_cases) / sizeof(late_cases[0])));
-    tcase_add_loop_test(cases, a_rank_that_leaves_has_finished_early, 0, 2);
-    tcase_add_test(cases, another_generation_does_not_meet);
-    tcase_add_test(cases, two_jobs_share_a_host);
-    tcase_add_test(slow, a_slow_rank_is_named_itself);
-    suite_add_tcase(suite, cases);
-    suite_add_tcase(suite, slow);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "chaos_order", 240, LOOP_TEST(a_rank_that_never_comes_is_stalled, 0, 2),
+        LOOP_TEST(a_mismatch_names_both_sides, 0, sizeof(mismatches) / sizeof(mismatches[0])),
+        LOOP_TEST(a_mismatch_waits_for_who_is_late, 0, sizeof(late_cases) / sizeof(late_cases[0])),
+        LOOP_TEST(a_rank_that_leaves_has_finished_early, 0, 2),
+        TEST(another_generation_does_not_meet), TEST(two_jobs_share_a_host), TEST_CASE("slow", 240),
+        TEST(a_slow_rank_is_named_itself));
 }

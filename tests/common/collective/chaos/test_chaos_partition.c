@@ -157,12 +157,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("chaos_partition");
-    TCase *cases = tcase_create("partition");
-
-    tcase_set_timeout(cases, 240);
-    tcase_add_unchecked_fixture(cases, make_network, remove_network); /* whatever a test does */
-    tcase_add_loop_test(cases, a_rank_that_is_cut_off_is_a_network_fault, 0, 2);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("chaos_partition", 240, /* whatever a test does */
+                       UNCHECKED_FIXTURE(make_network, remove_network),
+                       LOOP_TEST(a_rank_that_is_cut_off_is_a_network_fault, 0, 2));
 }

@@ -133,14 +133,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("chaos_shrink");
-    TCase *cases = tcase_create("shrink");
-
-    tcase_set_timeout(cases, 240);
-    tcase_add_loop_test(cases, survivors_go_on, 0,
-                        (int)(sizeof(shrink_cases) / sizeof(shrink_cases[0])));
-    tcase_add_loop_test(cases, a_rank_is_lost_while_the_others_regroup, 0, 2);
-    tcase_add_test(cases, a_rank_that_comes_back_is_excluded);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "chaos_shrink", 240,
+        LOOP_TEST(survivors_go_on, 0, sizeof(shrink_cases) / sizeof(shrink_cases[0])),
+        LOOP_TEST(a_rank_is_lost_while_the_others_regroup, 0, 2),
+        TEST(a_rank_that_comes_back_is_excluded));
 }

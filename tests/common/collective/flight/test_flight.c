@@ -384,18 +384,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("flight");
-    TCase *cases = tcase_create("flight");
-
-    tcase_set_timeout(cases, 240);
-    tcase_add_test(cases, test_states_and_header);
-    tcase_add_test(cases, test_ring_keeps_the_newest);
-    tcase_add_test(cases, test_killed_writer);
-    tcase_add_test(cases, test_reader_beside_writer);
-    tcase_add_test(cases, test_groups_share_a_recorder);
-    tcase_add_test(cases, test_damaged_files);
-    tcase_add_test(cases, test_open_errors);
-    tcase_add_test(cases, test_group_records);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("flight", 240, TEST(test_states_and_header),
+                       TEST(test_ring_keeps_the_newest), TEST(test_killed_writer),
+                       TEST(test_reader_beside_writer), TEST(test_groups_share_a_recorder),
+                       TEST(test_damaged_files), TEST(test_open_errors), TEST(test_group_records));
 }

@@ -326,16 +326,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hier");
-    TCase *cases = tcase_create("hier");
-
-    tcase_set_timeout(cases, 240);
-    tcase_add_test(cases, layouts);
-    tcase_add_test(cases, steps);
-    tcase_add_loop_test(cases, sums_of_several_chunks, 0, sizeof(shapes) / sizeof(shapes[0]));
-    tcase_add_test(cases, averages);
-    tcase_add_test(cases, automatic_choice);
-    tcase_add_test(cases, a_transfer_waits_for_another);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("hier", 240, TEST(layouts), TEST(steps),
+                       LOOP_TEST(sums_of_several_chunks, 0, sizeof(shapes) / sizeof(shapes[0])),
+                       TEST(averages), TEST(automatic_choice), TEST(a_transfer_waits_for_another));
 }

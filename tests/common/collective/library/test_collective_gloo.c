@@ -71,13 +71,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("collective_gloo");
-    TCase *cases = tcase_create("gloo");
-
-    tcase_set_timeout(cases, 240);
-    tcase_add_test(cases, formula_adds_up);
-    tcase_add_test(cases, a_rank_that_never_comes_is_an_error);
-    tcase_add_test(cases, a_rank_that_leaves_is_an_error);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("collective_gloo", 240, TEST(formula_adds_up),
+                       TEST(a_rank_that_never_comes_is_an_error),
+                       TEST(a_rank_that_leaves_is_an_error));
 }

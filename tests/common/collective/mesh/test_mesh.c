@@ -542,21 +542,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("mesh");
-    TCase *cases = tcase_create("mesh");
-
-    tcase_set_timeout(cases, 240);
-    tcase_add_test(cases, exchanges_of_all_sizes);
-    tcase_add_test(cases, a_rank_that_does_not_come_is_named);
-    tcase_add_test(cases, questions_are_answered);
-    tcase_add_test(cases, threads_get_their_own_answers);
-    tcase_add_test(cases, verdicts_older_than_the_group_raise_its_alarm);
-    tcase_add_test(cases, verdicts_that_cross_become_one);
-    tcase_add_test(cases, all_agree_when_nobody_is_lost);
-    tcase_add_test(cases, a_rank_without_a_core_is_not_lost);
-    tcase_add_loop_test(cases, survivors_agree_whoever_dies, 0, 8);
-    tcase_add_test(cases, strangers_are_turned_away);
-    tcase_add_test(cases, messages_survive_the_wire);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "mesh", 240, TEST(exchanges_of_all_sizes), TEST(a_rank_that_does_not_come_is_named),
+        TEST(questions_are_answered), TEST(threads_get_their_own_answers),
+        TEST(verdicts_older_than_the_group_raise_its_alarm), TEST(verdicts_that_cross_become_one),
+        TEST(all_agree_when_nobody_is_lost), TEST(a_rank_without_a_core_is_not_lost),
+        LOOP_TEST(survivors_agree_whoever_dies, 0, 8), TEST(strangers_are_turned_away),
+        TEST(messages_survive_the_wire));
 }

@@ -540,18 +540,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ring_engine");
-    TCase *cases = tcase_create("ring_engine");
-
-    tcase_set_timeout(cases, 240);
-    tcase_add_loop_test(cases, all_reduce, 2, RANKS_MAX + 1);
-    tcase_add_loop_test(cases, reduce, 2, RANKS_MAX + 1);
-    tcase_add_loop_test(cases, reduce_scatter, 2, RANKS_MAX + 1);
-    tcase_add_loop_test(cases, broadcast, 2, RANKS_MAX + 1);
-    tcase_add_loop_test(cases, all_gather, 2, RANKS_MAX + 1);
-    tcase_add_loop_test(cases, pairwise, 2, RANKS_MAX + 1);
-    tcase_add_loop_test(cases, pairs_sum_in_rank_order, 2, RANKS_MAX + 1);
-    tcase_add_loop_test(cases, doubling_has_one_result, 2, RANKS_MAX + 1);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "ring_engine", 240, LOOP_TEST(all_reduce, 2, RANKS_MAX + 1),
+        LOOP_TEST(reduce, 2, RANKS_MAX + 1), LOOP_TEST(reduce_scatter, 2, RANKS_MAX + 1),
+        LOOP_TEST(broadcast, 2, RANKS_MAX + 1), LOOP_TEST(all_gather, 2, RANKS_MAX + 1),
+        LOOP_TEST(pairwise, 2, RANKS_MAX + 1), LOOP_TEST(pairs_sum_in_rank_order, 2, RANKS_MAX + 1),
+        LOOP_TEST(doubling_has_one_result, 2, RANKS_MAX + 1));
 }

@@ -381,14 +381,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ring_plan");
-    TCase *cases = tcase_create("ring_plan");
-
-    tcase_set_timeout(cases, 240);
-    tcase_add_loop_test(cases, rotations, 1, RANKS_MAX + 1);
-    tcase_add_loop_test(cases, pipelines_of_every_root, 1, RANKS_MAX + 1);
-    tcase_add_test(cases, chunks_cover_a_large_buffer);
-    tcase_add_loop_test(cases, doubling_reaches_everyone, 2, 65);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("ring_plan", 240, LOOP_TEST(rotations, 1, RANKS_MAX + 1),
+                       LOOP_TEST(pipelines_of_every_root, 1, RANKS_MAX + 1),
+                       TEST(chunks_cover_a_large_buffer),
+                       LOOP_TEST(doubling_reaches_everyone, 2, 65));
 }

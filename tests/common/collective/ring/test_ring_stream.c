@@ -383,24 +383,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ring_stream");
-    TCase *cases = tcase_create("ring_stream");
-    TCase *strangers = tcase_create("strangers");
-
-    tcase_add_checked_fixture(cases, setup, teardown);
-    tcase_set_timeout(cases, 240);
-    tcase_add_test(cases, odd_pieces_are_put_together);
-    tcase_add_test(cases, pauses_and_goes_on);
-    tcase_add_test(cases, a_trickle_does_not_outlast_the_time);
-    tcase_add_test(cases, an_alarm_pauses);
-    tcase_add_loop_test(cases, a_dead_peer_is_lost, 0, 2);
-    tcase_add_test(cases, a_dead_peer_is_lost_to_pairs);
-    tcase_add_loop_test(cases, a_peer_in_another_operation_differs, 0, 6);
-    tcase_add_test(cases, layouts_come_back);
-    suite_add_tcase(suite, cases);
-    tcase_set_timeout(strangers, 240);
-    tcase_add_test(strangers, strangers_do_no_harm);
-    tcase_add_test(strangers, the_missing_rank_is_named);
-    suite_add_tcase(suite, strangers);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "ring_stream", 240, CHECKED_FIXTURE(setup, teardown), TEST(odd_pieces_are_put_together),
+        TEST(pauses_and_goes_on), TEST(a_trickle_does_not_outlast_the_time), TEST(an_alarm_pauses),
+        LOOP_TEST(a_dead_peer_is_lost, 0, 2), TEST(a_dead_peer_is_lost_to_pairs),
+        LOOP_TEST(a_peer_in_another_operation_differs, 0, 6), TEST(layouts_come_back),
+        TEST_CASE("strangers", 240), TEST(strangers_do_no_harm), TEST(the_missing_rank_is_named));
 }

@@ -432,17 +432,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ring_streams");
-    TCase *cases = tcase_create("ring_streams");
-
-    tcase_set_timeout(cases, TEST_SECONDS);
-    tcase_add_loop_test(cases, one_host_has_one_connection, 2, 4);
-    tcase_add_loop_test(cases, any_number_carries_the_same, 1, 6);
-    tcase_add_test(cases, hosts_measure_and_close_the_rest);
-    tcase_add_test(cases, neighbours_of_one_host_take_part);
-    tcase_add_loop_test(cases, several_where_each_carries_little, 2, 4);
-    tcase_add_test(cases, a_shared_link);
-    tcase_add_test(cases, a_link_that_goes_down_meanwhile);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "ring_streams", TEST_SECONDS, LOOP_TEST(one_host_has_one_connection, 2, 4),
+        LOOP_TEST(any_number_carries_the_same, 1, 6), TEST(hosts_measure_and_close_the_rest),
+        TEST(neighbours_of_one_host_take_part), LOOP_TEST(several_where_each_carries_little, 2, 4),
+        TEST(a_shared_link), TEST(a_link_that_goes_down_meanwhile));
 }

@@ -317,16 +317,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("collective_shm");
-    TCase *tests = tcase_create("collective_shm");
-
-    tcase_set_timeout(tests, 240);
-    tcase_add_test(tests, buffers_lie_anywhere);
-    tcase_add_test(tests, regions_have_a_limit);
-    tcase_add_test(tests, polling_is_enough);
-    tcase_add_test(tests, a_poll_never_blocks);
-    tcase_add_test(tests, all_send_to_all);
-    tcase_add_test(tests, messages_keep_their_order);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("collective_shm", 240, TEST(buffers_lie_anywhere),
+                       TEST(regions_have_a_limit), TEST(polling_is_enough),
+                       TEST(a_poll_never_blocks), TEST(all_send_to_all),
+                       TEST(messages_keep_their_order));
 }

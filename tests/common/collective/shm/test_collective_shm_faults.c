@@ -351,17 +351,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("collective_shm_faults");
-    TCase *tests = tcase_create("collective_shm_faults");
-
-    tcase_set_timeout(tests, 240);
-    tcase_add_loop_test(tests, a_mismatch_names_both_sides, 0, 2);
-    tcase_add_test(tests, a_mismatched_message_names_both_sides);
-    tcase_add_test(tests, an_early_end_is_seen);
-    tcase_add_test(tests, hosts_must_be_one);
-    tcase_add_loop_test(tests, a_killed_rank_is_named, 0, 2);
-    tcase_add_loop_test(tests, killed_jobs_leave_nothing, 0, 2);
-    tcase_add_test(tests, two_jobs_on_one_host);
-    suite_add_tcase(suite, tests);
-    return support_run(suite);
+    return SUPPORT_RUN("collective_shm_faults", 240, LOOP_TEST(a_mismatch_names_both_sides, 0, 2),
+                       TEST(a_mismatched_message_names_both_sides), TEST(an_early_end_is_seen),
+                       TEST(hosts_must_be_one), LOOP_TEST(a_killed_rank_is_named, 0, 2),
+                       LOOP_TEST(killed_jobs_leave_nothing, 0, 2), TEST(two_jobs_on_one_host));
 }
