@@ -42,8 +42,24 @@ static const struct loss_case loss_cases[] = {
 };
 #define LOSS_CASES (sizeof(loss_cases) / sizeof(loss_cases[0]))
 
-static const char *start_job(struct process *launch, const char *backend, const char *on_loss,
-                             const char *length, const char *amount)
+/* A millisecond a step, as job_pace; and the victims sleep at step 300, so that the job cannot end
+ * before this process comes to kill them. */
+static const char *write_schedule(const struct loss_case *loss_case)
+{
+    char text[256];
+    size_t used = 0;
+
+    for (unsigned rank = 0; rank < RANKS; rank++)
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "%u 0- 1\n", rank);
+    for (unsigned i = 0; i < loss_case->count; i++)
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "%u 300 15000\n",
+                                 loss_case->victims[i]);
+    ck_assert_uint_lt(used, sizeof(text));
+    return support_write("schedule", text, used);
+}
+
+static const char *start_job(struct process *launch, const struct loss_case *loss_case,
+                             const char *on_loss, const char *length, const char *amount)
 {
     static unsigned serial;
     char name[32];
@@ -54,8 +70,8 @@ static const char *start_job(struct process *launch, const char *backend, const 
     process_start(launch, NULL,
                   ARGS(support_program("sparring"), "launch", "--standalone", "--nproc-per-node",
                        "4", "--on-rank-loss", on_loss, "--run-dir", run_dir, "--",
-                       support_program("sparring-worker"), JOB, "--backend", backend,
-                       "--delay-schedule", job_pace(RANKS), length, amount));
+                       support_program("sparring-worker"), JOB, "--backend", loss_case->backend,
+                       "--delay-schedule", write_schedule(loss_case), length, amount));
     return run_dir;
 }
 
@@ -143,7 +159,7 @@ START_TEST(test_survivors_continue)
     int code;
 
     run_undisturbed();
-    run_dir = start_job(&launch, loss_case->backend, "shrink", "--steps", STEP_TEXT);
+    run_dir = start_job(&launch, loss_case, "shrink", "--steps", STEP_TEXT);
     signal_victims(run_dir, loss_case);
     code = process_wait(&launch, JOB_TIMEOUT_MS);
     ck_assert_msg(code == 7, "exit code %d:\n%.3000s", code, process_output(&launch));
@@ -178,7 +194,7 @@ START_TEST(test_epochs_are_counted_anew)
     const struct loss_case loss_case = {"shm", {3}, 1, SIGKILL, "dead"};
     struct process launch;
     const char *run_dir =
-        start_job(&launch, loss_case.backend, "shrink", "--epochs", "8"); /* 128 updates each */
+        start_job(&launch, &loss_case, "shrink", "--epochs", "8"); /* 128 updates each */
     json_t *summary;
     int64_t repeated_step;
     int64_t epoch;
@@ -203,7 +219,7 @@ START_TEST(test_inspect_names_a_killed_rank)
 {
     const struct loss_case loss_case = {"ring", {2}, 1, SIGKILL, "dead"};
     struct process launch;
-    const char *run_dir = start_job(&launch, loss_case.backend, "fail", "--steps", "100000000");
+    const char *run_dir = start_job(&launch, &loss_case, "fail", "--steps", "100000000");
     const char *text;
 
     job_await_step(run_dir, 2, 20);
