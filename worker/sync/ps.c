@@ -108,7 +108,9 @@ static enum status end_round(struct sync_ps *s, struct error *err)
 {
     enum status status = ps_wait(s, 0, s->map.length, ps_deadline(s), err);
 
-    if (status == STATUS_OK && !ps_wait_release(s, clock_deadline_ns(s->timeout_ms)))
+    /* short: the replies have arrived */
+    if (status == STATUS_OK &&
+        !in_flight_wait(&s->unreleased_payloads, clock_deadline_ns(s->timeout_ms)))
         return error_set(err, STATUS_INTERNAL,
                          "rank %u: gRPC still holds gradients of round %" PRIu64
                          " that the servers have answered",

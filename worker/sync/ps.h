@@ -18,6 +18,7 @@
 #ifndef SPARRING_WORKER_SYNC_PS_H
 #define SPARRING_WORKER_SYNC_PS_H
 
+#include "common/base/futex.h"
 #include "common/shard_map/shard_map.h"
 #include "worker/sync/ps_codec.h"
 #include "worker/sync/ps_link.h"
@@ -54,7 +55,7 @@ struct sync_ps {
     struct shard_map map;
     struct ps_codec codec;
     struct ps_row_selection selection;
-    atomic_size_t unreleased_payloads; /* payloads that gRPC still references */
+    struct in_flight unreleased_payloads; /* payloads that gRPC still references */
     enum sync_transport transport;
     const struct shared_memory *memory; /* borrowed; the slabs'; NULL: not shared */
     bool priority;
@@ -142,10 +143,6 @@ void ps_request_partition(struct sync_ps *s, size_t partition);
 /* Send the requests without a reply that were not sent on the link's current connection: the link
  * is UP again, or values are requested anew.  Does nothing if the link is not UP. */
 void ps_repeat_requests(struct sync_ps *s, struct ps_link *l);
-
-/* Wait until gRPC has released all payloads; short once the replies have arrived.  False: not by
- * deadline_ns. */
-bool ps_wait_release(struct sync_ps *s, int64_t deadline_ns);
 
 /* Join one server with s->terms and check its reply; blocks until deadline_ns.  The link is open.
  */

@@ -45,7 +45,7 @@ static unsigned count_open_streams(const struct sync_ps *s)
  * has not released them.  False: leaked. */
 static bool release_payloads(struct sync_ps *s)
 {
-    if (ps_wait_release(s, clock_deadline_ns(RELEASE_MS))) {
+    if (in_flight_wait(&s->unreleased_payloads, clock_deadline_ns(RELEASE_MS))) {
         ps_codec_release(&s->codec);
         ps_row_selection_release(&s->selection);
         free(s);
@@ -53,7 +53,7 @@ static bool release_payloads(struct sync_ps *s)
     }
     log_warning("rank %u: gRPC holds %zu payloads of connections that were closed %d ms ago; their "
                 "memory is given up",
-                s->rank, atomic_load(&s->unreleased_payloads), RELEASE_MS);
+                s->rank, in_flight_count(&s->unreleased_payloads), RELEASE_MS);
     return false;
 }
 

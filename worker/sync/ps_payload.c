@@ -11,7 +11,6 @@
 #include "worker/sync/ps_worker_memory.h"
 
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <string.h>
 
 float *ps_reply_slab(const struct sync_ps *s, uint64_t round)
@@ -21,7 +20,7 @@ float *ps_reply_slab(const struct sync_ps *s, uint64_t round)
 
 void ps_payload_release(void *user)
 {
-    (void)atomic_fetch_sub((atomic_size_t *)user, 1);
+    in_flight_end(user);
 }
 
 static bool is_compressed(const struct sync_ps *s, const struct chunk_header *header)
@@ -63,7 +62,7 @@ enum status ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_h
         header->dtype = (uint32_t)s->codec.compression.up.kind;
     }
     header->length = ret->size;
-    (void)atomic_fetch_add(&s->unreleased_payloads, 1);
+    in_flight_begin(&s->unreleased_payloads);
     return STATUS_OK;
 }
 

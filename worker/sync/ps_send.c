@@ -87,7 +87,7 @@ static void send_row_selection(struct sync_ps *s, const struct partition_request
     header.dtype = CODEC_SELECTED_ROWS;
     header.length = selected->numbers_bytes;
     if (selected->numbers_bytes > 0)
-        (void)atomic_fetch_add(&s->unreleased_payloads, 1);
+        in_flight_begin(&s->unreleased_payloads);
     if (ps_link_send(q->stream, s->priority ? header.partition + 1 : 0, &header,
                      selected->numbers_bytes > 0 ? &payload : NULL, &wire_bytes) != STATUS_OK)
         return;
@@ -113,7 +113,7 @@ static void send_state(struct sync_ps *s, const struct partition_request *q, uns
                                   .length = payload.size};
     size_t wire_bytes;
 
-    (void)atomic_fetch_add(&s->unreleased_payloads, 1);
+    in_flight_begin(&s->unreleased_payloads);
     if (ps_link_send(q->stream, s->priority ? header.partition + 1 : 0, &header, &payload,
                      &wire_bytes) != STATUS_OK)
         return;

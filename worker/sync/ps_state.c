@@ -7,10 +7,6 @@
 #include "common/base/condition.h"
 #include "worker/sync/ps.h"
 
-#include <time.h>
-
-#define RELEASE_POLL_NS 100000 /* between reads of unreleased_payloads */
-
 void ps_fail(struct sync_ps *s, const struct error *why)
 {
     if (!s->closing && !s->failed) {
@@ -65,18 +61,6 @@ void ps_release_link(struct sync_ps *s, struct ps_link *l)
     l->in_use = false;
     (void)pthread_cond_signal(&s->monitor_wake);
     (void)pthread_mutex_unlock(&s->lock);
-}
-
-bool ps_wait_release(struct sync_ps *s, int64_t deadline_ns)
-{
-    struct timespec pause = {.tv_nsec = RELEASE_POLL_NS};
-
-    while (atomic_load(&s->unreleased_payloads) > 0) {
-        if (clock_now_ns() > deadline_ns)
-            return false;
-        (void)nanosleep(&pause, NULL); /* releases may only use atomics: no wake-up */
-    }
-    return true;
 }
 
 bool ps_may_repeat(const struct sync_ps *s)

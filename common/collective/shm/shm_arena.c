@@ -10,8 +10,8 @@
  */
 #include "common/collective/shm/shm_arena.h"
 
-#include <limits.h>
-#include <linux/futex.h>
+#include "common/base/futex.h"
+
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -52,12 +52,6 @@ unsigned char *shm_fragment_bytes(const struct shared_memory *arena, unsigned re
 
 /* ---- flags ---- */
 
-/* Not FUTEX_PRIVATE_FLAG: the other side is another process. */
-static void futex(atomic_uint *word, int operation, uint32_t value, const struct timespec *timeout)
-{
-    (void)syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
-}
-
 static atomic_bool sleepers_order; /* their barrier is this process's, too */
 
 void shm_flags_prepare(void)
@@ -79,19 +73,17 @@ void shm_flag_raise(struct shm_flag *flag, uint32_t value)
 
 void shm_flag_sleep(struct shm_flag *flag, uint32_t value, int64_t timeout_ns)
 {
-    struct timespec timeout = {.tv_sec = timeout_ns / 1000000000,
-                               .tv_nsec = timeout_ns % 1000000000};
     uint32_t seen;
 
     atomic_fetch_add(&flag->sleepers, 1);
     (void)syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
     seen = atomic_load(&flag->value);
     if ((int32_t)(seen - value) < 0)
-        futex(&flag->value, FUTEX_WAIT, seen, &timeout);
+        futex_wait(&flag->value, seen, timeout_ns);
     atomic_fetch_sub(&flag->sleepers, 1);
 }
 
 void shm_flag_wake(struct shm_flag *flag)
 {
-    futex(&flag->value, FUTEX_WAKE, INT_MAX, NULL);
+    futex_wake(&flag->value);
 }

@@ -194,7 +194,7 @@ START_TEST(test_a_close_while_payloads_wait)
     fault_proxy_hold(l.proxy, FAULT_UP, true);
     fault_proxy_hold(l.proxy, FAULT_DOWN, true);
     sync_ready(&l.ps->base, LARGE_COUNT);
-    ck_assert_uint_gt(atomic_load(&l.ps->unreleased_payloads), 1);
+    ck_assert_uint_gt(in_flight_count(&l.ps->unreleased_payloads), 1);
     ck_assert(sync_close(&l.ps->base, &why));
     large_close(&l);
 }
