@@ -96,7 +96,8 @@ static bool find_option(const struct option_set *set, const char *name, size_t l
 {
     for (ret->index = 0; option_at(set, ret->index, &ret->spec); ret->index++)
         if (ret->spec.name && option_name_equal(name, length, ret->spec.name))
-            return true;
+            return !ret->spec.alias_of ||
+                   find_option(set, ret->spec.alias_of, strlen(ret->spec.alias_of), ret);
     return false;
 }
 
@@ -105,7 +106,7 @@ static size_t add_names(const struct option_set *set, const char **names, size_t
     struct option_spec spec;
 
     for (size_t i = 0; option_at(set, i, &spec) && count < NAMES_MAX; i++)
-        if (spec.name)
+        if (spec.name && !spec.alias_of)
             names[count++] = spec.name;
     return count;
 }

@@ -43,6 +43,8 @@ struct option_spec {
     const char *choices;      /* "sgd|adam|adamw" */
     const char *metavar;      /* "N", "FILE", "H:P,..." */
     const char *help;         /* one or more sentences; --help wraps them at 80 columns */
+    const char *alias_of; /* an earlier name and variable of that option, of the same kind; works
+                             as the option itself and is not listed */
 };
 
 enum option_origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENVIRONMENT, ORIGIN_COMMAND_LINE };

@@ -70,6 +70,8 @@ static void add_spec_help(const struct option_spec *spec, struct strbuf *out)
     size_t start = out->length;
     size_t column;
 
+    if (spec->alias_of)
+        return;
     if (!spec->name) {
         strbuf_addf(out, "\n%s\n", spec->help);
         return;
@@ -153,7 +155,7 @@ void option_print_config(const struct option_set *set, const void *target,
     size_t widest = 0;
 
     for (size_t i = 0; option_at(set, i, &spec); i++) {
-        if (!spec.name)
+        if (!spec.name || spec.alias_of)
             continue;
         strbuf_reset(&line);
         add_config_line(&spec, target, has_value(&spec, r, i), &line);
@@ -161,7 +163,7 @@ void option_print_config(const struct option_set *set, const void *target,
             widest = line.length;
     }
     for (size_t i = 0; option_at(set, i, &spec); i++) {
-        if (!spec.name)
+        if (!spec.name || spec.alias_of)
             continue;
         strbuf_reset(&line);
         add_config_line(&spec, target, has_value(&spec, r, i), &line);
@@ -181,7 +183,7 @@ void option_json(const struct option_set *set, const void *target, const struct 
 
     strbuf_add(out, "{");
     for (size_t i = 0; option_at(set, i, &spec); i++) {
-        if (!spec.name)
+        if (!spec.name || spec.alias_of)
             continue;
         if (!first)
             strbuf_add(out, ", ");

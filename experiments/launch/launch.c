@@ -161,10 +161,8 @@ static void fill_variables(const struct job *j, unsigned local_rank, unsigned re
     add_server_variables(j, v);
     if (p->options.run_dir[0] != '\0')
         add_variable(v, "SPARRING_RUN_DIR", p->options.run_dir);
-    if (p->shrinks)
-        add_variable(v, "SPARRING_ON_RANK_LOSS", "shrink");
-    if (strcmp(p->options.on_worker_loss, "fail") != 0)
-        add_variable(v, "SPARRING_ON_WORKER_LOSS", p->options.on_worker_loss);
+    if (strcmp(p->options.on_rank_loss, "fail") != 0)
+        add_variable(v, "SPARRING_ON_RANK_LOSS", p->options.on_rank_loss);
     add_number_variable(v, "SPARRING_RESTARTS", restarts);
     if (p->ranks > 1 && !getenv("OMP_NUM_THREADS"))
         add_variable(v, "OMP_NUM_THREADS", "1");
@@ -305,8 +303,7 @@ static enum status run_job(struct job *j, struct error *err)
 
     if (status == STATUS_OK)
         status = start_servers(j, err);
-    child_set->tolerates_rank_loss =
-        (j->plan->shrinks || j->plan->elastic) && !j->plan->with_mpirun;
+    child_set->tolerates_rank_loss = j->plan->tolerates_rank_loss && !j->plan->with_mpirun;
     child_set->replica_pairs = j->plan->placement.replicas;
     child_set->durable = j->plan->options.state_dir[0] != '\0';
     if (j->plan->elastic || child_set->durable)

@@ -1,7 +1,7 @@
 /*
  * plan: torchrun's flags with torchrun's defaults, also from the variables PET_<FLAG> that torchrun
  * reads (Kubeflow's trainer sets these).  Left out: MIN:MAX nodes and rendezvous back ends; a job
- * that loses a rank ends, or goes on with the others (--on-rank-loss, --on-worker-loss).  Unlike
+ * that loses a rank ends, or goes on with the others (--on-rank-loss).  Unlike
  * torchrun, a restart starts a single process again, which rejoins the running job.
  */
 #include "experiments/launch/plan.h"
@@ -149,24 +149,20 @@ static const struct option_spec specs[] = {
      .offset = AT(run_dir),
      .metavar = "DIR",
      .help = "Folder for the records of ranks and servers; becomes SPARRING_RUN_DIR."},
+    {.name = "on-worker-loss",
+     .env = "SPARRING_ON_WORKER_LOSS",
+     .kind = OPTION_CHOICE,
+     .alias_of = "on-rank-loss"},
     {.name = "on-rank-loss",
      .env = "SPARRING_ON_RANK_LOSS",
      .kind = OPTION_CHOICE,
      .offset = AT(on_rank_loss),
      .default_text = "fail",
-     .choices = "fail|shrink",
-     .help = "fail stops all ranks when one fails; shrink lets the others go on when one is killed "
-             "or lost, and ends with 7 when they end well without it.  Becomes "
-             "SPARRING_ON_RANK_LOSS; also found among PROGRAM's words."},
-    {.name = "on-worker-loss",
-     .env = "SPARRING_ON_WORKER_LOSS",
-     .kind = OPTION_CHOICE,
-     .offset = AT(on_worker_loss),
-     .default_text = "fail",
      .choices = "fail|shrink|wait",
-     .help = "The same for jobs with parameter servers; with wait the others wait for another "
-             "process to take the lost rank's place, see --max-restarts.  Becomes "
-             "SPARRING_ON_WORKER_LOSS; also found among PROGRAM's words."},
+     .help = "fail stops all ranks when one fails; shrink lets the others go on when one is killed "
+             "or lost, and ends with 7 when they end well without it; with wait, of jobs with "
+             "servers, the others wait for another process to take the lost rank's place, see "
+             "--max-restarts.  Becomes SPARRING_ON_RANK_LOSS; also found among PROGRAM's words."},
     {.name = "max-restarts",
      .env = "PET_MAX_RESTARTS",
      .kind = OPTION_INT,
@@ -176,8 +172,8 @@ static const struct option_spec specs[] = {
      .max = 1e6,
      .metavar = "N",
      .help = "Processes of this node to start again, one at a time and N in all, while the others "
-             "go on: ranks that were killed, with --on-worker-loss shrink or wait; servers that "
-             "ended, with --state-dir.  Without effect on other jobs."},
+             "go on: ranks of a job with servers that were killed, with --on-rank-loss shrink or "
+             "wait; servers that ended, with --state-dir.  Without effect on other jobs."},
     {.name = "state-dir",
      .env = "SPARRING_STATE_DIR",
      .kind = OPTION_TEXT,
@@ -388,10 +384,19 @@ static bool words_have_option(char *const *words, const char *option, const char
     return false;
 }
 
-static bool is_option_set(char *const *words, const char *option, const char *own,
-                          const char *value)
+static bool is_on_rank_loss(const struct plan *p, const char *value)
 {
-    return strcmp(own, value) == 0 || words_have_option(words, option, value);
+    return strcmp(p->options.on_rank_loss, value) == 0 ||
+           words_have_option(p->program, "--on-rank-loss", value) ||
+           words_have_option(p->program, "--on-worker-loss", value); /* its earlier name */
+}
+
+static bool has_servers(const struct plan *p)
+{
+    const char *sync = getenv("SPARRING_SYNC");
+
+    return p->placement.colocated + p->placement.dedicated + p->placement.given > 0 ||
+           words_have_option(p->program, "--sync", "ps") || (sync && strcmp(sync, "ps") == 0);
 }
 
 static enum status resolve_plan(struct plan *p, const struct option_result *r, int argc,
@@ -417,10 +422,8 @@ static enum status resolve_plan(struct plan *p, const struct option_result *r, i
         return error_set(err, STATUS_INVALID,
                          "no program to start; 'sparring launch [OPTION]... -- PROGRAM [ARG]...'");
     p->program = argv + r->first_positional;
-    p->shrinks = is_option_set(p->program, "--on-rank-loss", p->options.on_rank_loss, "shrink");
-    p->elastic =
-        is_option_set(p->program, "--on-worker-loss", p->options.on_worker_loss, "shrink") ||
-        is_option_set(p->program, "--on-worker-loss", p->options.on_worker_loss, "wait");
+    p->elastic = is_on_rank_loss(p, "wait") || (is_on_rank_loss(p, "shrink") && has_servers(p));
+    p->tolerates_rank_loss = p->elastic || is_on_rank_loss(p, "shrink");
     return STATUS_OK;
 }
 

@@ -25,7 +25,6 @@ struct plan_options {
     bool replicas;
     char run_dir[OPTION_TEXT_MAX];
     char on_rank_loss[OPTION_TEXT_MAX];
-    char on_worker_loss[OPTION_TEXT_MAX];
     int64_t max_restarts;
     char state_dir[OPTION_TEXT_MAX];
     bool tee;
@@ -51,9 +50,9 @@ struct plan {
     struct plan_options options;
     unsigned nodes;
     unsigned node_rank;
-    unsigned ranks; /* of this node */
-    bool shrinks;   /* all-reduce: the others go on after a rank loss */
-    bool elastic;   /* parameter server: likewise, and the rank may be restarted */
+    unsigned ranks;           /* of this node */
+    bool tolerates_rank_loss; /* the others go on after the loss of a rank */
+    bool elastic;             /* with servers: likewise, and the rank may be restarted */
     struct placement placement;
     bool with_mpirun;        /* mpirun starts the ranks */
     const char *master_addr; /* borrowed from options, or constant */

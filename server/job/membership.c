@@ -111,7 +111,7 @@ static void add_terms(struct strbuf *text, const struct join_request *r)
     manifest_add(text, "compression", "%s, down %s, %" PRIu32 " ppm",
                  codec_name((enum codec_kind)r->dtype_up),
                  codec_name((enum codec_kind)r->dtype_down), r->top_k_ppm);
-    manifest_add(text, "on worker loss", "%s, %" PRIu32 " ms to reconnect",
+    manifest_add(text, "on rank loss", "%s, %" PRIu32 " ms to reconnect",
                  r->on_loss == WORKER_LOSS_FAIL     ? "fail"
                  : r->on_loss == WORKER_LOSS_SHRINK ? "shrink"
                                                     : "wait",

@@ -73,7 +73,7 @@ static const struct {
 } cases[] = {
     {{"--reduce", "reproducible", "--accumulate-steps", "1"}, STEPS},
     {{"--optimizer", "adamw", "--accumulate-steps", "4"}, STEPS / 4},
-    {{"--reduce", "reproducible", "--on-worker-loss", "wait"}, STEPS},
+    {{"--reduce", "reproducible", "--on-rank-loss", "wait"}, STEPS},
     {{"--consistency", "ssp", "--staleness", "0"}, STEPS},
     {{"--reduce", "reproducible", "--ps-update", "worker"}, STEPS}, /* does not overlap */
 };

@@ -38,11 +38,11 @@ static const struct fault_case {
     {"replica lost", ARGS("--compression", "rows", "--compression-down", "rows", LONG_RECONNECT),
      "server", REPLICA, true},
     {"server and worker lost",
-     ARGS("--compression", "fp16", "--compression-down", "onebit", "--on-worker-loss", "wait",
+     ARGS("--compression", "fp16", "--compression-down", "onebit", "--on-rank-loss", "wait",
           "--reconnect-ms", "5000"),
      "server", BOTH, true},
     {"worker lost, values rounded to fp16",
-     ARGS("--compression", "bf16", "--compression-down", "fp16", "--on-worker-loss", "wait",
+     ARGS("--compression", "bf16", "--compression-down", "fp16", "--on-rank-loss", "wait",
           "--reconnect-ms", "500"),
      "server", WORKER, true},
     {"server restarted, ranks served independently",
@@ -55,7 +55,7 @@ static const struct fault_case {
      "server", PRIMARY, false},
     {"worker and its residual lost, other ranks continue",
      ARGS("--compression", "topk", "--compression-down", "rows", "--consistency", "asp", "--reduce",
-          "fast", "--on-worker-loss", "wait", "--reconnect-ms", "500"),
+          "fast", "--on-rank-loss", "wait", "--reconnect-ms", "500"),
      "server", WORKER, false},
 };
 

@@ -71,7 +71,7 @@ START_TEST(test_wait)
     struct ps_fixture f = {.ranks = 2,
                            .servers = 2,
                            .with_state = workers[_i].phase == SNAPSHOT,
-                           .worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", "500")};
+                           .worker = ARGS("--on-rank-loss", "wait", "--reconnect-ms", "500")};
     struct process stopped;
 
     ps_fixture_open(&f);
@@ -97,7 +97,7 @@ START_TEST(test_wait_in_join)
 {
     struct ps_fixture f = {.ranks = 2,
                            .servers = 2,
-                           .worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", "500")};
+                           .worker = ARGS("--on-rank-loss", "wait", "--reconnect-ms", "500")};
 
     ps_fixture_open(&f);
     ps_fixture_freeze_at(&f, 1, 0, FAULT_UP, 0.006); /* within the Join request */
@@ -119,7 +119,7 @@ START_TEST(test_shrink)
 {
     struct ps_fixture f = {.ranks = 3,
                            .servers = 2,
-                           .worker = ARGS("--on-worker-loss", "shrink", "--reconnect-ms", "500")};
+                           .worker = ARGS("--on-rank-loss", "shrink", "--reconnect-ms", "500")};
     char hash[64];
 
     ps_fixture_open(&f);

@@ -130,7 +130,7 @@ START_TEST(test_killed_workers_are_replaced)
     struct launched_job r;
     int64_t step = 0;
 
-    start_launch(&r, ARGS("--servers", "2", "--on-worker-loss", "wait", "--max-restarts", "4"),
+    start_launch(&r, ARGS("--servers", "2", "--on-rank-loss", "wait", "--max-restarts", "4"),
                  ARGS("--reconnect-ms", "500", "--checkpoint-dir", checkpoints,
                       "--checkpoint-every", "20", "--checkpoint-keep", "2"));
     for (unsigned i = 0; i < 4; i++) {
@@ -159,7 +159,7 @@ START_TEST(test_others_continue)
 {
     struct launched_job r;
 
-    start_launch(&r, ARGS("--servers", "2", "--on-worker-loss", "shrink"),
+    start_launch(&r, ARGS("--servers", "2", "--on-rank-loss", "shrink"),
                  ARGS("--reconnect-ms", "500", "--ps-update", shrink_updates[_i]));
     job_await_step(r.folder, 1, draw_step(0));
     ck_assert_int_eq(kill(worker_pid(&r, 1), SIGKILL), 0);
@@ -178,7 +178,7 @@ START_TEST(test_replacement_joins_running_job)
 {
     struct launched_job r;
 
-    start_launch(&r, ARGS("--servers", "2", "--on-worker-loss", "shrink", "--max-restarts", "1"),
+    start_launch(&r, ARGS("--servers", "2", "--on-rank-loss", "shrink", "--max-restarts", "1"),
                  ARGS("--reconnect-ms", "200"));
     job_await_step(r.folder, 1, draw_step(0));
     ck_assert_int_eq(kill(worker_pid(&r, 1), SIGKILL), 0);
@@ -237,7 +237,7 @@ START_TEST(test_stopped_worker_is_superseded)
     const char *folder = support_path("run"), *checkpoint = support_path("end.safetensors");
     const char *address = start_server(&server);
     const char *const *worker_options = ARGS("--reconnect-ms", "500", "--steps", STEP_TEXT,
-                                             "--on-worker-loss", "wait", "--save", checkpoint);
+                                             "--on-rank-loss", "wait", "--save", checkpoint);
 
     for (unsigned rank = 0; rank < RANKS; rank++)
         start_worker(&workers[rank], rank, address, folder, worker_options);
@@ -263,7 +263,7 @@ START_TEST(test_waiting_workers_can_be_stopped)
     struct launched_job r;
     int64_t before_ns;
 
-    start_launch(&r, ARGS("--servers", "2", "--on-worker-loss", "wait", "--grace-ms", "60000"),
+    start_launch(&r, ARGS("--servers", "2", "--on-rank-loss", "wait", "--grace-ms", "60000"),
                  ARGS("--reconnect-ms", "200"));
     job_await_step(r.folder, 1, draw_step(0));
     ck_assert_int_eq(kill(worker_pid(&r, 1), SIGKILL), 0);

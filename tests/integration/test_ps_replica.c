@@ -300,7 +300,7 @@ END_TEST
 START_TEST(test_a_server_and_then_a_worker)
 {
     struct ps_fixture f = {
-        .ranks = 2, .servers = 1, .replicas = true, .worker = ARGS("--on-worker-loss", "wait")};
+        .ranks = 2, .servers = 1, .replicas = true, .worker = ARGS("--on-rank-loss", "wait")};
 
     ps_fixture_open(&f);
     freeze_rank_1_in_round(&f, 5.5);

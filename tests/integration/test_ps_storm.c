@@ -225,7 +225,7 @@ static void scenario_wait(struct ps_fixture *f, struct random_state *random)
     bool is_kill = draw(random, 3) > 0;
 
     f->update = "server";
-    f->worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", LOSS_MS);
+    f->worker = ARGS("--on-rank-loss", "wait", "--reconnect-ms", LOSS_MS);
     ps_fixture_open(f);
     ps_fixture_start_workers(f);
     freeze_link(f, &p);
@@ -247,7 +247,7 @@ static void scenario_shrink(struct ps_fixture *f, struct random_state *random)
     struct fault_position p = draw_position(random, f, 1.5, 30);
     bool is_kill = draw(random, 3) > 0;
 
-    f->worker = ARGS("--on-worker-loss", "shrink", "--reconnect-ms", LOSS_MS);
+    f->worker = ARGS("--on-rank-loss", "shrink", "--reconnect-ms", LOSS_MS);
     ps_fixture_open(f);
     ps_fixture_start_workers(f);
     freeze_link(f, &p);
@@ -376,9 +376,9 @@ static void scenario_asynchronous(struct ps_fixture *f, struct random_state *ran
 
     f->update = "server";
     f->worker = is_asp
-                    ? ARGS("--reduce", "fast", "--on-worker-loss", is_shrink ? "shrink" : "fail",
+                    ? ARGS("--reduce", "fast", "--on-rank-loss", is_shrink ? "shrink" : "fail",
                            "--reconnect-ms", is_shrink ? LOSS_MS : "20000", "--consistency", "asp")
-                    : ARGS("--reduce", "fast", "--on-worker-loss", is_shrink ? "shrink" : "fail",
+                    : ARGS("--reduce", "fast", "--on-rank-loss", is_shrink ? "shrink" : "fail",
                            "--reconnect-ms", is_shrink ? LOSS_MS : "20000", "--consistency", "ssp",
                            "--staleness", "2");
     ps_fixture_open(f);

@@ -257,8 +257,8 @@ END_TEST
 START_TEST(test_folder_of_another_run_is_refused)
 {
     static const struct mode modes_of_loss[] = {
-        {"wait", NULL, 2, {"--sync", "ps", "--on-worker-loss", "wait"}},
-        {"shrink", NULL, 2, {"--sync", "ps", "--on-worker-loss", "shrink"}},
+        {"wait", NULL, 2, {"--sync", "ps", "--on-rank-loss", "wait"}},
+        {"shrink", NULL, 2, {"--sync", "ps", "--on-rank-loss", "shrink"}},
         {"fail", NULL, 2, {"--sync", "ps"}},
     };
     const struct mode *mode = &modes_of_loss[_i];

@@ -63,7 +63,6 @@ struct worker_options {
     char asp_lr[OPTION_TEXT_MAX];
     double delay_compensation;
     char ps_update[OPTION_TEXT_MAX];
-    char on_worker_loss[OPTION_TEXT_MAX];
     int64_t reconnect_ms;
     char replicas[OPTION_TEXT_MAX];
     char ps_transport[OPTION_TEXT_MAX];
@@ -116,11 +115,11 @@ enum status worker_options_consistency(const struct worker_options *o, unsigned 
 /* The transport to a parameter server on this host (--ps-transport). */
 enum sync_transport worker_options_ps_transport(const struct worker_options *o);
 
-/* The reaction of a job with parameter servers to the loss of a worker (--on-worker-loss). */
+/* The reaction of a job with parameter servers to the loss of a worker (--on-rank-loss). */
 enum worker_loss worker_options_on_loss(const struct worker_options *o);
 
-/* Whether the job is elastic: processes may leave and be replaced (--on-worker-loss shrink, wait).
- * Its workers may then agree on something through the servers only. */
+/* Whether the job is elastic: processes may leave and be replaced (--on-rank-loss shrink, wait).
+ * Its workers can agree only through the servers. */
 bool worker_options_elastic(const struct worker_options *o);
 
 /* The compression to and from parameter servers.  STATUS_INVALID: unknown name, or, with --sync ps

@@ -48,13 +48,6 @@ static enum status check_ddp(const struct worker_options *o, struct error *err)
     if (o->drop_last && worker_options_uneven(o))
         return error_set(err, STATUS_INVALID, "--drop-last and --uneven %s exclude each other",
                          o->uneven);
-    if (strcmp(o->on_rank_loss, "shrink") == 0 && strcmp(o->sync, "allreduce") != 0)
-        return error_set(err, STATUS_INVALID,
-                         "--on-rank-loss shrink needs --sync allreduce (--sync ps has "
-                         "--on-worker-loss)");
-    if (strcmp(o->on_rank_loss, "shrink") == 0 && worker_options_uneven(o))
-        return error_set(err, STATUS_INVALID,
-                         "--on-rank-loss shrink and --uneven %s exclude each other", o->uneven);
     if (o->layer_drop > 0 && strcmp(o->sync, "allreduce") == 0 && !o->find_unused_parameters)
         return error_set(err, STATUS_INVALID,
                          "--layer-drop leaves parameters without gradients: add "
@@ -80,15 +73,15 @@ static enum status check_checkpoints(const struct worker_options *o, struct erro
         return error_set(err, STATUS_INVALID, "--resume auto needs --checkpoint-dir");
     if (strcmp(o->resume, "auto") == 0 && worker_options_elastic(o))
         return error_set(err, STATUS_INVALID,
-                         "--resume auto: not with --on-worker-loss %s: a process that takes a lost "
+                         "--resume auto: not with --on-rank-loss %s: a process that takes a lost "
                          "one's place later has to name the same checkpoint as the others",
-                         o->on_worker_loss);
+                         o->on_rank_loss);
     if (worker_options_elastic(o) && is_folder(o->resume))
         return error_set(err, STATUS_INVALID,
-                         "--resume '%s' is a folder: not with --on-worker-loss %s: a process that "
+                         "--resume '%s' is a folder: not with --on-rank-loss %s: a process that "
                          "takes a lost one's place later has to name the same checkpoint as the "
                          "others, so name the file",
-                         o->resume, o->on_worker_loss);
+                         o->resume, o->on_rank_loss);
     if (o->resume[0] != '\0' && strcmp(o->resume, "auto") != 0 && !generated)
         return error_set(err, STATUS_INVALID, "--resume and --init exclude each other");
     return STATUS_OK;
@@ -108,24 +101,36 @@ static enum status check_data_parallel(const struct worker_options *o, struct er
     if (worker_options_uneven(o))
         return error_set(err, STATUS_INVALID, "--uneven %s: not with --sync dataparallel",
                          o->uneven);
+    if (strcmp(o->comm_hook, "none") != 0)
+        return error_set(err, STATUS_INVALID, "--comm-hook: not with --sync dataparallel");
+    if (strcmp(o->weighting, "samples") == 0)
+        return error_set(err, STATUS_INVALID, "--weighting samples: not with --sync dataparallel");
     return STATUS_OK;
 }
 
-/* A job that continues without a lost worker, or with its replacement. */
-static enum status check_elastic(const struct worker_options *o, struct error *err)
+/* A job that continues without a lost rank, or with its replacement. */
+static enum status check_rank_loss(const struct worker_options *o, struct error *err)
 {
-    if (strcmp(o->on_worker_loss, "fail") == 0)
+    bool with_servers = strcmp(o->sync, "ps") == 0;
+    const char *refusal = NULL;
+
+    if (strcmp(o->on_rank_loss, "fail") == 0)
         return STATUS_OK;
-    if (strcmp(o->sync, "ps") != 0)
+    if (!with_servers && strcmp(o->sync, "allreduce") != 0)
         return error_set(err, STATUS_INVALID,
-                         "--on-worker-loss %s needs --sync ps (--sync allreduce has "
-                         "--on-rank-loss)",
-                         o->on_worker_loss);
-    if (strcmp(o->on_worker_loss, "wait") == 0 && strcmp(o->ps_update, "server") != 0)
+                         "--on-rank-loss %s needs --sync allreduce or --sync ps", o->on_rank_loss);
+    if (strcmp(o->on_rank_loss, "wait") == 0 && !with_servers)
+        refusal = "--on-rank-loss wait needs --sync ps";
+    else if (strcmp(o->on_rank_loss, "wait") == 0 && strcmp(o->ps_update, "server") != 0)
+        refusal = "--on-rank-loss wait needs --ps-update server: a replacement for a lost rank "
+                  "reads the parameters from the servers";
+    else if (!with_servers && strcmp(o->backend, "mpi") == 0)
+        refusal = "--on-rank-loss shrink: not with --backend mpi, which ends all ranks with the "
+                  "lost one";
+    else if (!with_servers && worker_options_uneven(o))
         return error_set(err, STATUS_INVALID,
-                         "--on-worker-loss wait needs --ps-update server: a replacement for a lost "
-                         "worker reads the parameters from the servers");
-    return STATUS_OK;
+                         "--on-rank-loss shrink and --uneven %s exclude each other", o->uneven);
+    return refusal ? error_set(err, STATUS_INVALID, "%s", refusal) : STATUS_OK;
 }
 
 enum status worker_options_check(const struct worker_options *o, struct error *err)
@@ -151,7 +156,7 @@ enum status worker_options_check(const struct worker_options *o, struct error *e
     if (status == STATUS_OK)
         status = check_data_parallel(o, err);
     if (status == STATUS_OK)
-        status = check_elastic(o, err);
+        status = check_rank_loss(o, err);
     if (status == STATUS_OK)
         status = check_ddp(o, err);
     return status == STATUS_OK ? check_backend(o->backend, err) : status;
@@ -182,9 +187,9 @@ enum status worker_options_consistency(const struct worker_options *o, unsigned 
 
 enum worker_loss worker_options_on_loss(const struct worker_options *o)
 {
-    if (strcmp(o->on_worker_loss, "shrink") == 0)
+    if (strcmp(o->on_rank_loss, "shrink") == 0)
         return WORKER_LOSS_SHRINK;
-    return strcmp(o->on_worker_loss, "wait") == 0 ? WORKER_LOSS_WAIT : WORKER_LOSS_FAIL;
+    return strcmp(o->on_rank_loss, "wait") == 0 ? WORKER_LOSS_WAIT : WORKER_LOSS_FAIL;
 }
 
 enum sync_transport worker_options_ps_transport(const struct worker_options *o)
@@ -241,8 +246,8 @@ enum status worker_options_compression(const struct worker_options *o,
     if (status != STATUS_OK)
         (void)error_prefix(err,
                            "--compression %s, --compression-down %s, --consistency %s, "
-                           "--on-worker-loss %s: ",
-                           o->compression, o->compression_down, o->consistency, o->on_worker_loss);
+                           "--on-rank-loss %s: ",
+                           o->compression, o->compression_down, o->consistency, o->on_rank_loss);
     return status;
 }
 

@@ -95,16 +95,6 @@ const struct option_spec worker_ps_specs[] = {
      .default_text = "server",
      .choices = "server|worker",
      .help = "Where the optimizer runs; with worker the servers only sum."},
-    {.name = "on-worker-loss",
-     .env = "SPARRING_ON_WORKER_LOSS",
-     .kind = OPTION_CHOICE,
-     .offset = AT(on_worker_loss),
-     .default_text = "fail",
-     .choices = "fail|shrink|wait",
-     .help = "Of ps, when a worker is lost (dead, or cut off for longer than --reconnect-ms): fail "
-             "ends the job and names it; shrink goes on without it; wait holds the job, for the "
-             "servers' --timeout-ms at most, until another process with its rank has taken its "
-             "place, and loses no step (needs --ps-update server)."},
     {.name = "reconnect-ms",
      .env = "SPARRING_RECONNECT_MS",
      .kind = OPTION_INT,

@@ -159,6 +159,10 @@ const struct option_spec worker_sync_specs[] = {
      .help =
          "reproducible sums in rank order: the same bits through allreduce and ps, whatever the "
          "number of servers."},
+    {.name = "on-worker-loss",
+     .env = "SPARRING_ON_WORKER_LOSS",
+     .kind = OPTION_CHOICE,
+     .alias_of = "on-rank-loss"},
     {.name = "on-rank-loss",
      .env = "SPARRING_ON_RANK_LOSS",
      .kind = OPTION_CHOICE,

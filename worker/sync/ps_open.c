@@ -158,7 +158,7 @@ static enum status make_terms(struct sync_ps *s, const struct sync_config *confi
     r->top_k_ppm = config->compression.up.top_k_ppm;
     r->lanes = config->connections > 0 ? config->connections : 1;
     r->in_order = !config->priority;
-    r->on_loss = (uint32_t)config->on_worker_loss;
+    r->on_loss = (uint32_t)config->on_rank_loss;
     r->reconnect_ms = (uint32_t)s->reconnect_ms;
     r->heartbeat_ms = (uint32_t)s->heartbeat_ms;
     r->heartbeat_timeout_ms = (uint32_t)s->heartbeat_timeout_ms;

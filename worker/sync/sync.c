@@ -25,8 +25,8 @@ enum status sync_open(const struct sync_config *config, struct sync **ret_sync, 
             (*ret_sync)->ops = registry[i];
         return status;
     }
-    return error_set(err, STATUS_INVALID, "unknown sync '%s': use local, allreduce or ps",
-                     config->kind);
+    return error_set(err, STATUS_INVALID,
+                     "unknown sync '%s': use local, allreduce, ps or dataparallel", config->kind);
 }
 
 bool sync_is_replacement(const struct sync *s)

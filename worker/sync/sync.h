@@ -78,7 +78,7 @@ struct sync_config {
     const char *replicas_origin;    /* "--replicas", "SPARRING_REPLICAS" */
     bool update_on_server;
     int64_t reconnect_ms; /* limit for restoring a lost connection; 0: a loss ends the job */
-    enum worker_loss on_worker_loss;
+    enum worker_loss on_rank_loss;
     enum sync_transport ps_transport;
     unsigned connections; /* to each server; 0: one */
     bool priority;        /* send what the next forward reads first; else in order of readiness */

@@ -297,7 +297,7 @@ enum status checkpointer_check_folder(const struct trainer *t, struct error *err
     if (!worker_options_elastic(o) || o->checkpoint_dir[0] == '\0' || t->rank != 0)
         return STATUS_OK;
     if (worker_options_on_loss(o) == WORKER_LOSS_SHRINK && t->launch->world_size > 1)
-        log_warning("--on-worker-loss shrink: checkpoints are rank 0's task; if it is lost, none "
+        log_warning("--on-rank-loss shrink: checkpoints are rank 0's task; if it is lost, none "
                     "is made until a process takes its place");
     /* a replacement process finds the checkpoints of its own job */
     return t->checkpointer.resumed || sync_is_replacement(t->sync) ? STATUS_OK

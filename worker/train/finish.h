@@ -11,7 +11,8 @@
  * rank left only, and only if there is a test split and --evaluate is not "never". */
 enum status finish_evaluate(struct trainer *t, struct run_outcome *outcome, struct error *err);
 
-/* End a successful run; called on every rank.  Blocks until all ranks have ended. */
+/* End a successful run; called on every rank.  With a group every rank waits for the others' last
+ * update; with a store only, rank 0 does; an elastic job does not wait. */
 enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct error *err);
 
 /* End a failed run.  *err is the reason, and is replaced by another rank's failure if that came

@@ -33,7 +33,8 @@ enum status recovery_open(struct trainer *t, struct error *err)
 {
     struct recovery *r = &t->recovery;
 
-    r->enabled = strcmp(t->options->on_rank_loss, "shrink") == 0 && t->world_size > 1;
+    r->enabled = strcmp(t->options->sync, "allreduce") == 0 &&
+                 strcmp(t->options->on_rank_loss, "shrink") == 0 && t->world_size > 1;
     r->last_update_ns = clock_now_ns();
     if (!r->enabled || !model_buffers(t->model))
         return STATUS_OK;

@@ -4,7 +4,7 @@
  * while the rest is still in transfer; with --backend nccl gradients never leave the GPUs.  The
  * host's copy of the parameters is fetched only when it is read.
  *
- * The host's optimizer runs instead without a GPU, with several devices (dataparallel), and with
+ * The host's optimizer runs without a GPU, with several devices (dataparallel), and with
  * parameters that may have no gradient in a step, since it must skip them one by one.
  *
  * Called by the trainer.  Threads: the training thread.

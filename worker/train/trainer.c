@@ -75,7 +75,6 @@ static enum status write_manifest(struct trainer *t, struct error *err)
                  (intmax_t)o->powersgd_start_iter, o->powersgd_min_rate);
     manifest_add(m, "reduce", "%s", o->reduce);
     manifest_add(m, "on rank loss", "%s", o->on_rank_loss);
-    manifest_add(m, "on worker loss", "%s", o->on_worker_loss);
     manifest_add(m, "ps update", "%s", o->ps_update);
     manifest_add(m, "consistency", "%s", o->consistency);
     manifest_add(m, "staleness", "%jd", (intmax_t)o->staleness);
@@ -186,7 +185,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .replicas_origin = option_origin_text(&worker_option_set, t->origins, "replicas"),
         .server_weights = t->server_weights,
         .reconnect_ms = o->reconnect_ms,
-        .on_worker_loss = worker_options_on_loss(o),
+        .on_rank_loss = worker_options_on_loss(o),
         .ps_transport = worker_options_ps_transport(o),
         .connections = (unsigned)o->connections,
         .priority = strcmp(o->priority, "on") == 0,

@@ -70,7 +70,12 @@ static const struct option_spec specs[] = {
      .default_text = "true",
      .help = "Communicate during backward."},
     {.help = "Files:"},
+    {.name = "update-rule",
+     .env = "SPARRING_TEST_UPDATE_RULE",
+     .kind = OPTION_CHOICE,
+     .alias_of = "optimizer"},
     {.name = "optimizer",
+     .env = "SPARRING_TEST_OPTIMIZER",
      .kind = OPTION_CHOICE,
      .offset = offsetof(struct settings, optimizer),
      .default_text = "sgd",
@@ -206,6 +211,30 @@ START_TEST(priorities)
     ck_assert_str_eq(got.run_dir, "x y"); /* the variable is empty, which counts as not set */
     check_origin("run-dir", "run.yaml:5");
     check_origin("optimizer", "default");
+}
+END_TEST
+
+/* An earlier name works wherever the option does; of both variables the newer one counts. help_text
+ * and the others that list options do not have it. */
+START_TEST(aliases)
+{
+    assert_ok(parse_with_file("update-rule: adam\n", ""));
+    ck_assert_str_eq(got.optimizer, "adam");
+    check_origin("optimizer", "run.yaml:1");
+    assert_fails(parse_with_file("update-rule: adam\noptimizer: sgd\n", ""), STATUS_CONFIG,
+                 "option 'optimizer' is given twice");
+    ck_assert_int_eq(setenv("SPARRING_TEST_UPDATE_RULE", "adam", 1), 0);
+    assert_ok(parse(""));
+    ck_assert_str_eq(got.optimizer, "adam");
+    check_origin("optimizer", "SPARRING_TEST_UPDATE_RULE");
+    ck_assert_int_eq(setenv("SPARRING_TEST_OPTIMIZER", "sgd", 1), 0);
+    assert_ok(parse(""));
+    ck_assert_str_eq(got.optimizer, "sgd");
+    assert_ok(parse("--update_rule=adamw"));
+    ck_assert_str_eq(got.optimizer, "adamw");
+    check_origin("optimizer", "--optimizer");
+    assert_fails(parse("--update-rule rmsprop"), STATUS_INVALID, "optimizer");
+    assert_fails(parse("--update-rul adam"), STATUS_INVALID, "'--update-rul'; ");
 }
 END_TEST
 
@@ -545,7 +574,7 @@ int main(void)
 {
     return SUPPORT_RUN(
         "option", 0, TEST(defaults), TEST(command_line_forms), TEST(positionals), TEST(priorities),
-        LOOP_TEST(bad_command_line, 0, sizeof(bad_words) / sizeof(bad_words[0])),
+        TEST(aliases), LOOP_TEST(bad_command_line, 0, sizeof(bad_words) / sizeof(bad_words[0])),
         TEST(text_too_long), LOOP_TEST(bad_file, 0, sizeof(bad_files) / sizeof(bad_files[0])),
         TEST(missing_file), TEST(bad_environment), TEST(help_text),
         TEST(help_and_version_on_stdout), TEST(full_stdout), TEST(config_example),

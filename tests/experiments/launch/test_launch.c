@@ -315,7 +315,7 @@ static const struct {
     {{"--nproc", "2", "true"}, "unknown option '--nproc'"},
     {{"--rdzv-backend=c10d", "true"}, "unknown option '--rdzv-backend'"},
     {{"--max-restarts=-1", "true"}, "max-restarts"},
-    {{"--on-worker-loss=restart", "true"}, "on-worker-loss"},
+    {{"--on-rank-loss=restart", "true"}, "on-rank-loss"},
     {{"/nonexistent/program"}, "cannot run '/nonexistent/program': No such file or directory"},
     {{"no-such-program-anywhere"}, "cannot run 'no-such-program-anywhere': No such file"},
     {{"/dev/null"}, "cannot run '/dev/null': Permission denied"},

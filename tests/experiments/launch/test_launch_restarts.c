@@ -12,9 +12,9 @@ START_TEST(a_killed_rank_is_started_again)
 {
     const char *script = "if [ $RANK = 0 ]; then read x < $0; exit 0; fi; "
                          "if [ $SPARRING_RESTARTS = 0 ]; then kill -9 $$; fi; "
-                         "echo \"rank $RANK again: $SPARRING_RESTARTS $SPARRING_ON_WORKER_LOSS\"; "
+                         "echo \"rank $RANK again: $SPARRING_RESTARTS $SPARRING_ON_RANK_LOSS\"; "
                          "echo > $0";
-    const char *out = LAUNCH(0, "--nproc-per-node=2", "--on-worker-loss=wait", "--max-restarts=2",
+    const char *out = LAUNCH(0, "--nproc-per-node=2", "--on-rank-loss=wait", "--max-restarts=2",
                              "--", "sh", "-c", script, launch_fifo("go"));
 
     assert_holds(out, "rank 1 (pid ");
@@ -29,8 +29,8 @@ START_TEST(a_rank_inside_a_shell_is_started_again)
 {
     const char *script = "if [ $SPARRING_RESTARTS = 0 ]; then sh -c 'kill -9 $$'; exit $?; fi; "
                          "echo \"alone again: $SPARRING_RESTARTS\"";
-    const char *out =
-        LAUNCH(0, "--on-worker-loss=shrink", "--max-restarts=1", "--", "sh", "-c", script);
+    const char *out = LAUNCH(0, "--server-addresses=127.0.0.1:1", "--on-rank-loss=shrink",
+                             "--max-restarts=1", "--", "sh", "-c", script);
 
     assert_holds(out, "is lost: exit code 137; started again (0 restarts left)\n");
     assert_holds(out, "alone again: 1\n");
@@ -43,7 +43,7 @@ START_TEST(restarts_run_out)
                          "echo \"try $SPARRING_RESTARTS\"; "
                          "if [ $SPARRING_RESTARTS = 2 ]; then echo > $0; fi; kill -9 $$";
     const char *out = LAUNCH(7, "--nproc-per-node=2", "--max-restarts=2", "--", "sh", "-c", script,
-                             launch_fifo("go"), "--on-worker-loss=shrink");
+                             launch_fifo("go"), "--sync=ps", "--on-worker-loss=shrink");
 
     for (const char *const *line = ARGS("try 0\n", "try 1\n", "try 2\n"); *line; line++)
         assert_holds(out, *line);
@@ -56,7 +56,7 @@ END_TEST
 START_TEST(a_rank_that_failed_is_not_started_again)
 {
     const char *script = "if [ $RANK = 0 ]; then read x < $0; exit 0; fi; echo > $0; exit 1";
-    const char *out = LAUNCH(7, "--nproc-per-node=2", "--on-worker-loss=wait", "--max-restarts=2",
+    const char *out = LAUNCH(7, "--nproc-per-node=2", "--on-rank-loss=wait", "--max-restarts=2",
                              "--", "sh", "-c", script, launch_fifo("go"));
 
     assert_holds(out, "is lost: exit code 1; the others go on\n");
@@ -65,6 +65,17 @@ START_TEST(a_rank_that_failed_is_not_started_again)
 END_TEST
 
 /* No process can rejoin: all ranks of an all-reduce start together. */
+START_TEST(a_rank_of_an_all_reduce_is_not_started_again)
+{
+    const char *script = "if [ $RANK = 0 ]; then read x < $0; exit 0; fi; echo > $0; kill -9 $$";
+    const char *out = LAUNCH(7, "--nproc-per-node=2", "--on-rank-loss=shrink", "--max-restarts=2",
+                             "--", "sh", "-c", script, launch_fifo("go"));
+
+    assert_holds(out, "is lost: killed by signal 9 (SIGKILL); the others go on\n");
+    assert_lacks(out, "started again");
+}
+END_TEST
+
 START_TEST(other_jobs_end)
 {
     const char *out = LAUNCH(137, "--nproc-per-node=2", "--max-restarts=2", "--", "sh", "-c",
@@ -128,6 +139,7 @@ TCase *launch_restart_cases(void)
     tcase_add_test(cases, a_rank_inside_a_shell_is_started_again);
     tcase_add_test(cases, restarts_run_out);
     tcase_add_test(cases, a_rank_that_failed_is_not_started_again);
+    tcase_add_test(cases, a_rank_of_an_all_reduce_is_not_started_again);
     tcase_add_test(cases, other_jobs_end);
     tcase_add_loop_test(cases, a_server_with_state_is_started_again, 0, 2);
     tcase_add_test(cases, a_server_without_state_is_not);

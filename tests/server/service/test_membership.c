@@ -73,7 +73,7 @@ START_TEST(test_joins_of_a_job_that_runs)
     request.resume = true;
     request.reconnect_ms++;
     check_result("other terms", session_join(&workers[2], &request), STATUS_MISMATCH,
-                 "on worker loss");
+                 "on rank loss");
     request = session_request(1);
     request.resume = true;
     request.round = 5;

@@ -1,5 +1,5 @@
 /*
- * --on-worker-loss shrink, with scripted workers: the job continues with the remaining ranks, and
+ * --on-rank-loss shrink, with scripted workers: the job continues with the remaining ranks, and
  * with sessions that take a vacant rank.
  */
 #include "tests/server/service/member_job.h"

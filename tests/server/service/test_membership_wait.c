@@ -1,5 +1,5 @@
 /*
- * --on-worker-loss wait, with scripted workers: the job pauses until a session replaces the lost
+ * --on-rank-loss wait, with scripted workers: the job pauses until a session replaces the lost
  * rank, and its results equal those of a run without faults.
  */
 #include "tests/server/service/member_job.h"

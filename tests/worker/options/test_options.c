@@ -52,8 +52,8 @@ static const struct {
     {"--consistency asp --asp-lr staleness --delay-compensation 0.5",
      {.mode = CONSISTENCY_ASP, .lr_by_staleness = true, .delay_compensation = 0.5}},
     {"--sync allreduce --consistency asp --ps-update worker", {.mode = CONSISTENCY_ASP}},
-    {"--on-worker-loss wait", {.mode = CONSISTENCY_BSP}},
-    {"--on-worker-loss shrink --ps-update worker", {.mode = CONSISTENCY_BSP}},
+    {"--on-rank-loss wait", {.mode = CONSISTENCY_BSP}},
+    {"--on-rank-loss shrink --ps-update worker", {.mode = CONSISTENCY_BSP}},
 };
 
 START_TEST(test_good)
@@ -74,8 +74,8 @@ static const struct {
 } bad[] = {
     {"--consistency esp", "esp"},
     {"--resume auto", "--resume auto needs --checkpoint-dir"},
-    {"--resume auto --checkpoint-dir d --on-worker-loss wait", "name the same checkpoint"},
-    {"--resume . --on-worker-loss wait", "is a folder"},
+    {"--resume auto --checkpoint-dir d --on-rank-loss wait", "name the same checkpoint"},
+    {"--resume . --on-rank-loss wait", "is a folder"},
     {"--checkpoint-every 5", "--checkpoint-every needs --checkpoint-dir"},
     {"--resume a.safetensors --init b.safetensors", "--resume and --init exclude each other"},
     {"--staleness 1", "a staleness bound of 1 needs ssp, not bsp"},
@@ -94,11 +94,14 @@ static const struct {
     {"--consistency asp --reduce reproducible", "asp takes what comes first"},
     {"--consistency ssp --staleness 2 --reduce reproducible", "ssp with a staleness bound takes"},
     {"--backup-workers 1 --reduce reproducible", "bsp with backup workers takes what comes first"},
-    {"--on-worker-loss wait --ps-update worker", "--on-worker-loss wait needs --ps-update server"},
-    {"--on-worker-loss shrink --sync allreduce", "--on-worker-loss shrink needs --sync ps"},
-    {"--on-worker-loss wait --sync local", "--on-worker-loss wait needs --sync ps"},
-    {"--on-rank-loss shrink", "(--sync ps has --on-worker-loss)"},
-    {"--on-worker-loss ignore", "on-worker-loss"},
+    {"--on-rank-loss wait --ps-update worker", "--on-rank-loss wait needs --ps-update server"},
+    {"--on-rank-loss wait --sync allreduce", "--on-rank-loss wait needs --sync ps"},
+    {"--on-rank-loss wait --sync local", "needs --sync allreduce or --sync ps"},
+    {"--on-rank-loss shrink --sync allreduce --backend mpi", "not with --backend mpi"},
+    {"--on-rank-loss ignore", "on-rank-loss"},
+    {"--on-worker-loss ignore", "on-rank-loss"}, /* its earlier name */
+    {"--comm-hook fp16 --sync dataparallel", "--comm-hook: not with --sync dataparallel"},
+    {"--weighting samples --sync dataparallel", "--weighting samples: not with"},
     {"--reconnect-ms -1", "reconnect-ms"},
 };
 

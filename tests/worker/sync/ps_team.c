@@ -117,7 +117,7 @@ struct sync_config team_config(const struct team_rank *r)
                                 .timeout_ms = t->timeout_ms,
                                 .heartbeat_timeout_ms = t->heartbeat_timeout_ms,
                                 .reconnect_ms = t->reconnect_ms,
-                                .on_worker_loss = t->on_loss,
+                                .on_rank_loss = t->on_loss,
                                 .order = t->order,
                                 .consistency = t->consistency,
                                 .manifest = "seed\t1\nmodel\ttest\n",
