@@ -123,12 +123,9 @@ static void fill_counters(Sparring__V1__StatsCounters *m, const struct stats_cou
 #define X(field, help) m->field = c->field;
     STATS_COUNTERS(X)
 #undef X
-    m->sum_seconds = (double)c->sum_ns * 1e-9;
-    m->wait_seconds = (double)c->wait_ns * 1e-9;
-    m->detect_seconds = (double)c->detect_ns * 1e-9;
-    m->recover_seconds = (double)c->recover_ns * 1e-9;
-    m->journal_seconds = (double)c->journal_ns * 1e-9;
-    m->snapshot_seconds = (double)c->snapshot_ns * 1e-9;
+#define X(name, help) m->name##_seconds = (double)c->name##_ns * 1e-9;
+    STATS_TIMES(X)
+#undef X
 }
 
 static void fill_reply(Sparring__V1__StatsReply *m, const struct server_stats *s,

@@ -15,9 +15,10 @@
 #define STATS_WORKERS_MAX      1024
 #define STATS_STALENESS_BOUNDS 12
 
-/* Monotonic counters: field, what it counts.  The field is its name in proto/stats.proto and,
- * between "sparring_server_" and "_total", on the metrics page. */
-#define STATS_COUNTERS(X)                                                                          \
+/* Monotonic counters: field, what it counts.  The field is its name in proto/stats.proto, in the
+ * "end" line of a job's log (those of a job) and, between "sparring_server_" and "_total", on the
+ * metrics page. */
+#define STATS_JOB_COUNTERS(X)                                                                      \
     X(rounds, "Rounds that are complete on this server.")                                          \
     X(pushes, "Contributions received, one partition of one rank each.")                           \
     X(rx_payload_bytes, "Bytes of gradients received.")                                            \
@@ -33,7 +34,11 @@
     X(disconnects, "Ranks that were cut off: a call broke, or there was silence.")                 \
     X(reconnects, "Ranks that came back to their place.")                                          \
     X(lost_ranks, "Ranks that did not come back in time.")                                         \
-    X(taken_places, "Places of lost ranks that others took.")                                      \
+    X(taken_places, "Places of lost ranks that others took.")
+#define STATS_COUNTERS(X)                                                                          \
+    STATS_JOB_COUNTERS(X)                                                                          \
+    X(pushes, "Contributions received, one partition of one rank each.")                           \
+    X(records_dropped, "Round records that no disk was fast enough for.")                          \
     X(restored_jobs, "Jobs of an earlier process that were taken up from the state folder.")       \
     X(journal_records, "Records that were written to a job's journal.")                            \
     X(journal_bytes, "Bytes of them.")                                                             \
@@ -47,6 +52,18 @@
     X(acknowledged_records, "Of these records, those that a replica has taken.")                   \
     X(acknowledged_bytes, "Bytes of payload in them.")                                             \
     X(copied_records, "Records that were taken as a replica.")                                     \
+/* The same for times: "<name>_ns" here, "<name>_seconds" elsewhere. */
+#define STATS_JOB_TIMES(X)                                                                         \
+    X(sum, "Time spent reading and adding contributions, and in the optimizer.")                   \
+    X(wait, "Time from a partition's first contribution to its last.")                             \
+    X(detect, "Time from a rank's last sign of life until its disconnect was noticed.")            \
+    X(recover,                                                                                     \
+      "Time from there until a session had the rank again, or rounds continued without it.")
+#define STATS_TIMES(X)                                                                             \
+    STATS_JOB_TIMES(X)                                                                             \
+    X(journal, "Time spent on records of journals, summed over the threads that write.")           \
+    X(snapshot, "Time from the beginning of a snapshot until it was on the disk.")
+
     X(copied_bytes, "Bytes of payload in them.")
 
 /* Histogram of the pushes' staleness: counts[i] has those above bound i - 1 and up to bound i. */
@@ -59,9 +76,9 @@ struct stats_counters {
 #define X(field, help) uint64_t field;
     STATS_COUNTERS(X)
 #undef X
-    int64_t sum_ns, wait_ns;
-    int64_t detect_ns, recover_ns; /* of all disconnects that have ended */
-    int64_t journal_ns, snapshot_ns;
+#define X(name, help) int64_t name##_ns;
+    STATS_TIMES(X)
+#undef X
     struct stats_staleness staleness;
 };
 

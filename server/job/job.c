@@ -219,7 +219,7 @@ void job_count_push(struct job *j, unsigned rank, uint64_t round, size_t bytes, 
 static void queue_record(struct job *j)
 {
     if (j->records_count == JOB_RECORDS) {
-        j->totals.unrecorded++;
+        j->totals.records_dropped++;
         return;
     }
     j->records[(j->records_first + j->records_count) % JOB_RECORDS] = j->current;
@@ -287,15 +287,14 @@ static void end_rounds_of_slowest(struct job *j, int64_t now_ns)
 
 static void count_staleness(struct job *j, struct job_rank *r, const struct shard_reply *reply)
 {
-    j->totals.missed += reply->missed;
+    j->missed_rules += reply->missed;
     if (!reply->late) {
         stats_count_staleness(&j->totals.staleness, reply->staleness, 1);
         stats_count_staleness(&r->staleness, reply->staleness, 1);
         return;
     }
     r->late++;
-    j->totals.late++;
-    stats_count_staleness(&j->totals.lateness, reply->staleness, 1);
+    j->totals.late_pushes++;
 }
 
 /* The rank has pushed all partitions of a round. */

@@ -119,23 +119,6 @@ struct incident {
     int64_t recover_ns; /* from there to the end: a session has the rank, or rounds omit it */
 };
 
-struct job_totals {
-    uint64_t rounds;
-    uint64_t rx_payload_bytes, tx_payload_bytes;                 /* of rounds >= 1 */
-    uint64_t initial_rx_payload_bytes, initial_tx_payload_bytes; /* of round 0 */
-    uint64_t rx_reference_bytes, tx_reference_bytes; /* of all these: in shared memory */
-    uint64_t final_tx_payload_bytes;                 /* final values, after the last round */
-    uint64_t late;                                   /* pushes that were dropped */
-    uint64_t missed;                 /* pushes applied at another staleness than their rule's */
-    struct stats_staleness lateness; /* staleness of the late pushes */
-    int64_t sum_ns, wait_ns;
-    struct stats_staleness staleness; /* of the pushes that were summed */
-    uint64_t unrecorded;              /* rounds whose record was dropped: the disk was too slow */
-    uint64_t retries;                 /* resent contributions and requests, counted before */
-    uint64_t cut, back, lost, taken;  /* breaks of a connection, and how they ended */
-    int64_t detect_ns, recover_ns;    /* summed over the incidents */
-};
-
 struct job {
     enum job_state state;
     struct membership members;
@@ -160,10 +143,11 @@ struct job {
                                 its record began */
     size_t completed;        /* partitions complete in the current round */
     size_t arrived_complete; /* of arrived, those in complete partitions; in lockstep */
-    struct round_record current; /* of the round under way */
-    size_t values_set;           /* partitions whose initial value is here */
-    int64_t parked_since_ns;     /* a rank waits for initial values; 0: none does */
-    struct job_totals totals;
+    struct round_record current;  /* of the round under way */
+    size_t values_set;            /* partitions whose initial value is here */
+    int64_t parked_since_ns;      /* a rank waits for initial values; 0: none does */
+    struct stats_counters totals; /* but for the round under way, and `pushes` of the ranks */
+    uint64_t missed_rules;        /* pushes applied at another staleness than their rule's */
 
     struct round_record records[JOB_RECORDS]; /* ring, written by the supervisor */
     size_t records_first, records_count;

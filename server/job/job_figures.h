@@ -6,19 +6,10 @@
 #define SPARRING_SERVER_JOB_JOB_FIGURES_H
 
 #include "common/succession/succession.h"
+#include "common/wire/wire_stats.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-/* What persistence has written in this process; METRICS.md defines the figures. */
-struct job_log_figures {
-    bool is_kept; /* the job is persisted: it outlives its server */
-    uint64_t journal_records, journal_bytes;
-    int64_t journal_ns;
-    uint64_t snapshots, snapshot_bytes, snapshots_failed;
-    int64_t snapshot_ns; /* of those that did not fail */
-    bool restored;       /* it continues from files of an earlier process */
-};
 
 /* What a primary has sent to its replica. */
 struct replica_stream_figures {
@@ -33,17 +24,10 @@ struct replica_stream_figures {
     int64_t recover_ns; /* from lost_ns to continuing alone; 0: not yet */
 };
 
-/* What a replica has applied. */
-struct replica_figures {
-    uint64_t records, bytes; /* of partitions; of their payloads */
-    bool is_connected;       /* to its primary */
-    bool is_promoted;
-};
-
 struct job_figures {
-    struct job_log_figures log;
+    struct stats_counters counters; /* those of persistence and replication */
+    bool is_replica_connected;      /* a replica is, to its primary */
     struct replica_stream_figures stream;
-    struct replica_figures replica;
 };
 
 #endif

@@ -87,7 +87,7 @@ void job_occupy(struct job *j, unsigned rank, const struct job_newcomer *by, uin
     rank_session_hold(&r->session, by->session, by->lanes, now_ns);
     membership_rejoin(&j->members, rank, by->peer);
     j->epoch++;
-    j->totals.taken++;
+    j->totals.taken_places++;
     job_update_pause(j, now_ns);
     r->heard_ns = now_ns;
     r->parked = 0;
@@ -108,11 +108,11 @@ void job_add_incident(struct job *j, unsigned rank, enum incident_end end, int64
     const struct rank_session *session = &j->ranks[rank].session;
     struct incident *i;
 
-    j->totals.back += end == INCIDENT_BACK;
+    j->totals.reconnects += end == INCIDENT_BACK;
     j->totals.detect_ns += session->silent_ns;
     j->totals.recover_ns += now_ns - session->cut_ns;
     if (j->incidents_count == JOB_INCIDENTS) {
-        j->totals.unrecorded++;
+        j->totals.records_dropped++;
         return;
     }
     i = &j->incidents[(j->incidents_first + j->incidents_count++) % JOB_INCIDENTS];

@@ -1,8 +1,9 @@
 /*
  * job_restore: continues a job that runs already, from a primary's mutations or from the disk.
  *
- * All its ranks are AWAY and may reconnect; its counters are derived from the shard.  The caller
- * holds the table's lock and no other thread uses the shard yet.
+ * Its ranks are AWAY (or VACANT) and may reconnect; its counters are derived from the shard.  The
+ * caller holds the table's lock, or no other thread uses the job yet (restore.c); no other thread
+ * uses the shard meanwhile.
  */
 #include "server/job/job.h"
 

@@ -138,47 +138,14 @@ enum status job_table_persist_members(struct job_table *t, struct job *j, struct
 
 /* ------------------------------------------------------------------ counters */
 
-static void add_figures(const struct job_figures *f, struct stats_counters *sum)
+static void add_counters(const struct stats_counters *of, struct stats_counters *sum)
 {
-    sum->restored_jobs += f->log.restored;
-    sum->journal_records += f->log.journal_records;
-    sum->journal_bytes += f->log.journal_bytes;
-    sum->journal_ns += f->log.journal_ns;
-    sum->snapshots += f->log.snapshots;
-    sum->snapshot_bytes += f->log.snapshot_bytes;
-    sum->snapshots_failed += f->log.snapshots_failed;
-    sum->snapshot_ns += f->log.snapshot_ns;
-    sum->promotions += f->replica.is_promoted;
-    sum->replicas_lost += f->stream.lost_ns != 0;
-    sum->replica_records += f->stream.records;
-    sum->replica_bytes += f->stream.bytes;
-    sum->acknowledged_records += f->stream.acknowledged_records;
-    sum->acknowledged_bytes += f->stream.acknowledged_bytes;
-    sum->copied_records += f->replica.records;
-    sum->copied_bytes += f->replica.bytes;
-}
-
-static void add_totals(const struct job_totals *t, struct stats_counters *sum)
-{
-    sum->rounds += t->rounds;
-    sum->rx_payload_bytes += t->rx_payload_bytes;
-    sum->tx_payload_bytes += t->tx_payload_bytes;
-    sum->initial_rx_payload_bytes += t->initial_rx_payload_bytes;
-    sum->initial_tx_payload_bytes += t->initial_tx_payload_bytes;
-    sum->final_tx_payload_bytes += t->final_tx_payload_bytes;
-    sum->rx_reference_bytes += t->rx_reference_bytes;
-    sum->tx_reference_bytes += t->tx_reference_bytes;
-    sum->late_pushes += t->late;
-    sum->records_dropped += t->unrecorded;
-    sum->retries += t->retries;
-    sum->disconnects += t->cut;
-    sum->reconnects += t->back;
-    sum->lost_ranks += t->lost;
-    sum->taken_places += t->taken;
-    sum->detect_ns += t->detect_ns;
-    sum->recover_ns += t->recover_ns;
-    sum->sum_ns += t->sum_ns;
-    sum->wait_ns += t->wait_ns;
+#define X(field, help) sum->field += of->field;
+    STATS_COUNTERS(X)
+#undef X
+#define X(name, help) sum->name##_ns += of->name##_ns;
+    STATS_TIMES(X)
+#undef X
     for (size_t i = 0; i <= STATS_STALENESS_BOUNDS; i++)
         sum->staleness.counts[i] += t->staleness.counts[i];
     sum->staleness.sum += t->staleness.sum;
@@ -197,8 +164,8 @@ void job_table_add_counters(struct job_table *t, const struct job *j, struct sta
     struct job_figures figures = {0};
 
     t->hooks.count(t->hooks.user, j, &figures);
-    add_figures(&figures, sum);
-    add_totals(&j->totals, sum);
+    add_counters(&figures.counters, sum);
+    add_counters(&j->totals, sum);
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         sum->pushes += j->ranks[rank].pushes;
     sum->rx_payload_bytes += j->current.rx_payload_bytes;

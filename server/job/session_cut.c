@@ -26,7 +26,7 @@ size_t session_cut_locked(struct job_table *t, struct job *j, unsigned rank, con
     struct rank_session *session = &j->ranks[rank].session;
 
     rank_session_cut(session, how, j->terms.reconnect_ms, clock_now_ns());
-    j->totals.cut++;
+    j->totals.disconnects++;
     job_update_pause(j, session->cut_ns);
     (void)pthread_cond_broadcast(&t->changed);
     return rank_session_ref_calls(session, ret_calls);

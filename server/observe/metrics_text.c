@@ -35,23 +35,10 @@ static const struct metric server_metrics[] = {
     {PREFIX #field "_total", "counter", help, KIND_UINT64, FIELD(counters.field)},
     STATS_COUNTERS(X)
 #undef X
-        {PREFIX "sum_seconds_total", "counter",
-         "Time spent reading and adding contributions, and in the optimizer.", KIND_NS,
-         FIELD(counters.sum_ns)},
-    {PREFIX "wait_seconds_total", "counter",
-     "Time from a partition's first contribution to its last.", KIND_NS, FIELD(counters.wait_ns)},
-    {PREFIX "detect_seconds_total", "counter",
-     "Time from a rank's last sign of life until its disconnect was noticed.", KIND_NS,
-     FIELD(counters.detect_ns)},
-    {PREFIX "recover_seconds_total", "counter",
-     "Time from there until its place was held again, or rounds went without it.", KIND_NS,
-     FIELD(counters.recover_ns)},
-    {PREFIX "journal_seconds_total", "counter",
-     "Time spent on records of journals, summed over the threads that write.", KIND_NS,
-     FIELD(counters.journal_ns)},
-    {PREFIX "snapshot_seconds_total", "counter",
-     "Time from the beginning of a snapshot until it was on the disk.", KIND_NS,
-     FIELD(counters.snapshot_ns)},
+#define X(name, help)                                                                              \
+    {PREFIX #name "_seconds_total", "counter", help, KIND_NS, FIELD(counters.name##_ns)},
+        STATS_TIMES(X)
+#undef X
 };
 
 static const struct metric job_metrics[] = {

@@ -71,7 +71,7 @@ enum status run_log_start(struct run_log *r, struct job_table *table, const stru
     enum status status;
 
     job_table_count(table, j, &figures);
-    status = open_log_file(r, j, figures.log.restored, err);
+    status = open_log_file(r, j, figures.counters.restored_jobs > 0, err);
 
     if (status != STATUS_OK)
         return status;
@@ -184,8 +184,10 @@ static enum status write_replica_line(struct run_log *r, const struct job *j,
                      c->is_primary            ? succession_role_name(c->role)
                      : j->role == JOB_REPLICA ? "copy"
                                               : "took over");
-    metrics_add_int(m, "records", (int64_t)(c->is_primary ? c->records : f->replica.records));
-    metrics_add_int(m, "record_bytes", (int64_t)(c->is_primary ? c->bytes : f->replica.bytes));
+    metrics_add_int(m, "records",
+                    (int64_t)(c->is_primary ? c->records : f->counters.copied_records));
+    metrics_add_int(m, "record_bytes",
+                    (int64_t)(c->is_primary ? c->bytes : f->counters.copied_bytes));
     metrics_add_int(m, "held_answers", (int64_t)c->held);
     metrics_add_double(m, "held_seconds", (double)c->held_ns * 1e-9);
     metrics_add_double(m, "detect_ms", (double)c->detect_ns * 1e-6);
@@ -194,22 +196,22 @@ static enum status write_replica_line(struct run_log *r, const struct job *j,
 }
 
 /* For a job with a state folder. */
-static enum status write_state_line(struct run_log *r, const struct job_log_figures *f,
-                                    struct error *err)
+static enum status write_state_line(struct run_log *r, const struct job *j,
+                                    const struct stats_counters *c, struct error *err)
 {
     struct metrics *m = &r->metrics;
 
     if (!f->is_kept)
         return STATUS_OK;
     metrics_begin(m, "state");
-    metrics_add_int(m, "restored", f->restored);
-    metrics_add_int(m, "journal_records", (int64_t)f->journal_records);
-    metrics_add_int(m, "journal_bytes", (int64_t)f->journal_bytes);
-    metrics_add_double(m, "journal_seconds", (double)f->journal_ns * 1e-9);
-    metrics_add_int(m, "snapshots", (int64_t)f->snapshots);
-    metrics_add_int(m, "snapshot_bytes", (int64_t)f->snapshot_bytes);
-    metrics_add_double(m, "snapshot_seconds", (double)f->snapshot_ns * 1e-9);
-    metrics_add_int(m, "snapshots_failed", (int64_t)f->snapshots_failed);
+    metrics_add_int(m, "restored", (int64_t)c->restored_jobs);
+    metrics_add_int(m, "journal_records", (int64_t)c->journal_records);
+    metrics_add_int(m, "journal_bytes", (int64_t)c->journal_bytes);
+    metrics_add_double(m, "journal_seconds", (double)c->journal_ns * 1e-9);
+    metrics_add_int(m, "snapshots", (int64_t)c->snapshots);
+    metrics_add_int(m, "snapshot_bytes", (int64_t)c->snapshot_bytes);
+    metrics_add_double(m, "snapshot_seconds", (double)c->snapshot_ns * 1e-9);
+    metrics_add_int(m, "snapshots_failed", (int64_t)c->snapshots_failed);
     return metrics_end(m, err);
 }
 
@@ -217,7 +219,7 @@ enum status run_log_end(struct run_log *r, struct job_table *table, const struct
                         struct error *err)
 {
     struct job_figures figures;
-    const struct job_totals *t = &j->totals;
+    const struct stats_counters *t = &j->totals;
     struct metrics *m = &r->metrics;
     uint64_t bounds[STATS_STALENESS_BOUNDS];
     enum status status;
@@ -229,7 +231,7 @@ enum status run_log_end(struct run_log *r, struct job_table *table, const struct
     if (status == STATUS_OK)
         status = write_replica_line(r, j, &figures, err);
     if (status == STATUS_OK)
-        status = write_state_line(r, &figures.log, err);
+        status = write_state_line(r, j, &figures.counters, err);
     if (status != STATUS_OK)
         return status;
     for (size_t i = 0; i < STATS_STALENESS_BOUNDS; i++)
@@ -239,29 +241,17 @@ enum status run_log_end(struct run_log *r, struct job_table *table, const struct
     metrics_add_text(m, "status",
                      j->failure.status == STATUS_OK ? "ok" : status_text(j->failure.status));
     metrics_add_text(m, "error", j->failure.text);
-    metrics_add_int(m, "rounds", (int64_t)t->rounds);
-    metrics_add_int(m, "rounds_unrecorded", (int64_t)t->unrecorded);
-    metrics_add_int(m, "rx_payload_bytes", (int64_t)t->rx_payload_bytes);
-    metrics_add_int(m, "tx_payload_bytes", (int64_t)t->tx_payload_bytes);
-    metrics_add_int(m, "initial_rx_payload_bytes", (int64_t)t->initial_rx_payload_bytes);
-    metrics_add_int(m, "initial_tx_payload_bytes", (int64_t)t->initial_tx_payload_bytes);
-    metrics_add_int(m, "final_tx_payload_bytes", (int64_t)t->final_tx_payload_bytes);
-    metrics_add_int(m, "rx_reference_bytes", (int64_t)t->rx_reference_bytes);
-    metrics_add_int(m, "tx_reference_bytes", (int64_t)t->tx_reference_bytes);
-    metrics_add_int(m, "late_pushes", (int64_t)t->late);
-    metrics_add_int(m, "missed_rules", (int64_t)t->missed);
-    metrics_add_int(m, "retries", (int64_t)t->retries);
-    metrics_add_int(m, "disconnects", (int64_t)t->cut);
-    metrics_add_int(m, "reconnects", (int64_t)t->back);
-    metrics_add_int(m, "lost_ranks", (int64_t)t->lost);
-    metrics_add_int(m, "taken_places", (int64_t)t->taken);
-    metrics_add_double(m, "detect_seconds", (double)t->detect_ns * 1e-9);
-    metrics_add_double(m, "recover_seconds", (double)t->recover_ns * 1e-9);
+#define X(field, help) metrics_add_int(m, #field, (int64_t)t->field);
+    STATS_JOB_COUNTERS(X)
+#undef X
+#define X(name, help) metrics_add_double(m, #name "_seconds", (double)t->name##_ns * 1e-9);
+    STATS_JOB_TIMES(X)
+#undef X
+    metrics_add_int(m, "rounds_unrecorded", (int64_t)t->records_dropped);
+    metrics_add_int(m, "missed_rules", (int64_t)j->missed_rules);
     metrics_add_int(m, "epoch", (int64_t)j->epoch);
     add_staleness(m, &t->staleness);
     metrics_add_counts(m, "staleness_bounds", bounds, STATS_STALENESS_BOUNDS);
-    metrics_add_double(m, "sum_seconds", (double)t->sum_ns * 1e-9);
-    metrics_add_double(m, "wait_seconds", (double)t->wait_ns * 1e-9);
     metrics_add_double(m, "load_max_over_mean", shard_map_imbalance(&j->map));
     metrics_add_int(m, "peak_rss_bytes", (int64_t)host_peak_rss_bytes());
     metrics_add_double(m, "cpu_seconds", host_cpu_seconds() - j->cpu_seconds_before);

@@ -82,7 +82,7 @@ static void read_role(const struct job *j, const struct job_figures *f, struct s
     ret->role = j->terms.replica[0] ? succession_role_name(role) : "single";
     if (j->role == JOB_REPLICA)
         ret->role = "replica";
-    if (j->role == JOB_REPLICA && f->replica.is_connected)
+    if (j->role == JOB_REPLICA && f->is_replica_connected)
         peer = j->members.members[0].peer;
     else if (c->is_primary && sends)
         peer = j->terms.replica;

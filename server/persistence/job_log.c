@@ -419,10 +419,10 @@ static enum status write_snapshot(struct job_log *log, struct error *err)
     if (status == STATUS_OK)
         remove_older_generations(log, generation);
     (void)pthread_mutex_lock(&log->lock);
-    log->figures.snapshots += status == STATUS_OK;
-    log->figures.snapshots_failed += status != STATUS_OK;
-    log->figures.snapshot_bytes += status == STATUS_OK ? bytes : 0;
-    log->figures.snapshot_ns += status == STATUS_OK ? clock_now_ns() - start_ns : 0;
+    log->counters.snapshots += status == STATUS_OK;
+    log->counters.snapshots_failed += status != STATUS_OK;
+    log->counters.snapshot_bytes += status == STATUS_OK ? bytes : 0;
+    log->counters.snapshot_ns += status == STATUS_OK ? clock_now_ns() - start_ns : 0;
     (void)pthread_mutex_unlock(&log->lock);
     return status;
 }
@@ -481,11 +481,10 @@ void job_log_stop(struct job_log *log)
     log->started = false;
 }
 
-void job_log_count(struct job_log *log, struct job_log_figures *ret)
+void job_log_count(struct job_log *log, struct stats_counters *ret)
 {
     (void)pthread_mutex_lock(&log->lock);
-    *ret = log->figures;
-    ret->is_kept = true;
+    *ret = log->counters;
     (void)pthread_mutex_unlock(&log->lock);
     journal_count(&log->journal, &ret->journal_records, &ret->journal_bytes, &ret->journal_ns);
 }

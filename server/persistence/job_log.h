@@ -16,7 +16,7 @@
 
 #include "common/base/error.h"
 #include "common/base/strbuf.h"
-#include "server/job/job_figures.h"
+#include "common/wire/wire_stats.h"
 #include "server/shard/shard.h"
 
 #include <stdbool.h>
@@ -73,7 +73,8 @@ enum status job_log_snapshot(struct job_log *log, struct error *err);
 /* Wait for the snapshot in progress and begin no other.  Mutations can still be appended. */
 void job_log_stop(struct job_log *log);
 
-void job_log_count(struct job_log *log, struct job_log_figures *ret);
+/* What it has written in this process. */
+void job_log_count(struct job_log *log, struct stats_counters *ret);
 
 /* Free, when no other thread uses it; the files stay.  NULL is allowed. */
 void job_log_close(struct job_log *log);

@@ -42,8 +42,8 @@ struct job_log {
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;
-    struct strbuf membership; /* of the last job_log_set_membership */
-    struct job_log_figures figures;
+    struct strbuf membership;             /* of the last job_log_set_membership */
+    struct stats_counters counters;       /* restored_jobs, snapshots */
     uint64_t long_generation, long_bytes; /* of the journal that last exceeded journal_bytes_max */
     bool snapshot_due;                    /* for the snapshot thread */
     bool stop;                            /* the snapshot thread */

@@ -257,7 +257,7 @@ static enum status restore_job(struct job_log *log, struct strbuf *ret_membershi
     if (status != STATUS_OK)
         return status;
     log->oldest_generation = found.oldest;
-    log->figures.restored = true;
+    log->counters.restored_jobs = 1;
     strbuf_add(ret_membership, log->membership.text);
     if (!strbuf_ok(&log->membership) || !strbuf_ok(ret_membership))
         return error_set(err, STATUS_NO_MEMORY, "no memory for the membership");

@@ -198,7 +198,7 @@ void persistence_apply_folder_action(const struct job *j, enum folder_action act
     }
 }
 
-void persistence_count(const struct job *j, struct job_log_figures *ret)
+void persistence_count(const struct job *j, struct stats_counters *ret)
 {
     if (j->log)
         job_log_count(j->log, ret);

@@ -67,7 +67,7 @@ void persistence_put_aside(const struct job *j);
 enum status persistence_remove(const struct unfinished_job *found, struct error *err);
 
 /* Lock held. */
-void persistence_count(const struct job *j, struct job_log_figures *ret);
+void persistence_count(const struct job *j, struct stats_counters *ret);
 
 /* Free persistence's part of the job; the files stay. */
 void persistence_release(struct job *j);

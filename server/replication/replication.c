@@ -218,13 +218,19 @@ void replication_cancel(struct job *j)
 void replication_count(const struct job *j, struct job_figures *ret)
 {
     const struct replica *r = j->replica;
+    struct replica_stream_figures *stream = &ret->stream;
+    struct stats_counters *c = &ret->counters;
 
-    replica_stream_count(j->replica_stream, &ret->stream);
-    if (r)
-        ret->replica = (struct replica_figures){.records = r->records,
-                                                .bytes = r->bytes,
-                                                .is_connected = r->stream != NULL,
-                                                .is_promoted = r->promoted_ns != 0};
+    replica_stream_count(j->replica_stream, stream);
+    c->replicas_lost = stream->lost_ns != 0;
+    c->replica_records = stream->records;
+    c->replica_bytes = stream->bytes;
+    c->acknowledged_records = stream->acknowledged_records;
+    c->acknowledged_bytes = stream->acknowledged_bytes;
+    ret->is_replica_connected = r && r->stream;
+    c->promotions = r && r->promoted_ns != 0;
+    c->copied_records = r ? r->records : 0;
+    c->copied_bytes = r ? r->bytes : 0;
 }
 
 void replication_release(struct job *j)

@@ -113,7 +113,7 @@ void replication_end(struct replication *p, struct job *j, const struct error *f
 /* Cancel the replica stream, so that gRPC releases its payloads. */
 void replication_cancel(struct job *j);
 
-/* Lock held. */
+/* Set the counters of replication in ret.  Lock held. */
 void replication_count(const struct job *j, struct job_figures *ret);
 
 /* Free replication's part of the job, to which nothing refers any more. */

@@ -137,14 +137,14 @@ static void prepare_give_up(const struct service *s, struct recovery *r)
     r->ends = j->terms.on_loss != WORKER_LOSS_WAIT || (r->rank == 0 && !has_values(j)) ||
               session->state != RANK_AWAY;
     if (r->ends) {
-        j->totals.lost += session->state == RANK_AWAY;
+        j->totals.lost_ranks += session->state == RANK_AWAY;
         job_add_incident(j, r->rank, INCIDENT_FAILED, now_ns); /* the end of the job notifies all
                                                                   ranks */
     } else {
         r->displaced = rank_rejoin_detach_pending(&j->ranks[r->rank]);
         session->state = RANK_LOST;
         session->until_ns = now_ns + s->table.timeout_ms * 1000000;
-        j->totals.lost++;
+        j->totals.lost_ranks++;
     }
 }
 
@@ -260,7 +260,7 @@ static void vacate_rank(struct service *s, struct recovery *r)
         (void)pthread_mutex_unlock(&s->table.lock);
         return;
     }
-    j->totals.lost++;
+    j->totals.lost_ranks++;
     job_vacate(j, r->rank, clock_now_ns());
     job_add_incident(j, r->rank, INCIDENT_VACATED, clock_now_ns());
     joined = j->members.joined;

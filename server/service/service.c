@@ -164,6 +164,7 @@ static void release_job(void *user, struct job *j)
 static void fill_job_figures(void *user, const struct job *j, struct job_figures *ret)
 {
     (void)user;
+    persistence_count(j, &ret->counters);
     replication_count(j, ret);
     persistence_count(j, &ret->log);
 }

@@ -105,7 +105,7 @@ START_TEST(test_unwritten_records_are_dropped)
     for (unsigned i = 0; i < JOB_RECORDS + 10; i++)
         play_round(j, 200 * SECOND);
     ck_assert_uint_eq(j->totals.rounds, JOB_RECORDS + 10);
-    ck_assert_uint_eq(j->totals.unrecorded, 10);
+    ck_assert_uint_eq(j->totals.records_dropped, 10);
     for (unsigned i = 0; i < 100; i++)
         ck_assert(job_next_record(j, &r) && r.round == i + 1);
     play_round(j, 200 * SECOND); /* appended after the remaining ones */
@@ -218,7 +218,7 @@ START_TEST(test_rounds_without_a_lost_rank)
     ck_assert_uint_eq(j->epoch, 3);
     ck_assert_uint_eq(j->members.joined, 3);
     ck_assert_uint_eq(j->ranks[2].session.lanes, 2);
-    ck_assert_uint_eq(j->totals.taken, 1);
+    ck_assert_uint_eq(j->totals.taken_places, 1);
     job_close(j);
 }
 END_TEST
@@ -230,8 +230,8 @@ START_TEST(test_unwritten_incidents_are_dropped)
 
     for (unsigned i = 0; i < JOB_INCIDENTS + 10; i++)
         job_add_incident(j, 0, INCIDENT_BACK, 200 * SECOND);
-    ck_assert_uint_eq(j->totals.unrecorded, 10);
-    ck_assert_uint_eq(j->totals.back, JOB_INCIDENTS + 10);
+    ck_assert_uint_eq(j->totals.records_dropped, 10);
+    ck_assert_uint_eq(j->totals.reconnects, JOB_INCIDENTS + 10);
     for (unsigned i = 0; i < JOB_INCIDENTS; i++)
         ck_assert(job_next_incident(j, &incident));
     ck_assert(!job_next_incident(j, &incident));

@@ -362,7 +362,7 @@ START_TEST(test_failed_snapshots)
 {
     struct rlimit limit, old;
     struct fixture expected, b;
-    struct job_log_figures figures;
+    struct stats_counters figures;
 
     (void)signal(SIGXFSZ, SIG_IGN);
     ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
@@ -487,7 +487,7 @@ END_TEST
 START_TEST(test_a_long_journal)
 {
     const uint64_t longest = 2 * (2 * FULL + 77) * sizeof(float); /* about two rounds */
-    struct job_log_figures figures = {0};
+    struct stats_counters figures = {0};
     struct fixture expected, b;
     uint64_t generation, size;
 
@@ -528,7 +528,7 @@ END_TEST
 /* The thread writes snapshots while the shard is in use, and removes old files. */
 START_TEST(test_snapshot_thread)
 {
-    struct job_log_figures figures = {0};
+    struct stats_counters figures = {0};
     struct fixture expected, b;
     unsigned files = 0;
     DIR *entries;
