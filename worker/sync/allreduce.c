@@ -304,23 +304,27 @@ static const char *allreduce_backend(const struct sync *base)
     return s->group ? collective_backend(s->group) : s->base.ops->name;
 }
 
+static const struct sync_group_ops group_ops = {
+    .announce_samples = allreduce_announce_samples,
+    .agree_used = allreduce_agree_used,
+    .timeline = allreduce_timeline,
+    .shrink = allreduce_shrink,
+    .all_gather = allreduce_all_gather,
+    .broadcast = allreduce_broadcast,
+};
+
 const struct sync_ops sync_allreduce_ops = {
     .name = "allreduce",
     .open = allreduce_open,
     .start = allreduce_start,
-    .announce_samples = allreduce_announce_samples,
     .begin = allreduce_begin,
     .ready = allreduce_ready,
     .finish = allreduce_finish,
     .end = allreduce_end,
-    .agree_used = allreduce_agree_used,
-    .timeline = allreduce_timeline,
     .counters = allreduce_counters,
     .expected_bytes = allreduce_expected_bytes,
     .backend = allreduce_backend,
     .fault = allreduce_fault,
-    .shrink = allreduce_shrink,
-    .all_gather = allreduce_all_gather,
-    .broadcast = allreduce_broadcast,
     .close = allreduce_close,
+    .group = &group_ops,
 };

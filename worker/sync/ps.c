@@ -341,23 +341,27 @@ static const char *ps_backend(const struct sync *base)
     return shared == 0 ? "grpc" : shared == used ? "shm" : "shm and grpc";
 }
 
+static const struct sync_server_ops server_ops = {
+    .is_replacement = ps_is_replacement,
+    .select_range = ps_select_range,
+    .selects_rows = ps_selects_rows,
+    .await = ps_await,
+    .skipped = ps_skipped,
+    .fetch_state = ps_fetch_state,
+};
+
 const struct sync_ops sync_ps_ops = {
     .name = "ps",
     .open = ps_open,
-    .is_replacement = ps_is_replacement,
     .start = ps_start,
     .begin = ps_begin,
     .ready = ps_ready,
-    .select_range = ps_select_range,
-    .selects_rows = ps_selects_rows,
     .finish = ps_finish,
-    .await = ps_await,
-    .skipped = ps_skipped,
     .end = ps_end,
-    .fetch_state = ps_fetch_state,
     .counters = ps_counters,
     .expected_bytes = ps_expected_bytes,
     .backend = ps_backend,
     .fault = ps_fault,
     .close = ps_close,
+    .server = &server_ops,
 };

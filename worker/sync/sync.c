@@ -1,6 +1,7 @@
 /*
  * The interface of sync: finds the implementation by name and forwards to its table of functions,
- * with the default of every optional one.  Callers never use ->ops.  No locks, no state.
+ * with the default where there is no group, or no server.  Callers never use ->ops.  No locks, no
+ * state.
  */
 #include "worker/sync/sync.h"
 
@@ -31,7 +32,7 @@ enum status sync_open(const struct sync_config *config, struct sync **ret_sync, 
 
 bool sync_is_replacement(const struct sync *s)
 {
-    return s->ops->is_replacement && s->ops->is_replacement(s);
+    return s->ops->server && s->ops->server->is_replacement(s);
 }
 
 enum status sync_start(struct sync *s, struct error *err)
@@ -42,15 +43,15 @@ enum status sync_start(struct sync *s, struct error *err)
 enum status sync_announce_samples(struct sync *s, size_t samples, unsigned *ret_active,
                                   struct error *err)
 {
-    if (s->ops->announce_samples)
-        return s->ops->announce_samples(s, samples, ret_active, err);
+    if (s->ops->group)
+        return s->ops->group->announce_samples(s, samples, ret_active, err);
     *ret_active = samples > 0;
     return STATUS_OK;
 }
 
 bool sync_broadcasts_model(const struct sync *s)
 {
-    return s->ops->announce_samples != NULL;
+    return s->ops->group != NULL;
 }
 
 enum status sync_begin(struct sync *s, uint64_t step, struct error *err)
@@ -66,21 +67,21 @@ void sync_ready(struct sync *s, size_t ready_count)
 enum status sync_fetch_state(struct sync *s, float *values, float *const *moments,
                              uint64_t *ret_steps, struct error *err)
 {
-    if (!s->ops->fetch_state)
+    if (!s->ops->server)
         return error_set(err, STATUS_UNSUPPORTED, "sync %s has no state of an optimizer",
                          s->ops->name);
-    return s->ops->fetch_state(s, values, moments, ret_steps, err);
+    return s->ops->server->fetch_state(s, values, moments, ret_steps, err);
 }
 
 bool sync_selects_rows(const struct sync *s)
 {
-    return s->ops->selects_rows && s->ops->selects_rows(s);
+    return s->ops->server && s->ops->server->selects_rows(s);
 }
 
 void sync_select_range(struct sync *s, size_t offset, size_t count)
 {
     if (sync_selects_rows(s))
-        s->ops->select_range(s, offset, count);
+        s->ops->server->select_range(s, offset, count);
 }
 
 void sync_select_rows(struct sync *s, const struct tensor_view *view, const uint32_t *rows,
@@ -101,7 +102,7 @@ enum status sync_finish(struct sync *s, struct error *err)
 
 enum status sync_await(struct sync *s, size_t offset, size_t count, struct error *err)
 {
-    return s->outstanding ? s->ops->await(s, offset, count, err) : STATUS_OK;
+    return s->outstanding ? s->ops->server->await(s, offset, count, err) : STATUS_OK;
 }
 
 bool sync_outstanding(const struct sync *s)
@@ -111,7 +112,7 @@ bool sync_outstanding(const struct sync *s)
 
 uint64_t sync_skipped(const struct sync *s)
 {
-    return s->ops->skipped ? s->ops->skipped(s) : 0;
+    return s->ops->server ? s->ops->server->skipped(s) : 0;
 }
 
 enum status sync_end(struct sync *s, struct error *err)
@@ -121,14 +122,14 @@ enum status sync_end(struct sync *s, struct error *err)
 
 enum status sync_agree_used(struct sync *s, bool *used, struct error *err)
 {
-    return s->ops->agree_used ? s->ops->agree_used(s, used, err) : STATUS_OK;
+    return s->ops->group ? s->ops->group->agree_used(s, used, err) : STATUS_OK;
 }
 
 void sync_timeline(const struct sync *s, struct sync_timeline *ret)
 {
     *ret = (struct sync_timeline){0};
-    if (s->ops->timeline)
-        s->ops->timeline(s, ret);
+    if (s->ops->group)
+        s->ops->group->timeline(s, ret);
 }
 
 enum sync_yield sync_yields(const struct sync *s)
@@ -158,25 +159,25 @@ enum fault sync_fault(const struct sync *s, unsigned *ret_rank)
 
 enum status sync_shrink(struct sync *s, struct sync_loss *ret, struct error *err)
 {
-    if (!s->ops->shrink)
+    if (!s->ops->group)
         return error_set(err, STATUS_UNSUPPORTED, "%s needs all its ranks", s->ops->name);
-    return s->ops->shrink(s, ret, err);
+    return s->ops->group->shrink(s, ret, err);
 }
 
 enum status sync_all_gather(struct sync *s, const void *mine, size_t bytes, void *all,
                             struct error *err)
 {
-    if (!s->ops->all_gather)
+    if (!s->ops->group)
         return error_set(err, STATUS_UNSUPPORTED, "%s has no group", s->ops->name);
-    return s->ops->all_gather(s, mine, bytes, all, err);
+    return s->ops->group->all_gather(s, mine, bytes, all, err);
 }
 
 enum status sync_broadcast(struct sync *s, void *data, size_t bytes, unsigned root,
                            struct error *err)
 {
-    if (!s->ops->broadcast)
+    if (!s->ops->group)
         return error_set(err, STATUS_UNSUPPORTED, "%s has no group", s->ops->name);
-    return s->ops->broadcast(s, data, bytes, root, err);
+    return s->ops->group->broadcast(s, data, bytes, root, err);
 }
 
 bool sync_close(struct sync *s, const struct error *failure)

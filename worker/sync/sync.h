@@ -68,7 +68,7 @@ struct sync_config {
     const char *transport;        /* "tcp", "grpc" */
     const char *interface_host;   /* "": detected */
     int64_t heartbeat_timeout_ms; /* also for ps; there 0: no heartbeats */
-    struct flight *flight;        /* borrowed; NULL: the group allocates one */
+    struct flight *flight;        /* borrowed; NULL: the group keeps one in memory */
     const struct ddp_config *ddp; /* copied; NULL: DDP_DEFAULTS */
     /* ps */
     const char *servers;            /* "host:port,host:port" */
@@ -131,57 +131,60 @@ struct sync_loss {
 };
 
 struct sync_ops {
+/* What only ranks with a collective group can do (allreduce).  The functions of the same names
+ * below say what. */
+struct sync_group_ops {
+    enum status (*announce_samples)(struct sync *s, size_t samples, unsigned *ret_active,
+                                    struct error *err);
+    enum status (*agree_used)(struct sync *s, bool *used, struct error *err);
+    void (*timeline)(const struct sync *s, struct sync_timeline *ret);
+    enum status (*shrink)(struct sync *s, struct sync_loss *ret, struct error *err);
+    enum status (*all_gather)(struct sync *s, const void *mine, size_t bytes, void *all,
+                              struct error *err);
+    enum status (*broadcast)(struct sync *s, void *data, size_t bytes, unsigned root,
+                             struct error *err);
+};
+
+/* What only servers that hold the parameters can do (ps); likewise. */
+struct sync_server_ops {
+    bool (*is_replacement)(const struct sync *s);
+    void (*select_range)(struct sync *s, size_t offset, size_t count);
+    bool (*selects_rows)(const struct sync *s);
+    enum status (*await)(struct sync *s, size_t offset, size_t count, struct error *err);
+    uint64_t (*skipped)(const struct sync *s);
+    enum status (*fetch_state)(struct sync *s, float *values, float *const *moments,
+                               uint64_t *ret_steps, struct error *err);
+};
+
     const char *name;
     enum status (*open)(const struct sync_config *config, struct sync **ret_sync,
                         struct error *err);
-    /* NULL: never.  See sync_is_replacement. */
-    bool (*is_replacement)(const struct sync *s);
     /* Blocks until every rank has rank 0's parameters in its slab. */
     enum status (*start)(struct sync *s, struct error *err);
-    /* NULL: a rank is active while it has samples.  See sync_announce_samples. */
-    enum status (*announce_samples)(struct sync *s, size_t samples, unsigned *ret_active,
-                                    struct error *err);
     enum status (*begin)(struct sync *s, uint64_t step, struct error *err);
     /* Elements [0, ready_count) of the gradient slab are final; does not block.  Until the next
      * call the model may read the parameters of the elements that are new in this call; after the
      * call with the whole slab it reads none.  An implementation that yields parameters must not
      * overwrite them earlier. */
     void (*ready)(struct sync *s, size_t ready_count);
-    /* Both NULL: every step yields all parameters.  See sync_select_range. */
-    void (*select_range)(struct sync *s, size_t offset, size_t count);
-    bool (*selects_rows)(const struct sync *s);
     /* Blocks until the slab that `yields` names is complete. */
     enum status (*finish)(struct sync *s, struct error *err);
-    /* NULL: finish leaves nothing outstanding.  See sync_await. */
-    enum status (*await)(struct sync *s, size_t offset, size_t count, struct error *err);
-    /* NULL: always 0.  See sync_skipped. */
-    uint64_t (*skipped)(const struct sync *s);
     /* NULL: nothing to check or to fetch.  See sync_end. */
     enum status (*end)(struct sync *s, struct error *err);
-    /* NULL: there are no other ranks' uses to add.  See sync_agree_used. */
-    enum status (*agree_used)(struct sync *s, bool *used, struct error *err);
-    /* NULL: no timeline. */
-    void (*timeline)(const struct sync *s, struct sync_timeline *ret);
     struct sync_counters (*counters)(const struct sync *s);
     /* Payload bytes per step by the algorithm's formula, which the counters must equal.
      * UINT64_MAX: they depend on the data. */
     void (*expected_bytes)(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_rx);
-    /* NULL: the optimizer runs here.  See sync_fetch_state. */
-    enum status (*fetch_state)(struct sync *s, float *values, float *const *moments,
-                               uint64_t *ret_steps, struct error *err);
-    /* The transport in use: the chosen collective backend, "grpc", "shm". */
+    /* The transport in use: "none", the chosen collective backend, "grpc", "shm", "shm and
+     * grpc". */
     const char *(*backend)(const struct sync *s);
     /* NULL: always FAULT_NONE.  See sync_fault. */
     enum fault (*fault)(const struct sync *s, unsigned *ret_rank);
-    /* All three NULL: the job cannot continue without lost ranks.  See sync_shrink. */
-    enum status (*shrink)(struct sync *s, struct sync_loss *ret, struct error *err);
-    enum status (*all_gather)(struct sync *s, const void *mine, size_t bytes, void *all,
-                              struct error *err);
-    enum status (*broadcast)(struct sync *s, void *data, size_t bytes, unsigned root,
-                             struct error *err);
     /* See sync_close, also for the result. */
     bool (*close)(struct sync *s, const struct error *failure);
 };
+    const struct sync_group_ops *group;   /* NULL: there is no group */
+    const struct sync_server_ops *server; /* NULL: there are no servers */
 
 /* The head of every implementation's struct. */
 struct sync {
