@@ -46,7 +46,7 @@ static const struct option_spec service_specs[] = {
      .max = 64,
      .metavar = "N",
      .help = "Threads that serve connections; 0 takes one per core, or per two cores on a loopback "
-             "address, where the workers want the others, and at most 4."},
+             "address, where the workers need the others, and at most 4."},
     {.name = "share-memory",
      .env = "SPARRING_SHARE_MEMORY",
      .kind = OPTION_BOOL,
@@ -68,10 +68,10 @@ static const struct option_spec service_specs[] = {
      .offset = AT(state_dir),
      .metavar = "DIR",
      .help =
-         "Keep the state of the job here: a reply is in a file before a worker gets it.  A server "
-         "that died or was stopped goes on with it when it is started again, and the workers "
-         "come back by themselves (--reconnect-ms of theirs).  For one server alone (a replica "
-         "keeps its own); without it a job ends with its server."},
+         "Keep the state of the job here: what a reply contains is in a file before a worker gets "
+         "it.  A server that died or was stopped goes on with it when it is started again, and the "
+         "workers come back by themselves (--reconnect-ms of theirs).  For one server alone (a "
+         "replica keeps its own); without it a job ends with its server."},
     {.name = "snapshot-every",
      .env = "SPARRING_SNAPSHOT_EVERY",
      .kind = OPTION_INT,
@@ -90,8 +90,8 @@ static const struct option_spec service_specs[] = {
      .min = 0,
      .max = 1 << 30,
      .metavar = "N",
-     .help = "Begin a snapshot, too, when the journal is longer than N MiB, which then goes.  0: "
-             "than eight snapshots, at least 64 MiB."},
+     .help = "Also begin a snapshot when the journal is longer than N MiB; the older files are "
+             "then removed.  0: eight times the size of a snapshot, at least 64 MiB."},
     {.help = "Security:"},
     {0},
 };

@@ -30,7 +30,7 @@ struct server_options {
 extern const struct option_set server_option_set;
 
 /* Convert the options to the service's configuration; its texts are borrowed from o and origins.
- * STATUS_INVALID as endpoint_parse. */
+ * STATUS_CONFIG as endpoint_parse. */
 enum status server_options_service(const struct server_options *o,
                                    const struct option_result *origins, struct service_config *ret,
                                    struct error *err);

@@ -213,11 +213,14 @@ static enum status apply_environment(struct option_parser *p, struct error *err)
 
     for (size_t i = 0; option_at(p->set, i, &spec); i++) {
         const char *text = spec.name && spec.env ? getenv(spec.env) : NULL;
+        struct option_hit option_hit;
         enum status status;
 
-        if (!text || *text == '\0')
+        if (!text || *text == '\0' ||
+            !find_option(p->set, spec.name, strlen(spec.name), &option_hit))
             continue;
-        status = apply_value(p, &spec, i, text, ORIGIN_ENVIRONMENT, spec.env, err);
+        status = apply_value(p, &option_hit.spec, option_hit.index, text, ORIGIN_ENVIRONMENT,
+                             spec.env, err);
         if (status != STATUS_OK)
             return status;
     }

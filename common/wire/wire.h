@@ -20,19 +20,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_CHUNK_HEAD_MAX 88          /* packed bytes of a chunk header */
-#define WIRE_HEARTBEAT_MAX  512         /* packed bytes of a heartbeat */
-#define WIRE_RECORD_MAX     24576       /* packed bytes of a record without terms and payload */
-#define WIRE_REPLY_MAX      64          /* packed bytes of the reply to a record */
-#define WIRE_RANKS_MAX      1024u       /* clocks, flags and sessions in a record */
-#define WIRE_CONTROL_MAX    (1u << 20)  /* packed bytes of any control message */
-#define WIRE_STORE_MAX      (34u << 20) /* packed bytes of a store message: two values, a key */
-#define WIRE_JOB_MAX        128
-#define WIRE_ADDRESS_MAX    320 /* an endpoint as text */
-#define WIRE_ARENA_MAX      128
-#define WIRE_WEIGHTS_MAX    4096u
-#define WIRE_LANES_MAX      16u
-#define WIRE_STEPS_MAX      ((uint64_t)1 << 53)
+#define WIRE_CHUNK_HEAD_MAX     88          /* packed bytes of a chunk header */
+#define WIRE_HEARTBEAT_MAX      512         /* packed bytes of a heartbeat */
+#define WIRE_RECORD_MAX         24576       /* packed bytes of a record without terms and payload */
+#define WIRE_REPLY_MAX          64          /* packed bytes of the reply to a record */
+#define WIRE_RANKS_MAX          1024u       /* clocks, flags and sessions in a record */
+#define WIRE_CONTROL_MAX        (1u << 20)  /* packed bytes of any control message */
+#define WIRE_STORE_MAX          (34u << 20) /* packed bytes of a store message: two values, a key */
+#define WIRE_JOB_MAX            128
+#define WIRE_ADDRESS_MAX        320 /* an endpoint as text */
+#define WIRE_MEMORY_ADDRESS_MAX 128
+#define WIRE_WEIGHTS_MAX        4096u
+#define WIRE_LANES_MAX          16u
+#define WIRE_STEPS_MAX          ((uint64_t)1 << 53)
 
 /* The server's text when a job ends because a rank was lost, and the parser for the rank in it. */
 #define WIRE_RANK_LOST "rank %u was lost ("
@@ -55,7 +55,7 @@ enum chunk_kind {
 /* Flags of a chunk. */
 #define CHUNK_AGAIN 1u /* a possible repetition of a chunk sent on a broken stream */
 #define CHUNK_BY_REFERENCE                                                                         \
-    2u /* no payload: it is in the sender's arena, `length` bytes at `offset` */
+    2u /* no payload: it is in the sender's shared memory, `length` bytes at `offset` */
 #define CHUNK_UNDIVIDED                                                                            \
     4u                 /* PUSH: the server divides the gradient by the round's contributions       \
                           (consistency_divisor) as it reads it; otherwise the worker has done so */
@@ -76,7 +76,7 @@ struct chunk_header {
     uint32_t flags;
     uint64_t session;    /* HELLO; STATE, the request */
     uint32_t lane;       /* HELLO; STATE: 0 values, 1 and 2 states */
-    uint64_t offset;     /* BY_REFERENCE: bytes from the start of the sender's arena */
+    uint64_t offset;     /* BY_REFERENCE: bytes from the start of the sender's shared memory */
     uint64_t connection; /* HELLO: of the join's reply; 0: not set */
 };
 
@@ -176,9 +176,9 @@ struct join_request {
     uint32_t top_k_ppm;
     uint32_t *weights; /* as rules; at most WIRE_WEIGHTS_MAX, none: equal */
     size_t weight_count;
-    char arena[WIRE_ARENA_MAX];
-    uint64_t steps_before; /* optimizer steps before this run, when resumed; at most
-                              WIRE_STEPS_MAX */
+    char host_id[WIRE_MEMORY_ADDRESS_MAX]; /* "": the slabs are not in shared memory */
+    uint64_t steps_before;                 /* optimizer steps before this run, when resumed; at most
+                                              WIRE_STEPS_MAX */
 };
 
 struct join_reply {
@@ -188,9 +188,11 @@ struct join_reply {
     uint64_t element_count;
     char version[32];
     uint64_t epoch, round;
-    uint32_t role; /* enum server_role, in range */
-    char arena[WIRE_ARENA_MAX];
-    uint64_t connection; /* the new connection's number; sent in HELLO and heartbeats */
+    uint32_t role;                                /* enum server_role, in range */
+    char memory_address[WIRE_MEMORY_ADDRESS_MAX]; /* of the server's memory (common/base/handover);
+                                                     "": none is shared */
+    uint64_t connection;                          /* the new connection's number; sent in HELLO and
+                                                     heartbeats */
 };
 
 struct leave_request {

@@ -40,10 +40,10 @@ static void pack_session(const struct join_request *m, Sparring__V1__JoinRequest
 {
     memcpy(texts->job, m->job, sizeof(texts->job));
     memcpy(texts->replica, m->replica, sizeof(texts->replica));
-    memcpy(texts->arena, m->arena, sizeof(texts->arena));
+    memcpy(texts->host_id, m->host_id, sizeof(texts->host_id));
     p->job = texts->job;
     p->replica = texts->replica;
-    p->arena = texts->arena;
+    p->arena = texts->host_id;
     p->session = m->session;
     p->lanes = m->lanes;
     p->in_order = m->in_order;
@@ -113,7 +113,7 @@ enum status wire_join_to_message(struct wire_join *w, const struct join_request 
     if (status == STATUS_OK)
         status = wire_check_text(w->texts.replica, "the replica's address", err);
     if (status == STATUS_OK)
-        status = wire_check_text(w->texts.arena, "the arena's name", err);
+        status = wire_check_text(w->texts.host_id, "the host id", err);
     if (status == STATUS_OK)
         status = wire_check_text(p->manifest, "the manifest", err);
     if (status == STATUS_OK)
@@ -266,7 +266,7 @@ static enum status unpack_session(const Sparring__V1__JoinRequest *m, struct joi
     ret->steps_before = m->steps_before;
     status = wire_copy_text(m->replica, "replica address", ret->replica, sizeof(ret->replica), err);
     if (status == STATUS_OK)
-        status = wire_copy_text(m->arena, "arena name", ret->arena, sizeof(ret->arena), err);
+        status = wire_copy_text(m->arena, "host id", ret->host_id, sizeof(ret->host_id), err);
     return status == STATUS_OK ? unpack_weights(m, ret, err) : status;
 }
 
@@ -332,12 +332,12 @@ enum status wire_pack_join_reply(const struct join_reply *m, uint8_t **ret_bytes
                                  struct error *err)
 {
     char version[sizeof(m->version)];
-    char arena[sizeof(m->arena)];
+    char memory_address[sizeof(m->memory_address)];
     Sparring__V1__JoinReply p;
 
     sparring__v1__join_reply__init(&p);
     memcpy(version, m->version, sizeof(version));
-    memcpy(arena, m->arena, sizeof(arena));
+    memcpy(memory_address, m->memory_address, sizeof(memory_address));
     p.partition_count = m->partition_count;
     p.n_partitions = m->held;
     p.partitions = m->partitions;
@@ -347,7 +347,7 @@ enum status wire_pack_join_reply(const struct join_reply *m, uint8_t **ret_bytes
     p.round = m->round;
     p.role = m->role;
     p.connection = m->connection;
-    p.arena = arena;
+    p.arena = memory_address;
     return wire_pack(&p.base, WIRE_CONTROL_MAX, ret_bytes, ret_size, err);
 }
 
@@ -373,7 +373,8 @@ enum status wire_unpack_join_reply(const uint8_t *bytes, size_t size, struct joi
     ret->connection = m->connection;
     status = wire_copy_text(m->version, "version", ret->version, sizeof(ret->version), err);
     if (status == STATUS_OK)
-        status = wire_copy_text(m->arena, "arena name", ret->arena, sizeof(ret->arena), err);
+        status = wire_copy_text(m->arena, "memory address", ret->memory_address,
+                                sizeof(ret->memory_address), err);
     if (status == STATUS_OK)
         status = mem_calloc(m->n_partitions, sizeof(*ret->partitions), "partitions",
                             &ret->partitions, err);

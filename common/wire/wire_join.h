@@ -19,7 +19,7 @@ struct wire_join_rules {
 struct wire_join_texts {
     char job[WIRE_JOB_MAX];
     char replica[WIRE_ADDRESS_MAX];
-    char arena[WIRE_ARENA_MAX];
+    char host_id[WIRE_MEMORY_ADDRESS_MAX];
 };
 
 /* A message and all that it points at, except what is borrowed from the request.  Contains pointers

@@ -20,7 +20,6 @@
  * metrics page. */
 #define STATS_JOB_COUNTERS(X)                                                                      \
     X(rounds, "Rounds that are complete on this server.")                                          \
-    X(pushes, "Contributions received, one partition of one rank each.")                           \
     X(rx_payload_bytes, "Bytes of gradients received.")                                            \
     X(tx_payload_bytes, "Bytes of answers to them.")                                               \
     X(initial_rx_payload_bytes, "Bytes of values at the start of a job, received.")                \
@@ -29,7 +28,6 @@
     X(rx_reference_bytes, "Of all bytes received: those read in a worker's shared memory.")        \
     X(tx_reference_bytes, "Of all bytes sent: those that a worker reads in shared memory.")        \
     X(late_pushes, "Contributions that came too late and were dropped.")                           \
-    X(records_dropped, "Round records that no disk was fast enough for.")                          \
     X(retries, "Contributions and requests that had been taken before.")                           \
     X(disconnects, "Ranks that were cut off: a call broke, or there was silence.")                 \
     X(reconnects, "Ranks that came back to their place.")                                          \
@@ -52,6 +50,8 @@
     X(acknowledged_records, "Of these records, those that a replica has taken.")                   \
     X(acknowledged_bytes, "Bytes of payload in them.")                                             \
     X(copied_records, "Records that were taken as a replica.")                                     \
+    X(copied_bytes, "Bytes of payload in them.")
+
 /* The same for times: "<name>_ns" here, "<name>_seconds" elsewhere. */
 #define STATS_JOB_TIMES(X)                                                                         \
     X(sum, "Time spent reading and adding contributions, and in the optimizer.")                   \
@@ -63,8 +63,6 @@
     STATS_JOB_TIMES(X)                                                                             \
     X(journal, "Time spent on records of journals, summed over the threads that write.")           \
     X(snapshot, "Time from the beginning of a snapshot until it was on the disk.")
-
-    X(copied_bytes, "Bytes of payload in them.")
 
 /* Histogram of the pushes' staleness: counts[i] has those above bound i - 1 and up to bound i. */
 struct stats_staleness {

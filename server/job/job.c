@@ -5,7 +5,8 @@
  * server, so on one server the contributions of two rounds never mix and one set of counters
  * describes the round under way.  Where each push is a step there are no common rounds; there the
  * counters describe what happened since the slowest rank ended its last round.  The caller holds
- * the table's lock, except for job_open, job_build and job_close.
+ * the table's lock, or no other thread uses the job yet; job_open, job_build and job_close need no
+ * lock.
  */
 #include "server/job/job.h"
 
@@ -259,7 +260,7 @@ void job_count_complete(struct job *j, const struct shard_reply *reply, int64_t 
     end_round(j, now_ns);
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
         j->ranks[rank].pushed = 0;
-        j->ranks[rank].is_newcomer = false;
+        j->ranks[rank].took_vacant_rank = false;
     }
 }
 
@@ -328,7 +329,7 @@ void job_count_retry(struct job *j, unsigned rank, bool is_push, int64_t now_ns)
 
     j->totals.retries++;
     r->session.retries++;
-    if (!is_push || !r->is_newcomer || r->pushed == j->shard.length)
+    if (!is_push || !r->took_vacant_rank || r->pushed == j->shard.length)
         return;
     r->pushed++; /* the rank's earlier session pushed it; the new one counts it as its own */
     if (r->pushed == j->shard.length && !job_is_lockstep(j))

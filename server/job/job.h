@@ -34,7 +34,7 @@ enum job_state { JOB_GATHERING, JOB_BUILDING, JOB_RUNNING, JOB_OVER };
 
 /* This server's role for the job, whose shard two servers may hold; set by replication. */
 enum job_role {
-    JOB_ALONE,     /* the only server of the shard, or all ranks are connected to this one */
+    JOB_ALONE,     /* no replica, or all ranks agreed to continue without it */
     JOB_PAIR,      /* the primary of a replica that has the current membership */
     JOB_CHANGING,  /* the primary of a replica that may lack a change of the membership: after a
                       restart this server cannot continue the job */
@@ -53,11 +53,11 @@ struct worker_memory;  /* server/service */
 enum job_join {
     JOIN_START,  /* become a member while the job is GATHERING */
     JOIN_RESUME, /* reconnect a session to its rank */
-    JOIN_REPLACE /* take the rank of another session that was lost */
+    JOIN_OCCUPY  /* take a rank that is vacant or whose session is lost */
 };
 
 /* A session that reconnects to a rank or takes it. */
-struct job_newcomer {
+struct joining_session {
     uint64_t session;
     unsigned lanes;
     const char *peer; /* borrowed */
@@ -68,11 +68,11 @@ struct job_rank {
     struct rpc_call *join;       /* a join whose reply is pending; one reference */
     enum job_join join_kind;
     int64_t join_deadline_ns;
-    int64_t takeover_deadline_ns; /* JOIN_REPLACE of a session that is HELD: refused if it is HELD
-                                     still at this time */
-    uint64_t join_session;        /* of the newest join */
-    uint64_t join_attempt;        /* the newest of that session; 0: not sent */
-    uint64_t join_round;          /* JOIN_RESUME: the last round that its worker has completed */
+    int64_t replacement_deadline_ns; /* JOIN_OCCUPY of a session that is HELD: refused if it is HELD
+                                        still at this time */
+    uint64_t join_session;           /* of the newest join */
+    uint64_t join_attempt;           /* the newest of that session; 0: not sent */
+    uint64_t join_round;             /* JOIN_RESUME: the last round that its worker has completed */
     unsigned join_lanes;
     const struct rpc_call *answered; /* the join that was answered last, until it closes; only for
                                         comparison */
@@ -81,7 +81,7 @@ struct job_rank {
     uint64_t pending_join_change;        /* see replication_send_membership */
     int64_t heard_ns;        /* its last chunk, or the start of the job; see job_update_pause */
     size_t pushed;           /* partitions of the current round */
-    bool is_newcomer;        /* took a vacant rank: resends count as its pushes of the round */
+    bool took_vacant_rank;   /* its session did: resends count as its pushes of the round */
     uint64_t clock;          /* rounds with all partitions pushed; only where each push is a step */
     bool finished;           /* pushes no more; its clock counts as infinite */
     size_t parked;           /* pending replies; not in lockstep */
@@ -135,9 +135,9 @@ struct job {
     enum job_role role;                    /* as last persisted, if the job is persisted */
     struct replica_stream *replica_stream; /* of a primary; constant once it runs */
     struct replica *replica;               /* of a job that began as a copy; constant */
-    struct job_log *log;   /* NULL: it ends with its server; constant once it runs */
-    bool files_decided;    /* OVER: whether its files are kept or deleted is decided */
-    bool takeover_pending; /* the last rank was lost, and a join to replace it is pending */
+    struct job_log *log;      /* NULL: it ends with its server; constant once it runs */
+    bool files_decided;       /* OVER: whether its files are kept or deleted is decided */
+    bool replacement_pending; /* no rank is left, but a join for some rank is pending */
 
     size_t arrived;          /* contributions to the current round; where each push is a step, since
                                 its record began */
@@ -167,8 +167,8 @@ enum status job_open(const struct join_request *request, struct job **ret_job, s
 /* Free the job; requires that users and outstanding are 0. */
 void job_close(struct job *j);
 
-/* Compare the ranks' terms and allocate the shard.  No lock: while BUILDING only the supervisor
- * uses the job. */
+/* Compare the ranks' terms and allocate the shard.  No lock: other threads read the map and the
+ * shard only once the job runs, and manifests do not change while BUILDING. */
 enum status job_build(struct job *j, struct error *err);
 
 /* Enter RUNNING at `now_ns`. */
@@ -198,7 +198,8 @@ void job_count_complete_sum(struct job *j, const struct shard_reply *reply, int6
 void job_count_reply(struct job *j, unsigned rank, size_t bytes, bool is_final);
 void job_count_finish(struct job *j, unsigned rank, bool wants_final, int64_t now_ns);
 void job_count_park(struct job *j, unsigned rank, int64_t now_ns);
-void job_count_unpark(struct job *j, unsigned rank); /* of a resend: its wait was counted before */
+void job_count_unpark(struct job *j, unsigned rank); /* undo job_count_park: the resend is replied
+                                                        to at once */
 
 /*
  * Continue a job that another process has begun.  Replaces the joins while GATHERING: adds all
@@ -221,7 +222,7 @@ void job_vacate(struct job *j, unsigned rank, int64_t now_ns);
 
 /* Another session takes the rank in a new epoch.  clock: the last round that counts as pushed by
  * it. */
-void job_occupy(struct job *j, unsigned rank, const struct job_newcomer *by, uint64_t clock,
+void job_occupy(struct job *j, unsigned rank, const struct joining_session *by, uint64_t clock,
                 int64_t now_ns);
 
 /* Does every rank wait for every other in each round? */

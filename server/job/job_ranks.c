@@ -76,7 +76,7 @@ void job_vacate(struct job *j, unsigned rank, int64_t now_ns)
         job_count_finish(j, rank, false, now_ns);
 }
 
-void job_occupy(struct job *j, unsigned rank, const struct job_newcomer *by, uint64_t clock,
+void job_occupy(struct job *j, unsigned rank, const struct joining_session *by, uint64_t clock,
                 int64_t now_ns)
 {
     struct job_rank *r = &j->ranks[rank];
@@ -92,7 +92,7 @@ void job_occupy(struct job *j, unsigned rank, const struct job_newcomer *by, uin
     r->heard_ns = now_ns;
     r->parked = 0;
     r->finished = false;
-    r->is_newcomer = !replaces;
+    r->took_vacant_rank = !replaces;
     if (replaces)
         return; /* it continues with the counters of the lost session */
     r->pushed = 0;

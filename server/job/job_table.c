@@ -147,8 +147,8 @@ static void add_counters(const struct stats_counters *of, struct stats_counters 
     STATS_TIMES(X)
 #undef X
     for (size_t i = 0; i <= STATS_STALENESS_BOUNDS; i++)
-        sum->staleness.counts[i] += t->staleness.counts[i];
-    sum->staleness.sum += t->staleness.sum;
+        sum->staleness.counts[i] += of->staleness.counts[i];
+    sum->staleness.sum += of->staleness.sum;
 }
 
 void job_table_count(struct job_table *t, const struct job *j, struct job_figures *ret)

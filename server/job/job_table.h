@@ -2,9 +2,11 @@
  * job_table: the jobs of one server: the current one, and those that are over but still referenced.
  * Needs: job, rpc.  Called by service, persistence, replication and observe.
  *
- * Lock: the table's guards it and its jobs (see job.h).  It is never held while a shard's lock is
- * taken, a file is synced, or rpc is called.  Exception: the small membership file is written under
- * it, so that it is on disk before any rank is notified of the change.
+ * Lock: the table's guards it and its jobs (see job.h).  It is not held while a shard's lock is
+ * taken, a file is synced, or a rank's call is sent on or ended.  Exceptions: job_restore reads the
+ * partitions under it while no other thread uses the shard; a membership change is appended to the
+ * journal (page cache) and queued for the replica under it, so that both precede every notification
+ * of a rank.
  */
 #ifndef SPARRING_SERVER_JOB_JOB_TABLE_H
 #define SPARRING_SERVER_JOB_JOB_TABLE_H
@@ -19,8 +21,8 @@ struct job_hooks {
     /* The sessions of the ranks, or the epoch, have changed: persist that before any rank is
      * notified.  Lock held. */
     enum status (*persist_members)(void *user, struct job *j, struct error *err);
-    /* The job is over: notify the replica and persist it, before the ranks are notified.  No lock;
-     * the caller has a use of the job.  failure NULL: all ranks left in order. */
+    /* The job is over: notify the other server that holds the shard, before the ranks are notified.
+     * No lock; the caller has a use of the job.  failure NULL: all ranks left in order. */
     void (*ended)(void *user, struct job *j, const struct error *failure);
     /* Free what higher layers own in it.  No lock; there are no more references to it. */
     void (*release)(void *user, struct job *j);
@@ -49,7 +51,8 @@ struct job_table {
 void job_table_init(struct job_table *t);
 void job_table_release(struct job_table *t); /* no jobs are left */
 
-/* Refuse new jobs, and wait until the supervisor has ended the current one between two rounds. */
+/* Refuse new jobs, and wait until the supervisor has ended the current one: between two rounds if
+ * possible, at the latest at drain_deadline_ns. */
 void job_table_drain(struct job_table *t);
 
 /* End a job.  Its ranks' calls end with failure's status and text; NULL: the ranks close them.

@@ -46,7 +46,7 @@ static enum status check_terms(const struct join_request *r, struct error *err)
     if (r->rule_count > 0 && r->on_loss != WORKER_LOSS_FAIL)
         return error_set(err, STATUS_INVALID,
                          "join of job '%s': under rules of staleness contributions are held for "
-                         "their turn, so nobody can take the place of a lost rank (on loss: fail)",
+                         "their turn, so no session can replace a lost rank (on loss: fail)",
                          r->job);
     if (r->on_loss == WORKER_LOSS_WAIT && r->update != 0)
         return error_set(err, STATUS_INVALID,

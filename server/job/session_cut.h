@@ -1,6 +1,7 @@
 /*
  * session_cut: ends a rank's connection: its calls are cancelled and the session is AWAY.  Needs
- * job_table.  Called by service when a call breaks, is silent, or a new connection replaces it.
+ * job_table.  Called by service when a call breaks, a session is silent, its rank reports a
+ * failure, or it joins again.
  */
 #ifndef SPARRING_SERVER_JOB_SESSION_CUT_H
 #define SPARRING_SERVER_JOB_SESSION_CUT_H
@@ -19,8 +20,8 @@ size_t session_cut_locked(struct job_table *t, struct job *j, unsigned rank, con
                           struct rpc_call **ret_calls);
 void session_end_calls(struct rpc_call **calls, size_t count);
 
-/* The time from the reply to a join to the session's first stream, for a session that reconnects or
- * that another join is to replace.  Lock held. */
+/* The longest time from the reply to a join until all streams of the session are open, for a
+ * session that reconnects or that another join is to replace.  Lock held. */
 int64_t session_open_ms(const struct job *j);
 
 #endif

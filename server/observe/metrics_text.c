@@ -29,7 +29,7 @@ static const struct metric server_metrics[] = {
     {"process_resident_memory_bytes", "gauge", "Resident memory of the process.", KIND_UINT64,
      FIELD(resident_bytes)},
     {PREFIX "draining", "gauge", "1 while the server is stopping.", KIND_BOOL, FIELD(draining)},
-    {PREFIX "answers_in_flight", "gauge", "Answers that the transport has not let go of.",
+    {PREFIX "answers_in_flight", "gauge", "Replies that the transport has not released.",
      KIND_UINT64, FIELD(answers_in_flight)},
 #define X(field, help)                                                                             \
     {PREFIX #field "_total", "counter", help, KIND_UINT64, FIELD(counters.field)},

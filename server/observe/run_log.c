@@ -201,7 +201,7 @@ static enum status write_state_line(struct run_log *r, const struct job *j,
 {
     struct metrics *m = &r->metrics;
 
-    if (!f->is_kept)
+    if (!j->log)
         return STATUS_OK;
     metrics_begin(m, "state");
     metrics_add_int(m, "restored", (int64_t)c->restored_jobs);

@@ -9,7 +9,7 @@
  * If that fails the older files stay, and a restore reads the journals one after the other.
  *
  * Threads: job_log_append from those of the shard, under a partition's lock;
- * job_log_set_membership from any; the rest from one.  Called by: persistence.c.
+ * job_log_set_membership and job_log_count from any; the rest from one.  Called by: persistence.c.
  */
 #ifndef SPARRING_SERVER_PERSISTENCE_JOB_LOG_H
 #define SPARRING_SERVER_PERSISTENCE_JOB_LOG_H
@@ -51,8 +51,8 @@ enum status job_log_create(const struct job_log_config *config, struct job_log *
 /*
  * Resume the job in the folder: fill the shard, which must be as shard_init left it, from the
  * newest snapshot and the journals after it.
- *   ret_membership  the newest job_log_set_membership, appended; nothing when there was none, so
- *                   that no join was replied to
+ *   ret_membership  the newest job_log_set_membership, appended; nothing when there was none: then
+ *                   no join was replied to
  * STATUS_DATA names the file that is damaged or missing.
  */
 enum status job_log_restore(const struct job_log_config *config, struct strbuf *ret_membership,

@@ -116,11 +116,11 @@ enum status persistence_write_membership(struct job *j, struct error *err)
 {
     struct strbuf text = STRBUF_INIT;
     struct membership_file_rank ranks[MEMBERSHIP_RANKS_MAX];
-    struct membership_file file = {
-        .epoch = j->epoch, /* CHANGING: a superseded job can be continued by its replica only */
-        .role = j->role == JOB_SUPERSEDED ? JOB_CHANGING : j->role,
-        .ranks = ranks,
-        .world_size = j->members.world_size};
+    struct membership_file file = {.epoch = j->epoch,
+                                   /* only its replica can continue a superseded job */
+                                   .role = j->role == JOB_SUPERSEDED ? JOB_CHANGING : j->role,
+                                   .ranks = ranks,
+                                   .world_size = j->members.world_size};
     enum status status;
 
     if (!j->log || j->state != JOB_RUNNING)
@@ -165,11 +165,11 @@ void persistence_put_aside(const struct job *j)
     if (state_dir_put_aside(folder, path, &err) != STATUS_OK)
         log_warning("job '%s': %s", j->members.job, err.text);
     else if (j->role == JOB_CHANGING)
-        log_info("job '%s': its state is in '%s'; nobody can go on with it: remove it",
+        log_info("job '%s': its state is in '%s'; it cannot be continued: remove it",
                  j->members.job, path);
     else
         log_info("job '%s': its state is in '%s'; remove it, or rename it to '%s' and start this "
-                 "server again to go on with it",
+                 "server again to continue it",
                  j->members.job, path, folder);
 }
 
@@ -185,8 +185,8 @@ void persistence_apply_folder_action(const struct job *j, enum folder_action act
             log_warning("job '%s': no snapshot, the journal has it all: %s", j->members.job,
                         err.text);
         log_info("job '%s': its state is in '%s'; %s", j->members.job, folder,
-                 j->role == JOB_CHANGING ? "only its replica can go on"
-                                         : "this server goes on with it when it is started again");
+                 j->role == JOB_CHANGING ? "only its replica can continue"
+                                         : "this server continues it when it is started again");
         return;
     case FOLDER_REMOVE:
         if (state_dir_remove(folder, &err) != STATUS_OK)

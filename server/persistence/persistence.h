@@ -10,8 +10,8 @@
  *
  * A job with a replica is stored on both servers.  After a restart the replica is a replica again;
  * the primary cannot know whether the ranks have continued without it, and asks them and the
- * replica.  Only if the replica may not have acknowledged the membership, neither can resume from
- * here.
+ * replica.  Only if the replica may lack the current membership (role JOB_CHANGING), the job cannot
+ * be resumed from this folder; then only the replica can continue it.
  *
  * Without a state folder every function does nothing.
  */

@@ -333,7 +333,7 @@ static enum status append_suffix(const char *folder, const char *suffix, char *r
     return STATUS_OK;
 }
 
-/* Rename `from` to `to`, and remove what has that name. */
+/* Rename `from` to `to`, after removing what has that name. */
 static enum status replace_folder(const char *from, const char *to, struct error *err)
 {
     enum status status = access(to, F_OK) == 0 ? remove_folder(to, err) : STATUS_OK;

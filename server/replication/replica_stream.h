@@ -64,7 +64,7 @@ enum status replica_stream_restore(const struct replica_stream_config *config, c
 enum job_role replica_stream_role(struct replica_stream *s, const uint64_t *sessions);
 
 /* The shard's sink. */
-enum status replica_stream_put(void *stream, const struct mutation *record, struct error *err);
+enum status replica_stream_append(void *stream, const struct mutation *record, struct error *err);
 
 /* True: the reply is held (as a copy) and sent later; it replaces a held reply to the same rank for
  * the same partition.  False also for NULL.  No lock held. */

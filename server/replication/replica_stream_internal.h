@@ -33,7 +33,8 @@ struct replica_stream_part {
 };
 
 struct replica_stream {
-    char name[WIRE_ADDRESS_MAX + 16]; /* "replica 127.0.0.1:5758"; constant, like the next */
+    char name[WIRE_ADDRESS_MAX + 16]; /* "replica 127.0.0.1:5758"; constant once open, like all
+                                         fields before `lock` */
     struct shard *shard;
     unsigned world_size;
     bool copies_payloads; /* each push is a step, which overwrites the partition at once */

@@ -2,8 +2,8 @@
  * Creation and release of a replica stream: allocate, connect, send the terms and wait until the
  * replica accepts them.  A restored stream has only a client, for takeover queries.
  *
- * All memory that sending needs is allocated here.  No lock until the call exists; then as in
- * replica_stream.h.
+ * All memory for sending is allocated here, but for spare copies of payloads that gRPC still reads
+ * (replica_stream_record.c).  No lock until the call exists; then as in replica_stream.h.
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"
@@ -160,7 +160,7 @@ static enum status wait_terms_accepted(struct replica_stream *s, int64_t deadlin
 enum status replica_stream_open(const struct replica_stream_config *config, int64_t deadline_ns,
                                 struct replica_stream **ret_stream, struct error *err)
 {
-    struct shard_sink sink = {.on_mutation = replica_stream_put};
+    struct shard_sink sink = {.on_mutation = replica_stream_append};
     struct replica_stream *s = NULL;
     enum status status = shard_check_recorded(&config->shard->config, err);
 

@@ -3,7 +3,7 @@
  * overwrite it before the ranks are replied to; else it is copied, into memory allocated in advance
  * (one copy of the shard per rank).
  *
- * replica_stream_put runs under the partition's lock and takes the stream's.
+ * replica_stream_append runs under the partition's lock and takes the stream's.
  */
 #include "common/base/clock.h"
 #include "server/replication/replica_stream_internal.h"
@@ -117,7 +117,7 @@ static enum status send_record(struct replica_stream *s, size_t local_index,
     return STATUS_OK;
 }
 
-enum status replica_stream_put(void *stream, const struct mutation *record, struct error *err)
+enum status replica_stream_append(void *stream, const struct mutation *record, struct error *err)
 {
     struct replica_stream *s = stream;
     size_t local_index = replica_stream_local_index(s, record->partition);

@@ -6,8 +6,8 @@
  * first record of a call of its own.  A record that cannot be applied ends the job, so that no
  * worker resumes from an incomplete replica.
  *
- * Lock: the job table's, not held while a record is applied to the shard; `applying` then keeps the
- * supervisor from promoting the job.
+ * Lock: the job table's, not held while a record is applied to the shard; `applying` then delays
+ * the takeover by the supervisor.
  */
 #include "server/replication/replica.h"
 
@@ -115,8 +115,8 @@ static void reply_takeover_query(struct job_table *t, struct rpc_call *call,
     rpc_call_finish(call, STATUS_OK, "");
 }
 
-static enum status accept_terms(struct replicate_call *r, struct rpc_call *call,
-                                const struct wire_record *m, struct error *err)
+static enum status process_first_record(struct replicate_call *r, struct rpc_call *call,
+                                        const struct wire_record *m, struct error *err)
 {
     enum status status;
 
@@ -133,8 +133,8 @@ static enum status accept_terms(struct replicate_call *r, struct rpc_call *call,
     return status; /* the supervisor requests the next record */
 }
 
-/* Until end_applying the job is not promoted.  STATUS_CANCELLED: it was promoted or has ended, and
- * the primary was notified. */
+/* Until end_applying the supervisor does not take over.  STATUS_CANCELLED: the replica is promoted
+ * or the job has ended; replica_send_superseded or the end of the job notifies the primary. */
 static enum status begin_applying(struct replicate_call *r, const struct wire_record *m)
 {
     struct job *j = r->job;
@@ -359,7 +359,7 @@ static void replicate_message(struct rpc_call *call, struct rpc_message *message
     if (status == STATUS_OK && !r->job) {
         status = r->replication->authorize(r->replication->user, call, &err);
         if (status == STATUS_OK)
-            status = accept_terms(r, call, &m, &err);
+            status = process_first_record(r, call, &m, &err);
     } else if (status == STATUS_OK) {
         status = apply_record(r, call, message, &m, &err);
     }

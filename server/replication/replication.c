@@ -2,7 +2,7 @@
  * The interface of replication to the service: forwards calls for a job to its replica stream (on
  * the primary) or its replica, and the stream's call-backs to the job table.
  *
- * Locking: each function's header comment says whether the table's lock is held; the call-backs
+ * Locking: replication.h states for each function whether the table's lock is held; the call-backs
  * come without it and take it.
  */
 #include "server/replication/replication.h"

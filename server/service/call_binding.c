@@ -1,10 +1,9 @@
 /*
  * Checks and book-keeping for calls that are bound to a rank's session.
  *
- * A claim is checked in this order: the job runs, the rank is in it, the session is the rank's
- * current one, the connection is the session's current one.  Each failure has its own status,
- * because a worker reacts to each differently (end, reconnect).  Locking: the table's lock, as
- * call_binding.h says.
+ * A claim is checked in this order: the job runs, the rank exists, its session is the current one,
+ * the rank is a member, the connection is the current one.  call_binding.h lists the statuses; a
+ * worker ends or joins again according to them.  Locking: see call_binding.h.
  */
 #include "server/service/call_binding.h"
 

@@ -33,9 +33,10 @@ uint64_t call_binding_connection_number(const struct service *s,
 
 /*
  * Check whether a call with this claim may be bound to the current job.  Lock held.
- *   STATUS_PROTOCOL     no job runs, or the rank is not in it
+ *   STATUS_PROTOCOL     the rank is not in the job, or the call names no session where one is
+ *                       needed; for a call without a session also: no job runs
  *   STATUS_PEER_LOST    the rank belongs to another session, or to none
- *   STATUS_UNAVAILABLE  the connection was cut off meanwhile: join again
+ *   STATUS_UNAVAILABLE  no job runs, or the connection was cut off meanwhile: join again
  */
 enum status call_binding_check(const struct service *s, const struct call_claim *claim,
                                struct error *err);

@@ -7,7 +7,7 @@
  * after it, a bad chunk ends the job, because the sum may hold part of it.  The loss of the stream
  * cuts the rank off (rank_recovery.c).
  *
- * Locking: the table's lock for binding; never while the shard works or rpc is called.
+ * Locking: the table's lock for binding; never while the shard works, or a call is ended.
  */
 #include "server/service/exchange.h"
 
@@ -63,7 +63,7 @@ static enum status bind_stream(struct exchange_stream *st, struct rpc_call *call
     if (status == STATUS_OK) {
         struct rank_session *session;
 
-        assert(j);
+        assert(j); /* check_stream_bind fails without a job */
         session = &j->ranks[h->rank].session;
         call_binding_bind(&st->binding, j, h->rank, call);
         st->lane = h->lane;

@@ -36,8 +36,8 @@ void reply_pull(struct service *s, struct job *j, unsigned rank, uint32_t partit
 void reply_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
                 const struct shard_reply *reply);
 
-/* Send a reply that the replica has delayed. */
-void reply_send(struct service *s, struct job *j, const struct held_reply *held);
+/* Send a reply now; also called by replication for one that it has held. */
+void reply_send(struct service *s, struct job *j, const struct held_reply *r);
 
 /* Send the reply to every rank that may read the partition now. */
 void reply_waiting(struct service *s, struct job *j, uint32_t partition);

@@ -348,7 +348,7 @@ static enum status admit_chunk(const struct exchange_stream *st, const struct ch
     r->session.has_chunks = true;
     r->by_reference = h->flags & CHUNK_BY_REFERENCE;
     if (h->kind == CHUNK_PUSH && !(h->flags & CHUNK_AGAIN))
-        r->is_newcomer = false;
+        r->took_vacant_rank = false;
     if (j->members.left > 0 && lockstep && j->terms.on_loss != WORKER_LOSS_SHRINK &&
         h->kind != CHUNK_ROW_SELECTION && (h->kind != CHUNK_PUSH || is_new))
         /* a repeated push only needs its reply; a row selection is checked with the chunk that

@@ -2,8 +2,8 @@
  * Join.  The first join of a rank is held until every rank has joined and the supervisor has built
  * the job, so its reply means that all ranks have joined and agree.
  *
- * In a running job, a join resumes a session that was cut off, or replaces the session of a rank
- * that is lost; the supervisor replies when all calls of the rank's last connection are closed
+ * In a running job, a join resumes a session that was cut off, or takes a rank that is vacant or
+ * lost; the supervisor replies when all calls of the rank's last connection are closed
  * (rank_recovery.c).  A waiting join holds only a reference to its call.
  *
  * Locking: requests are checked and held under the table's lock; calls are ended after unlock.
@@ -103,7 +103,7 @@ static void queue_join(struct join_call *jc, struct job *j, struct rpc_call *cal
     r->join = call;
     r->join_kind = kind;
     r->join_deadline_ns = join_reply_deadline_ns(jc->service, call);
-    r->takeover_deadline_ns = clock_deadline_ns(replacement_delay_ms(j, &r->session));
+    r->replacement_deadline_ns = clock_deadline_ns(replacement_delay_ms(j, &r->session));
     r->join_session = request->session;
     r->join_attempt = request->attempt;
     r->join_round = request->round;
@@ -112,9 +112,9 @@ static void queue_join(struct join_call *jc, struct job *j, struct rpc_call *cal
     (void)pthread_cond_broadcast(&jc->service->table.changed);
 }
 
-/* Check whether this session may replace the rank's current or last session.  Lock held. */
-static enum status check_replacement(const struct job *j, const struct join_request *request,
-                                     const char *peer, struct error *err)
+/* Check whether this session may take the rank from its current or last session.  Lock held. */
+static enum status check_occupy(const struct job *j, const struct join_request *request,
+                                const char *peer, struct error *err)
 {
     const struct job_rank *r = &j->ranks[request->rank];
     const struct member *member = &j->members.members[request->rank];
@@ -143,7 +143,7 @@ static enum status check_replacement(const struct job *j, const struct join_requ
     return STATUS_OK;
 }
 
-/* In a running job: resume the session of the rank, or replace it.  Lock held. */
+/* In a running job: resume the session of the rank, or give the rank to another one.  Lock held. */
 static enum status admit_running(struct join_call *jc, struct rpc_call *call,
                                  const struct join_request *request, struct join_outcome *outcome,
                                  struct error *err)
@@ -169,7 +169,7 @@ static enum status admit_running(struct join_call *jc, struct rpc_call *call,
     if (j->role == JOB_REPLICA && status == STATUS_OK)
         status = replica_admit(j, request, err);
     if (!known)
-        status = check_replacement(j, request, rpc_call_peer(call), err);
+        status = check_occupy(j, request, rpc_call_peer(call), err);
     if (status == STATUS_OK)
         status = membership_check_rejoin(&j->members, request, err);
     if (status != STATUS_OK)
@@ -177,7 +177,7 @@ static enum status admit_running(struct join_call *jc, struct rpc_call *call,
     if (known && session->state == RANK_HELD)
         outcome->cut_count = session_cut_locked(&jc->service->table, j, request->rank,
                                                 "it joined again", outcome->cut);
-    queue_join(jc, j, call, request, known ? JOIN_RESUME : JOIN_REPLACE, outcome);
+    queue_join(jc, j, call, request, known ? JOIN_RESUME : JOIN_OCCUPY, outcome);
     return STATUS_OK;
 }
 
@@ -418,7 +418,8 @@ static enum status pack_join_reply(const struct service *s, const struct job *j,
     memcpy(reply.partitions, held, reply.held * sizeof(*held));
     (void)snprintf(reply.version, sizeof(reply.version), "%s", SPARRING_VERSION);
     if (j->shard.reply_memory.base)
-        (void)snprintf(reply.arena, sizeof(reply.arena), "%s", fd_listener_address(s->fd_listener));
+        (void)snprintf(reply.memory_address, sizeof(reply.memory_address), "%s",
+                       fd_listener_address(s->fd_listener));
     status = wire_pack_join_reply(&reply, ret_bytes, ret_size, err);
     free(reply.partitions);
     return status;

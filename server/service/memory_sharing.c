@@ -60,5 +60,5 @@ void memory_sharing_open(struct service *s)
 
 bool memory_sharing_is_possible(const struct service *s, const struct join_request *request)
 {
-    return s->fd_listener && s->host_id[0] != '\0' && strcmp(request->arena, s->host_id) == 0;
+    return s->fd_listener && s->host_id[0] != '\0' && strcmp(request->host_id, s->host_id) == 0;
 }

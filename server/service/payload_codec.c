@@ -51,13 +51,14 @@ enum status payload_check_row_selection(const struct chunk_header *h, struct rpc
 
     if (h->dtype != CODEC_SELECTED_ROWS || (h->flags & CHUNK_BY_REFERENCE))
         return error_set(err, STATUS_PROTOCOL,
-                         "rank %" PRIu32 " named rows of partition %" PRIu32 " with dtype %" PRIu32
-                         " and flags %" PRIu32 " (wanted: %u, %s, and no reference)",
+                         "rank %" PRIu32 " selected rows of partition %" PRIu32
+                         " with dtype %" PRIu32 " and flags %" PRIu32
+                         " (wanted: %u, %s, and no reference)",
                          h->rank, h->partition, h->dtype, h->flags, (unsigned)CODEC_SELECTED_ROWS,
                          codec_name(CODEC_SELECTED_ROWS));
     if (size != h->length || size > limit || size % CODEC_ROW_NUMBER_BYTES != 0)
         return error_set(err, STATUS_PROTOCOL,
-                         "rank %" PRIu32 " named rows of partition %" PRIu32
+                         "rank %" PRIu32 " selected rows of partition %" PRIu32
                          " in %zu bytes (its header says %" PRIu64 "; %u each, %zu at most)",
                          h->rank, h->partition, size, h->length, CODEC_ROW_NUMBER_BYTES, limit);
     return STATUS_OK;

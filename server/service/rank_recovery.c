@@ -22,9 +22,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define CHECK_INTERVAL_MAX_MS                                                                      \
-    200 /* longest normal time between two checks of a supervisor that                             \
-           gets the processor */
+/* Longest normal time between two checks, if the supervisor gets the processor. */
+#define CHECK_INTERVAL_MAX_MS 200
 
 /* ------------------------------------------------------------------ decisions */
 
@@ -43,13 +42,13 @@ static enum recovery_action decide_join_action(const struct job_rank *r, int64_t
         return RECOVERY_REFUSE;
     if (r->join_kind == JOIN_RESUME && session->state == RANK_VACANT)
         return RECOVERY_REFUSE;
-    if (r->join_kind == JOIN_REPLACE && session->state == RANK_HELD &&
-        now_ns >= r->takeover_deadline_ns)
+    if (r->join_kind == JOIN_OCCUPY && session->state == RANK_HELD &&
+        now_ns >= r->replacement_deadline_ns)
         return RECOVERY_REFUSE;
     if (rank_session_is_quiet(session) && r->join_kind == JOIN_RESUME)
         return RECOVERY_RESUME;
     if (rank_session_is_quiet(session) && available)
-        return RECOVERY_REPLACE;
+        return RECOVERY_OCCUPY;
     return now_ns >= r->join_deadline_ns ? RECOVERY_REFUSE : RECOVERY_NONE;
 }
 
@@ -59,7 +58,7 @@ static enum recovery_action decide_join_action(const struct job_rank *r, int64_t
 static bool is_unopened(const struct service *s, const struct job *j, const struct job_rank *r,
                         int64_t now_ns)
 {
-    bool replacement_waits = r->join && r->join_kind == JOIN_REPLACE;
+    bool replacement_waits = r->join && r->join_kind == JOIN_OCCUPY;
     int64_t limit_ms =
         r->session.is_new && !replacement_waits ? s->table.timeout_ms : session_open_ms(j);
 
@@ -155,8 +154,9 @@ static void prepare_vacate(struct service *s, struct recovery *r)
     r->displaced = rank_rejoin_detach_pending(&j->ranks[r->rank]);
     describe_loss(j, r->rank, "it to come back", clock_now_ns(), &r->err);
     job_remove_rank(j, r->rank);
-    if (j->members.joined > 0) /* else the job is over; a job that continues from its files replaces
-                                  this rank */
+    /* Without a rank the job is over, unless a join is pending.  Its files then keep this rank as a
+     * member, so that a process that continues from them waits for it. */
+    if (j->members.joined > 0)
         (void)job_table_persist_members(&s->table, j, NULL);
     (void)replication_send_membership(j);
 }
@@ -172,7 +172,7 @@ static void prepare_action(struct service *s, struct recovery *r)
         return;
     case RECOVERY_REFUSE:
     case RECOVERY_RESUME:
-    case RECOVERY_REPLACE:
+    case RECOVERY_OCCUPY:
     case RECOVERY_REPLY:
         rank_rejoin_prepare(r);
         return;
@@ -223,7 +223,7 @@ bool rank_recovery_next(struct service *s, struct recovery *ret)
     compensate_own_delay(s, j);
     if (j->state != JOB_RUNNING)
         return false;
-    if (j->takeover_pending && is_deserted(j))
+    if (j->replacement_pending && is_deserted(j))
         ret->action = RECOVERY_DESERTED;
     for (unsigned rank = 0; ret->action == RECOVERY_NONE && rank < j->members.world_size; rank++) {
         ret->rank = rank;
@@ -266,10 +266,10 @@ static void vacate_rank(struct service *s, struct recovery *r)
     joined = j->members.joined;
     epoch = j->epoch;
     deserted = is_deserted(j);
-    j->takeover_pending = joined == 0;
+    j->replacement_pending = joined == 0;
     (void)pthread_mutex_unlock(&s->table.lock);
-    log_warning("job '%s': %s; it goes on with %u of %u ranks, epoch %" PRIu64, j->members.job,
-                r->err.text, joined, j->members.world_size, epoch);
+    log_warning("job '%s': %s; the job continues with %u of %u ranks, epoch %" PRIu64,
+                j->members.job, r->err.text, joined, j->members.world_size, epoch);
     if (deserted) {
         (void)error_prefix(&r->err, "no rank is left: ");
         job_table_end(&s->table, j, &r->err);
@@ -290,8 +290,8 @@ void rank_recovery_run(struct service *s, struct recovery *r)
     case RECOVERY_RESUME:
         rank_rejoin_resume(s, r);
         return;
-    case RECOVERY_REPLACE:
-        rank_rejoin_replace(s, r);
+    case RECOVERY_OCCUPY:
+        rank_rejoin_occupy(s, r);
         return;
     case RECOVERY_REPLY:
         rank_rejoin_reply(s, r);

@@ -15,7 +15,7 @@ enum recovery_action {
     RECOVERY_CUT,     /* the connection is silent, or was not opened in time */
     RECOVERY_REFUSE,  /* a join whose rank has another session, or that has waited too long */
     RECOVERY_RESUME,  /* the session resumes */
-    RECOVERY_REPLACE, /* another session replaces it */
+    RECOVERY_OCCUPY,  /* another session takes the rank */
     RECOVERY_REPLY,   /* the replica has acknowledged the join: reply to it */
     RECOVERY_GIVE_UP, /* AWAY for too long: the job ends, or waits for a replacement */
     RECOVERY_VACATE,  /* AWAY for too long: the job continues without the rank */
@@ -28,19 +28,19 @@ struct recovery {
     enum recovery_action action;
     struct job *job;
     unsigned rank;
-    struct rpc_call *join;        /* to be replied to; a reference, or NULL */
-    struct rpc_call *displaced;   /* a pending join to be refused; a reference, or NULL */
-    struct job_newcomer newcomer; /* the joining session */
-    uint64_t connection;          /* CUT: the connection to cut off */
-    uint64_t round;               /* RESUME: the last round that the worker has completed */
-    uint64_t epoch;               /* of the reply */
-    bool replaces;                /* REPLACE: of a rank that the job waited for */
-    bool ends;                    /* GIVE_UP: the job ends */
-    char how[64];                 /* CUT: the reason */
-    struct error err;             /* the refusal, or the reason to give the rank up */
+    struct rpc_call *join;          /* to be replied to; a reference, or NULL */
+    struct rpc_call *displaced;     /* a pending join to be refused; a reference, or NULL */
+    struct joining_session joining; /* RESUME, OCCUPY */
+    uint64_t connection;            /* CUT: the connection to cut off */
+    uint64_t round;                 /* RESUME: the last round that the worker has completed */
+    uint64_t epoch;                 /* of the reply */
+    bool replaces;                  /* OCCUPY: the rank is not vacant, the job waited for it */
+    bool ends;                      /* GIVE_UP: the job ends */
+    char how[64];                   /* CUT: the reason */
+    struct error err;               /* the refusal, or the reason to give the rank up */
 };
 
-/* The first rank of the current job that needs an action (silent, resumed, overdue, replaced);
+/* The first rank of the current job that needs an action (silent, resumed, overdue, occupied);
  * false: none.  Lock held. */
 bool rank_recovery_next(struct service *s, struct recovery *ret);
 void rank_recovery_run(struct service *s, struct recovery *r);
@@ -55,7 +55,7 @@ void rank_recovery_vacate_departed(struct service *s, struct job *j);
 void rank_rejoin_prepare(struct recovery *r);
 void rank_rejoin_refuse(struct recovery *r);
 void rank_rejoin_resume(struct service *s, struct recovery *r);
-void rank_rejoin_replace(struct service *s, struct recovery *r);
+void rank_rejoin_occupy(struct service *s, struct recovery *r);
 void rank_rejoin_reply(struct service *s, struct recovery *r);
 
 /* Detach the pending join reply of a rank that lost its session again: a reference, or NULL.  Lock

@@ -1,9 +1,9 @@
 /*
  * Rejoin of ranks: carries out the decision of rank_recovery.c about a waiting join (refuse,
- * resume, replace).
+ * resume, occupy).
  *
- * A session that replaces another one becomes the rank's session at once; the reply to its join is
- * sent only when the replica, if there is one, has acknowledged the change.  Otherwise a replica
+ * A session that takes a rank becomes the rank's session at once; the reply to its join is sent
+ * only when the replica, if there is one, has acknowledged the change.  Otherwise a replica
  * that takes over could refuse a session that already takes part.
  *
  * Locking: rank_rejoin_prepare and rank_rejoin_detach_pending under the table's lock, the others
@@ -52,10 +52,10 @@ static void describe_join_refusal(const struct recovery *r, struct error *err)
     const struct job_rank *target = &j->ranks[r->rank];
     const struct rank_session *session = &target->session;
 
-    if (target->join_kind == JOIN_REPLACE && session->state == RANK_HELD)
+    if (target->join_kind == JOIN_OCCUPY && session->state == RANK_HELD)
         (void)error_set(err, STATUS_EXISTS,
                         "job '%s': rank %u has joined from %s; %s is a second one", j->members.job,
-                        r->rank, j->members.members[r->rank].peer, r->newcomer.peer);
+                        r->rank, j->members.members[r->rank].peer, r->joining.peer);
     else if (session->state == RANK_AWAY || session->state == RANK_LOST)
         (void)error_set(err, STATUS_UNAVAILABLE, "job '%s': rank %u is %s (%s)%s", j->members.job,
                         r->rank, rank_session_state_name(session->state), session->how,
@@ -80,15 +80,15 @@ void rank_rejoin_prepare(struct recovery *r)
     }
     r->join = target->join; /* the rank may get another join after unlock */
     rpc_call_ref(r->join);
-    r->newcomer = (struct job_newcomer){.session = target->join_session,
-                                        .lanes = target->join_lanes,
-                                        .peer = rpc_call_peer(r->join)};
+    r->joining = (struct joining_session){.session = target->join_session,
+                                          .lanes = target->join_lanes,
+                                          .peer = rpc_call_peer(r->join)};
     target->join = NULL;
     r->round = target->join_round;
     r->replaces = target->session.state == RANK_LOST;
     if (r->action == RECOVERY_REFUSE)
         describe_join_refusal(r, &r->err);
-    if (r->action == RECOVERY_REPLACE)
+    if (r->action == RECOVERY_OCCUPY)
         r->displaced = rank_rejoin_detach_pending(target);
 }
 
@@ -124,7 +124,7 @@ void rank_rejoin_resume(struct service *s, struct recovery *r)
     earlier = rank_rejoin_detach_pending(target);
     if (target->session.state != RANK_HELD) /* else it rejoined before its loss was detected */
         job_add_incident(j, r->rank, INCIDENT_BACK, now_ns);
-    rank_session_hold(&target->session, r->newcomer.session, r->newcomer.lanes, now_ns);
+    rank_session_hold(&target->session, r->joining.session, r->joining.lanes, now_ns);
     job_update_pause(j, now_ns);
     target->heard_ns = now_ns;
     target->parked = 0; /* it repeats every request that it waits for */
@@ -150,7 +150,7 @@ static void finish_late_join(struct recovery *r, struct error *failure)
 
 /* Another session becomes the rank: replacing a rank that the job waited for, or joining the
  * current round. */
-void rank_rejoin_replace(struct service *s, struct recovery *r)
+void rank_rejoin_occupy(struct service *s, struct recovery *r)
 {
     struct job *j = r->job;
     struct error err = {0};
@@ -168,15 +168,15 @@ void rank_rejoin_replace(struct service *s, struct recovery *r)
         finish_late_join(r, &err);
         return;
     }
-    j->takeover_pending = false;
-    job_occupy(j, r->rank, &r->newcomer, clock, clock_now_ns());
+    j->replacement_pending = false;
+    job_occupy(j, r->rank, &r->joining, clock, clock_now_ns());
     (void)job_table_persist_members(&s->table, j, NULL);
     j->ranks[r->rank].pending_join_reply = r->join;
     j->ranks[r->rank].pending_join_change = replication_send_membership(j);
     epoch = j->epoch;
     (void)pthread_mutex_unlock(&s->table.lock);
     log_info("job '%s': %s takes the place of rank %u, epoch %" PRIu64, j->members.job,
-             r->newcomer.peer, r->rank, epoch);
+             r->joining.peer, r->rank, epoch);
 }
 
 void rank_rejoin_reply(struct service *s, struct recovery *r)

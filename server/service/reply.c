@@ -1,5 +1,5 @@
 /*
- * Replies: one partition to one rank, sent from the shard's own memory, which gRPC core holds until
+ * Replies: one partition to one rank, sent from the shard's own memory, which gRPC holds until
  * the send is done (job->outstanding).  A reply goes to the stream that the rank has at that time;
  * without a stream it is dropped, and the rank repeats its request after it has reconnected.
  *
@@ -33,30 +33,30 @@ static void count_reply(struct job *j, unsigned rank, bool is_pull, size_t bytes
 }
 
 /* Queue one reply to one rank; does nothing when its stream is closed. */
-void reply_send(struct service *s, struct job *j, const struct held_reply *held)
+void reply_send(struct service *s, struct job *j, const struct held_reply *r)
 {
     struct rpc_payload payload = {.release = release_payload, .user = &j->outstanding};
-    size_t bytes = held->shard_reply.bytes;
-    struct chunk_header header = held->header;
+    size_t bytes = r->shard_reply.bytes;
+    struct chunk_header header = r->header;
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
     struct rpc_call *call;
     bool by_reference;
 
-    header.rank = held->rank;
+    header.rank = r->rank;
     (void)pthread_mutex_lock(&s->table.lock);
-    call = stream_of(j, held->rank, header.partition);
+    call = stream_of(j, r->rank, header.partition);
     if (call)
         rpc_call_ref(call);
-    by_reference = j->ranks[held->rank].by_reference && !held->shard_reply.coded &&
-                   shard_reply_memory_has(&j->shard, held->shard_reply.data);
-    if (j->state == JOB_RUNNING && !held->shard_reply.again) {
-        count_reply(j, held->rank, held->is_pull, bytes, &held->shard_reply);
+    by_reference = j->ranks[r->rank].by_reference && !r->shard_reply.coded &&
+                   shard_reply_memory_has(&j->shard, r->shard_reply.data);
+    if (j->state == JOB_RUNNING && !r->shard_reply.again) {
+        count_reply(j, r->rank, r->is_pull, bytes, &r->shard_reply);
         j->totals.tx_reference_bytes += by_reference && call ? bytes : 0;
     }
     (void)pthread_mutex_unlock(&s->table.lock);
     if (!call)
         return;
-    payload_make_reply(&j->shard, &held->shard_reply, by_reference, &header, &payload);
+    payload_make_reply(&j->shard, &r->shard_reply, by_reference, &header, &payload);
     if (payload.size > 0)
         atomic_fetch_add(&j->outstanding, 1);
     (void)rpc_call_send_prioritized(call, j->terms.in_order ? 0 : header.partition + 1, head,
@@ -66,34 +66,34 @@ void reply_send(struct service *s, struct job *j, const struct held_reply *held)
 }
 
 /* Send now, or when the replica has acknowledged the mutations that the reply contains. */
-static void send_or_hold(struct service *s, struct job *j, const struct held_reply *held)
+static void send_or_hold(struct service *s, struct job *j, const struct held_reply *r)
 {
-    if (!replication_hold(j, held))
-        reply_send(s, j, held);
+    if (!replication_hold(j, r))
+        reply_send(s, j, r);
 }
 
 void reply_pull(struct service *s, struct job *j, unsigned rank, uint32_t partition,
                 const struct shard_reply *reply)
 {
-    struct held_reply held = {
+    struct held_reply r = {
         .rank = rank,
         .is_pull = true,
         .header = {.kind = CHUNK_VALUES, .round = reply->round, .partition = partition},
         .shard_reply = *reply};
 
-    send_or_hold(s, j, &held);
+    send_or_hold(s, j, &r);
 }
 
 void reply_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
                 const struct shard_reply *reply)
 {
-    struct held_reply held = {.rank = rank,
-                              .header = {.kind = j->shard.config.update ? CHUNK_VALUES : CHUNK_MEAN,
-                                         .round = reply->round,
-                                         .partition = partition},
-                              .shard_reply = *reply};
+    struct held_reply r = {.rank = rank,
+                           .header = {.kind = j->shard.config.update ? CHUNK_VALUES : CHUNK_MEAN,
+                                      .round = reply->round,
+                                      .partition = partition},
+                           .shard_reply = *reply};
 
-    send_or_hold(s, j, &held);
+    send_or_hold(s, j, &r);
 }
 
 void reply_waiting(struct service *s, struct job *j, uint32_t partition)

@@ -77,15 +77,15 @@ static void log_restored(const struct job *j)
              j->epoch, texts[j->role]);
 }
 
-/* Continue the job (*ret_fate: its folder is kept), or find that there is nothing to continue. */
+/* Continue the job (*ret_action: its folder is kept), or find that there is nothing to continue. */
 static enum status resume_job(struct service *s, struct job *j, const char *members,
-                              enum folder_action *ret_fate, struct error *err)
+                              enum folder_action *ret_action, struct error *err)
 {
     struct membership_file_rank ranks[MEMBERSHIP_RANKS_MAX];
     struct membership_file file;
     enum status status = membership_file_parse(members, j->members.world_size, &file, ranks, err);
 
-    *ret_fate = FOLDER_REMOVE; /* all ranks had left */
+    *ret_action = FOLDER_REMOVE; /* all ranks had left */
     if (status != STATUS_OK)
         return status;
     if (file.role == JOB_CHANGING) {
@@ -94,13 +94,13 @@ static enum status resume_job(struct service *s, struct job *j, const char *memb
             "replica can continue",
             j->members.job);
         j->role = JOB_CHANGING;
-        *ret_fate = FOLDER_PUT_ASIDE;
+        *ret_action = FOLDER_PUT_ASIDE;
         return STATUS_OK;
     }
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         if (ranks[rank].is_joined)
-            *ret_fate = FOLDER_KEEP;
-    if (*ret_fate != FOLDER_KEEP)
+            *ret_action = FOLDER_KEEP;
+    if (*ret_action != FOLDER_KEEP)
         return STATUS_OK;
     status = start_restored_job(j, &file, err);
     if (status == STATUS_OK && file.role == JOB_PAIR)
@@ -119,20 +119,21 @@ static enum status restore_job(struct service *s, const struct unfinished_job *f
 {
     struct strbuf members = STRBUF_INIT;
     struct job *j = NULL;
-    enum folder_action fate = FOLDER_REMOVE; /* the job never began */
+    enum folder_action folder_action = FOLDER_REMOVE; /* the job never began */
     enum status status = build_restored_job(s, &found->terms, &j, err);
 
     if (status == STATUS_OK)
         status = persistence_restore(&s->persistence, found, j, &members, err);
     if (status == STATUS_OK && members.length > 0)
-        status = resume_job(s, j, members.text, &fate, err);
+        status = resume_job(s, j, members.text, &folder_action, err);
     strbuf_release(&members);
-    if (status == STATUS_OK && fate == FOLDER_KEEP)
+    if (status == STATUS_OK && folder_action == FOLDER_KEEP)
         return STATUS_OK;
-    if (status == STATUS_OK && fate == FOLDER_PUT_ASIDE)
+    if (status == STATUS_OK && folder_action == FOLDER_PUT_ASIDE)
         persistence_put_aside(j);
     job_table_free(&s->table, j);
-    return status == STATUS_OK && fate == FOLDER_REMOVE ? persistence_remove(found, err) : status;
+    return status == STATUS_OK && folder_action == FOLDER_REMOVE ? persistence_remove(found, err)
+                                                                 : status;
 }
 
 enum status restore_open(struct service *s, const char *state_dir, struct error *err)

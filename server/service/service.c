@@ -5,7 +5,7 @@
  * the membership of a job changes and when a job ends; each hook calls the modules in the order
  * that correctness requires.
  *
- * Locking: hooks run with or without the table's lock as job_hooks says.
+ * Locking: hooks run with or without the table's lock as job_hooks specifies.
  */
 #include "server/service/service.h"
 
@@ -166,7 +166,6 @@ static void fill_job_figures(void *user, const struct job *j, struct job_figures
     (void)user;
     persistence_count(j, &ret->counters);
     replication_count(j, ret);
-    persistence_count(j, &ret->log);
 }
 
 static enum status authorize_replication(void *user, const struct rpc_call *call, struct error *err)

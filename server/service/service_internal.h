@@ -91,8 +91,8 @@ enum status restore_open(struct service *s, const char *state_dir, struct error 
 /* Reply to all pending joins of a job that has just started.  Supervisor only, no lock. */
 void join_send_replies(struct service *s, struct job *j);
 
-/* Reply to one join of `rank`, whose session is held by the caller of the join, in a running job.
- * round: as in JoinReply.  Supervisor only, no lock. */
+/* Reply to one join of `rank`, whose session has the rank, in a running job.  round: as in
+ * JoinReply.  Supervisor only, no lock. */
 void join_send_reply(struct service *s, struct job *j, unsigned rank, struct rpc_call *call,
                      uint64_t epoch, uint64_t round);
 

@@ -1,12 +1,12 @@
 /*
  * The State call: a rank fetches a whole partition, values and optimizer state of one point in
  * time, for a checkpoint.  It is copied under the partition's lock and sent from the copies, which
- * gRPC core frees.
+ * gRPC frees.
  *
  * Copies live until the peer has read them, so a session may have only CALLS_MAX such calls open.
  * A worker has one at a time; the previous one may not be closed here when the worker has received
- * its end, and one of a broken connection closes when core has noticed.  An open call does not hold
- * its job: a peer that does not read keeps its copies, not the shard.
+ * its end, and one of a broken connection closes when gRPC has detected the break.  An open call
+ * does not hold its job: a peer that does not read keeps its copies, not the shard.
  *
  * Locking: the table's lock guards the list of calls.
  */
@@ -114,7 +114,7 @@ static void state_start(struct rpc_call *call, void *user)
     struct state_call *c = NULL;
     struct error err = {0};
 
-    if (mem_calloc(1, sizeof(*c), "question for a state", &c, &err) != STATUS_OK)
+    if (mem_calloc(1, sizeof(*c), "state call", &c, &err) != STATUS_OK)
         rpc_call_finish(call, err.status, err.text);
     else
         c->service = user;
@@ -134,7 +134,7 @@ static void state_message(struct rpc_call *call, struct rpc_message *message, vo
     enum status status;
 
     if (!message) {
-        rpc_call_finish(call, STATUS_PROTOCOL, "a State call without a question");
+        rpc_call_finish(call, STATUS_PROTOCOL, "a State call without a request");
         return;
     }
     head = rpc_message_head(message, &size);

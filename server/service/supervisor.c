@@ -1,7 +1,9 @@
 /*
  * The supervisor: the thread of the service.  It selects the next task under the table's lock and
  * runs it without the lock.  Only this thread builds and frees jobs, so the job of a selected task
- * stays valid; only this thread changes the state of sessions, too (rank_recovery.c).
+ * stays valid.  Only this thread resumes, replaces or gives up a session (rank_recovery.c);
+ * handlers only mark it AWAY (session_cut) or, when its rank leaves, VACANT; those of a replica
+ * apply the primary's membership.
  *
  * It waits without a limit while there is no job, else a tenth of the time-out at most.
  */
@@ -30,10 +32,10 @@ struct record_batch {
 struct task {
     void (*run)(struct service *s, struct task *t); /* no lock */
     struct job *job;
-    struct error err;          /* end_job: the reason */
-    enum folder_action fate;   /* finalize_folder */
-    struct recovery recovery;  /* recover_rank */
-    struct record_batch batch; /* write_records */
+    struct error err;                 /* end_job: the reason */
+    enum folder_action folder_action; /* finalize_folder */
+    struct recovery recovery;         /* recover_rank */
+    struct record_batch batch;        /* write_records */
 };
 
 /* ------------------------------------------------------------------ the end of a job */
@@ -102,7 +104,7 @@ static bool next_end(struct service *s, struct task *t)
 static void finalize_folder(struct service *s, struct task *t)
 {
     (void)s;
-    persistence_apply_folder_action(t->job, t->fate);
+    persistence_apply_folder_action(t->job, t->folder_action);
 }
 
 /* Finalize the folder of the last job before the next job is built, because that may have the same
@@ -110,7 +112,7 @@ static void finalize_folder(struct service *s, struct task *t)
 static bool next_folder(struct service *s, struct task *t)
 {
     t->run = finalize_folder;
-    t->job = persistence_next_ended(&s->table, &t->fate);
+    t->job = persistence_next_ended(&s->table, &t->folder_action);
     return t->job != NULL;
 }
 
@@ -284,7 +286,7 @@ static void free_job(struct service *s, struct task *t)
     job_table_free(&s->table, t->job);
 }
 
-/* No calls are left, but core still holds payloads: leave the job allocated. */
+/* No calls are left, but gRPC still holds payloads: leave the job allocated. */
 static void abandon_job(struct service *s, struct task *t)
 {
     (void)s;

@@ -8,7 +8,8 @@
  * worker copies from the server's.  Each side maps the other's memory read-only.
  *
  * Threads: the listener has one thread and serves one worker after the other; a slow worker is
- * disconnected.  Needs: handover, shared_memory.  Called by memory_sharing.c, payload.c.
+ * disconnected.  Needs: handover, shared_memory.  Called by service.c, join.c, memory_sharing.c,
+ * exchange_chunk.c, payload.c.
  */
 #ifndef SPARRING_SERVER_SERVICE_WORKER_MEMORY_H
 #define SPARRING_SERVER_SERVICE_WORKER_MEMORY_H
@@ -47,7 +48,7 @@ struct fd_listener_config {
 enum status fd_listener_open(const struct fd_listener_config *config,
                              struct fd_listener **ret_listener, struct error *err);
 
-/* For JoinReply.arena (common/base/handover.h). */
+/* For join_reply.memory_address (common/base/handover.h). */
 const char *fd_listener_address(const struct fd_listener *listener);
 
 void fd_listener_close(struct fd_listener *listener); /* NULL is allowed */

@@ -11,11 +11,13 @@
  * Neither includes the contributions to a round under way: they are not acknowledged, so their
  * ranks send them again (`again` of shard_push).
  *
- * A reply must not be sent before the mutations that it includes are durable.  shard_reply.sequence
- * is the newest of them.  A sink that writes synchronously needs no more; for others the caller
- * delays the reply, whose data stays unchanged meanwhile (server/shard/shard.h).
+ * A reply must not be sent before the mutations that it includes are in the journal and on the
+ * replica, as far as these exist.  shard_reply.sequence is the newest of them.  A sink that writes
+ * synchronously needs no more; for others the caller delays the reply, whose data stays unchanged
+ * meanwhile (server/shard/shard.h).
  *
- * Called by server/persistence and server/replication.
+ * Called by server/persistence and server/replication; by server/service for shard_check_recorded
+ * and shard_read_state.
  */
 #ifndef SPARRING_SERVER_SHARD_MUTATION_H
 #define SPARRING_SERVER_SHARD_MUTATION_H

@@ -2,8 +2,9 @@
  * mutation_apply: applies mutations of another shard to this one.
  *
  * Applied in order they make this shard equal to the other one, bit for bit.  A mutation that is
- * applied already is skipped, one that does not follow the newest is refused.  Takes the
- * partition's lock; used by a replica and when a journal is replayed.
+ * applied already is skipped (but a change of ranks at the newest step is applied again), one that
+ * does not follow the newest is refused.  Takes the partition's lock; used by a replica and when a
+ * journal is replayed.
  */
 #include "server/shard/shard_internal.h"
 

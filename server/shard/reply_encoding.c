@@ -123,8 +123,8 @@ void reply_encoding_release(struct reply_encoding *d)
 /* ------------------------------------------------------------------ coding */
 
 /* held: the ranks' copy, to which the delta is added here as on the ranks. */
-static enum status encode_change(const struct reply_encoding *d, uint8_t *coded, float *delta,
-                                 size_t count, const float *values, float *held, struct error *err)
+static enum status encode_delta(const struct reply_encoding *d, uint8_t *coded, float *delta,
+                                size_t count, const float *values, float *held, struct error *err)
 {
     enum status status;
 
@@ -172,7 +172,7 @@ enum status reply_encoding_encode(struct reply_encoding *d, size_t local_index, 
     }
     d->sizes[local_index] = codec_bytes(&d->codec, count);
     if (d->sends_deltas)
-        return encode_change(d, coded, d->delta + offset, count, data, codec_state, err);
+        return encode_delta(d, coded, d->delta + offset, count, data, codec_state, err);
     return codec_encode(&d->codec, data, codec_state, count, coded, err);
 }
 
@@ -225,7 +225,7 @@ static size_t encode_for_rank(struct reply_encoding *d, uint8_t *coded, size_t o
     if (codec_has_variable_size(&d->codec))
         return encode_rows(coded, count, values, rank_values);
     if (d->sends_deltas)
-        return encode_change(d, coded, d->delta + offset, count, values, rank_values, NULL) ==
+        return encode_delta(d, coded, d->delta + offset, count, values, rank_values, NULL) ==
                        STATUS_OK
                    ? size
                    : 0;

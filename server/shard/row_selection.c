@@ -78,7 +78,7 @@ uint64_t *row_selection_bits(const struct row_selection *n, size_t local_index, 
     return n->bits + rank * n->words + n->offsets[local_index];
 }
 
-bool *row_selection_is_set(const struct row_selection *n, size_t local_index, unsigned rank)
+bool *row_selection_flag(const struct row_selection *n, size_t local_index, unsigned rank)
 {
     return &n->selected[rank * n->length + local_index];
 }

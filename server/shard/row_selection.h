@@ -2,9 +2,9 @@
  * row_selection: the rows that ranks have selected for their next replies, and those replies.
  *
  * A rank selects rows of a partition before it requests the reply by a push or a pull.  The reply
- * has the values of those rows at that moment and uses up the selection.  It is coded into a buffer
- * of the rank, which changes at the next reply to the rank, after the rank has read this one.
- * Final values are always sent whole.
+ * has those rows' values at the time it is filled, and uses up the selection.  It is coded into a
+ * buffer of the rank, which changes at the next reply to the rank, after the rank has read this
+ * one.  Final values are always sent whole.
  *
  * Memory, all allocated by row_selection_init: a bit for each rank and row; in lockstep also a slab
  * for each rank, for its coded replies.
@@ -45,7 +45,7 @@ void row_selection_release(struct row_selection *n); /* zeroed and half-built on
 /* The bits of a rank's selection in a partition. */
 uint64_t *row_selection_bits(const struct row_selection *n, size_t local_index, unsigned rank);
 
-/* Is there a selection that is not used up?  Writable; only if the job has row selection. */
-bool *row_selection_is_set(const struct row_selection *n, size_t local_index, unsigned rank);
+/* True: there is a selection that is not used up.  Writable; only if the job has row selection. */
+bool *row_selection_flag(const struct row_selection *n, size_t local_index, unsigned rank);
 
 #endif

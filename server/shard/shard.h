@@ -1,7 +1,8 @@
 /*
  * shard: the partitions that one server holds for one job: values, accumulators, optimizer state.
  * Independent of gRPC; payloads are read through struct shard_source.  Called by server/job,
- * server/service, and the journal and the replica through server/shard/mutation.h.
+ * server/service and server/observe (shard_bytes).  server/persistence and server/replication use
+ * mutation.h and read the constant fields.
  *
  * Memory, in units of the elements held here, all allocated by shard_init:
  *   update on the server   values, one accumulator, the optimizer's state.  Replies send `values`.

@@ -41,12 +41,12 @@ static enum status sum_source(struct shard_part *part, float *sum,
                  : source->add(source->user, sum, part->count, err);
 }
 
-static void sum_early_part(struct shard_part *part, float *sum, const float *held)
+static void sum_early_part(struct shard_part *part, float *sum, const float *early)
 {
     if (part->summed++ == 0)
-        memcpy(sum, held, part->count * sizeof(float));
+        memcpy(sum, early, part->count * sizeof(float));
     else
-        vector_add(sum, held, part->count);
+        vector_add(sum, early, part->count);
 }
 
 /* Skips ranks that will not contribute. */
@@ -91,18 +91,19 @@ void shard_keep_previous(struct shard *s, const struct shard_part *part)
 {
     size_t local_index = (size_t)(part - s->parts);
     const uint8_t *coded = reply_encoding_coded(&s->encoding, 0, local_index);
-    const float *held = reply_encoding_common_copy(&s->encoding, part->offset);
+    const float *common_copy = reply_encoding_common_copy(&s->encoding, part->offset);
     float *previous;
 
     if (!s->previous)
         return;
     previous = s->previous + part->offset;
-    if (!held && coded) /* rounded values; this server encoded them, so decoding cannot fail */
+    if (!common_copy && coded) /* rounded values, encoded here, so decoding cannot fail */
         (void)codec_decode(&s->encoding.codec, coded,
                            reply_encoding_size(&s->encoding, 0, local_index, part->count), previous,
                            part->count, CODEC_REPLACE, NULL);
     else
-        memcpy(previous, held ? held : s->values + part->offset, part->count * sizeof(float));
+        memcpy(previous, common_copy ? common_copy : s->values + part->offset,
+               part->count * sizeof(float));
 }
 
 enum status shard_complete(struct shard *s, struct shard_part *part, struct shard_reply *ret,

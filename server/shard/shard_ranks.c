@@ -3,8 +3,8 @@
  * the round under way of each partition.
  *
  * The policy (policy_ranks.c) decides whether the round is complete; this file sums, steps and
- * emits the mutation.  Each function locks one partition at a time, so the partitions of a shard
- * learn of a change one after the other.
+ * emits the mutation.  Each function locks one partition at a time, so a change reaches the
+ * partitions of a shard one after the other.
  */
 #include "server/shard/shard_internal.h"
 
@@ -67,7 +67,8 @@ enum status shard_finish(struct shard *s, uint32_t partition, unsigned rank, boo
     return status;
 }
 
-/* The values that the rank holds are unknown from now on: its next reply is no delta. */
+/* Without lockstep: the rank's copy is unknown from now on, so its next reply is no delta.  No
+ * effect in lockstep. */
 static void forget_rank_copy(struct shard *s, const struct shard_part *part, unsigned rank)
 {
     reply_encoding_invalidate(&s->encoding, rank, (size_t)(part - s->parts));

@@ -1,9 +1,9 @@
 /*
  * shard_reply: initial values, pulls, row selection, and the data of each reply.
  *
- * In lockstep all replies are sent from one slab; else each is copied to the rank's slab of
- * `rank_values` under the lock.  The reply to a pull has complete values, never a delta against
- * what the rank holds (server/shard/reply_encoding.h).
+ * In lockstep all replies are sent from one slab (selected rows from a buffer of the rank); else
+ * each is copied to the rank's slab of `rank_values` under the lock.  The reply to a pull has
+ * values, never a delta against what the rank holds (server/shard/reply_encoding.h).
  */
 #include "server/shard/shard_internal.h"
 
@@ -47,15 +47,15 @@ static uint8_t *selection_buffer(struct shard *s, const struct shard_part *part,
 
 /* Fill the reply with the rows of `values` (of the whole shard) that the rank has selected; false:
  * it gets all rows.  Uses up the selection.  Lock held. */
-static bool reply_selected_rows(struct shard *s, const struct shard_part *part, unsigned rank,
-                                const float *values, struct shard_reply *ret)
+static bool fill_selected_rows(struct shard *s, const struct shard_part *part, unsigned rank,
+                               const float *values, struct shard_reply *ret)
 {
     size_t local_index = (size_t)(part - s->parts);
     uint8_t *buffer;
 
-    if (!s->selection.bits || !*row_selection_is_set(&s->selection, local_index, rank))
+    if (!s->selection.bits || !*row_selection_flag(&s->selection, local_index, rank))
         return false;
-    *row_selection_is_set(&s->selection, local_index, rank) = false;
+    *row_selection_flag(&s->selection, local_index, rank) = false;
     buffer = selection_buffer(s, part, rank);
     ret->bytes =
         ret->is_final
@@ -77,7 +77,7 @@ size_t shard_selected_bytes(const struct shard *s, const struct shard_part *part
 
     for (unsigned rank = 0; s->selection.bits && rank < s->config.world_size; rank++) {
         const struct policy_rank *r = &part->policy.ranks[rank];
-        bool selected = *row_selection_is_set(&s->selection, local_index, rank);
+        bool selected = *row_selection_flag(&s->selection, local_index, rank);
         size_t bytes = selected
                            ? codec_selected_rows_bytes(
                                  row_selection_bits(&s->selection, local_index, rank), part->count)
@@ -105,18 +105,18 @@ static void fill_reply_header(struct shard *s, struct shard_part *part, unsigned
 }
 
 /* Fill the reply with all rows of a partition, or with a delta.  Lock held. */
-static void reply_all_rows(struct shard *s, struct shard_part *part, unsigned rank, bool whole,
-                           struct shard_reply *ret)
+static void fill_all_rows(struct shard *s, struct shard_part *part, unsigned rank, bool whole,
+                          struct shard_reply *ret)
 {
     size_t local_index = (size_t)(part - s->parts);
-    const float *held = reply_encoding_common_copy(&s->encoding, part->offset);
+    const float *common_copy = reply_encoding_common_copy(&s->encoding, part->offset);
 
     ret->data = reply_data(s, part, rank, whole || ret->is_final);
     ret->codec = s->encoding.codec;
     if (!whole || !s->encoding.sends_deltas)
         ret->coded = reply_encoding_coded(&s->encoding, rank, local_index);
-    if (!ret->coded && held)
-        ret->data = held;
+    if (!ret->coded && common_copy)
+        ret->data = common_copy;
     ret->bytes = ret->coded ? reply_encoding_size(&s->encoding, rank, local_index, part->count)
                             : part->count * sizeof(float);
 }
@@ -125,20 +125,20 @@ void shard_fill_reply(struct shard *s, struct shard_part *part, unsigned rank,
                       struct shard_reply *ret)
 {
     fill_reply_header(s, part, rank, ret);
-    if (!reply_selected_rows(s, part, rank, s->values, ret))
-        reply_all_rows(s, part, rank, false, ret);
+    if (!fill_selected_rows(s, part, rank, s->values, ret))
+        fill_all_rows(s, part, rank, false, ret);
 }
 
 /* The reply to a pull: all values (rounded if all ranks hold rounded values) or the selected rows;
  * older: the values before the last step.  Lock held. */
-static void reply_pull(struct shard *s, struct shard_part *part, unsigned rank, bool older,
-                       struct shard_reply *ret)
+static void fill_pull_reply(struct shard *s, struct shard_part *part, unsigned rank, bool older,
+                            struct shard_reply *ret)
 {
     fill_reply_header(s, part, rank, ret);
     ret->round -= older;
-    if (reply_selected_rows(s, part, rank, older ? s->previous : s->values, ret))
+    if (fill_selected_rows(s, part, rank, older ? s->previous : s->values, ret))
         return;
-    reply_all_rows(s, part, rank, true, ret);
+    fill_all_rows(s, part, rank, true, ret);
     if (!older)
         return;
     ret->data = s->previous + part->offset;
@@ -146,10 +146,10 @@ static void reply_pull(struct shard *s, struct shard_part *part, unsigned rank, 
     ret->bytes = part->count * sizeof(float);
 }
 
-static void reply_newest(struct shard *s, struct shard_part *part, unsigned rank,
-                         struct shard_reply *ret)
+static void fill_newest_reply(struct shard *s, struct shard_part *part, unsigned rank,
+                              struct shard_reply *ret)
 {
-    reply_pull(s, part, rank, false, ret);
+    fill_pull_reply(s, part, rank, false, ret);
 }
 
 /* ------------------------------------------------------------------ row selection */
@@ -167,15 +167,15 @@ static enum status select_rows_locked(struct shard *s, struct shard_part *part, 
     enum status status;
 
     if (!s->selection.bits || r->vacant || waits)
-        return error_set(err, STATUS_PROTOCOL, "the names of rows of partition %" PRIu32 " %s",
+        return error_set(err, STATUS_PROTOCOL, "the row selection of partition %" PRIu32 " %s",
                          part->partition,
-                         !s->selection.bits ? "came in a job whose terms name none"
-                         : waits            ? "came while the rank waits for its answer"
+                         !s->selection.bits ? "came in a job without row selection"
+                         : waits            ? "came while a reply to the rank is pending"
                                             : policy_outcome_text(POLICY_VACANT));
-    selected = row_selection_is_set(&s->selection, local_index, rank);
+    selected = row_selection_flag(&s->selection, local_index, rank);
     if (*selected && !again)
         return error_set(err, STATUS_PROTOCOL,
-                         "the names of rows of partition %" PRIu32 " came twice", part->partition);
+                         "the row selection of partition %" PRIu32 " came twice", part->partition);
     *selected = false;
     codec_selection_decode_start(&decoder, row_selection_bits(&s->selection, local_index, rank),
                                  part->count);
@@ -203,13 +203,13 @@ enum status shard_select_rows(struct shard *s, uint32_t partition, unsigned rank
 void shard_clear_selection(struct shard *s, const struct shard_part *part, unsigned rank)
 {
     if (s->selection.bits)
-        *row_selection_is_set(&s->selection, (size_t)(part - s->parts), rank) = false;
+        *row_selection_flag(&s->selection, (size_t)(part - s->parts), rank) = false;
 }
 
 /* ------------------------------------------------------------------ initial values */
 
-/* Emit the optimizer's states directly before the values, so that a replica has both or neither.
- * Lock held. */
+/* Emit the optimizer's states directly before the values, so that a replica and a journal have both
+ * or neither.  Lock held. */
 static enum status emit_optimizer_states(struct shard *s, struct shard_part *part,
                                          struct error *err)
 {
@@ -334,7 +334,7 @@ static enum status pull_locked(struct shard *s, struct shard_part *part, unsigne
     ret->complete = outcome == POLICY_COMPLETE || outcome == POLICY_AGAIN;
     if (!ret->complete)
         return STATUS_OK;
-    reply_pull(s, part, rank, s->previous && round > 0 && round == p->steps, ret);
+    fill_pull_reply(s, part, rank, s->previous && round > 0 && round == p->steps, ret);
     return STATUS_OK;
 }
 
@@ -379,7 +379,7 @@ static bool next_reply(struct shard *s, uint32_t partition, unsigned *rank, stru
 bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
                        struct shard_reply *ret)
 {
-    return next_reply(s, partition, ret_rank, ret, policy_next_parked, reply_newest);
+    return next_reply(s, partition, ret_rank, ret, policy_next_parked, fill_newest_reply);
 }
 
 void shard_release_replies(struct shard *s, uint32_t partition)

@@ -53,13 +53,13 @@ enum status compute_open(const char *device, unsigned local_rank, unsigned threa
                          struct compute **ret_compute, struct error *err);
 void compute_close(struct compute *c); /* NULL allowed */
 
-const char *
-compute_name(const struct compute *c); /* "cpu (OpenBLAS ..., 1 thread)", "cuda:0 (NVIDIA H200)" */
-const char *
-compute_fallback_reason(const struct compute *c); /* why auto has not chosen a GPU, or "" */
+/* "cpu (OpenBLAS ..., 1 thread)", "cuda:0 (NVIDIA H200)" */
+const char *compute_name(const struct compute *c);
+/* Why auto has not chosen a GPU, or "". */
+const char *compute_fallback_reason(const struct compute *c);
 enum precision compute_precision(const struct compute *c);
-bool compute_is_host(const struct compute *c); /* device memory is host memory: views of both may
-                                                  alias */
+/* Device memory is host memory: views of both may alias. */
+bool compute_is_host(const struct compute *c);
 bool compute_channels_last(const struct compute *c); /* the order of images */
 
 /* Allocate device memory, zeroed, 64-byte aligned. what: for the error text, which contains the

@@ -1,6 +1,6 @@
 /*
  * cuda_loader: open a GPU through sparring_cuda.so, which common/base/module.h finds and loads.  A
- * module that was built for another table is rejected by its version.
+ * module of another version returns an error (CUDA_MODULE_VERSION).
  */
 #include "worker/compute/cuda_module.h"
 

@@ -18,8 +18,8 @@
  *
  * All samples of an open data set are in memory.  text and tokens load the whole file for either
  * split, in every process: a rank that also evaluates holds it twice.
- * Called by the loader, the trainer and finish.  Threads: reading is safe from any number of
- * threads once open.
+ * Called by the loader, trainer_local, the trainer, checkpointer and finish.  Threads: reading is
+ * safe from any number of threads once open.
  */
 #ifndef SPARRING_WORKER_DATA_DATASET_H
 #define SPARRING_WORKER_DATA_DATASET_H

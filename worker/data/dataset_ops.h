@@ -26,7 +26,8 @@ struct dataset {
 struct dataset_ops {
     const char *usage;                 /* "mnist:DIR" */
     bool (*accepts)(const char *spec); /* by its form alone */
-    /* Fills all fields except name.  Blocks while it reads or draws. */
+    /* Fills the fields that the kind has (positions 0: 1), not name.  Blocks while it reads or
+     * draws. */
     enum status (*open)(const struct dataset_config *config, struct dataset *d, struct error *err);
 };
 

@@ -76,15 +76,15 @@ static const struct glyph nine[] = {
     {2, {ARC(.50F, .29F, .40F, .29F, 0, 360), ARC(.15F, .28F, .75F, .72F, 0, 85)}},
     {2, {ARC(.46F, .28F, .40F, .28F, -30, 320), LINE(.86F, .10F, .62F, 1.0F)}},
 };
-#define WAYS(array) {(array), sizeof(array) / sizeof((array)[0])}
+#define GLYPHS(array) {(array), sizeof(array) / sizeof((array)[0])}
 /* clang-format on */
 
 static const struct {
     const struct glyph *glyphs;
     unsigned count;
 } digits[DIGITS_CLASSES] = {
-    WAYS(zero), WAYS(one), WAYS(two),   WAYS(three), WAYS(four),
-    WAYS(five), WAYS(six), WAYS(seven), WAYS(eight), WAYS(nine),
+    GLYPHS(zero), GLYPHS(one), GLYPHS(two),   GLYPHS(three), GLYPHS(four),
+    GLYPHS(five), GLYPHS(six), GLYPHS(seven), GLYPHS(eight), GLYPHS(nine),
 };
 
 const struct glyph *digits_glyphs(unsigned digit, unsigned *ret_count)

@@ -30,7 +30,7 @@ struct buffer {
 
 struct loader {
     const struct dataset *dataset;
-    struct sampler *sampler;            /* owned by the thread */
+    struct sampler *sampler;            /* borrowed; the thread's while it runs */
     const struct loader_memory *memory; /* NULL: the heap */
     size_t requested_batch_size;
     size_t batch_size;    /* at most this rank's part of any later epoch */

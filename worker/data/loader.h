@@ -25,7 +25,7 @@ struct batch {
 };
 
 /* An allocator for the batches' samples, for example of page-locked memory.  Called on the thread
- * of the loader's caller. */
+ * of the loader's caller.  Errors name what is missing; the loader adds "batch: ". */
 struct loader_memory {
     enum status (*alloc)(void *user, size_t count, float **ret, struct error *err);
     void (*free)(void *user, float *memory);

@@ -2,7 +2,7 @@
  * DistributedSampler: every rank draws the same permutation from seed + epoch, repeats its first
  * indices until it divides among the ranks (or drops the remainder, or gives it to the first
  * ranks), and takes every world_size-th index.  The padding is not stored: index p of the padded
- * order is the permutation at p modulo the number of samples.  No locking; one thread at a time.
+ * order is the permutation at p modulo the number of samples.  No locking: see the header.
  */
 #include "worker/data/sampler.h"
 

@@ -1,8 +1,10 @@
 /*
  * sampler: torch.utils.data.DistributedSampler, index for index.
  * Source: torch/utils/data/distributed.py; permutation: torch.randperm with a generator seeded with
- * seed + epoch.  Called by the trainer, recovery and checkpointer, and by the loader's thread,
- * which owns it while the loader runs.  Threads: one at a time.
+ * seed + epoch.  Called by trainer_local, the trainer, recovery and checkpointer, and by the
+ * loader's thread, which owns it while the loader runs.  Threads: one at a time, except
+ * sampler_length and sampler_parts, which read only what sampler_init and sampler_repartition
+ * write.
  */
 #ifndef SPARRING_WORKER_DATA_SAMPLER_H
 #define SPARRING_WORKER_DATA_SAMPLER_H

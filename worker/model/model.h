@@ -5,7 +5,7 @@
  * mlp-bn as in an nn.Sequential, 0.weight, 1.running_mean, ...; resnet and vgg as torchvision; gpt
  * as nanoGPT (transformer.h.0.attn.c_attn.weight; the output layer is transformer.wte.weight).
  * Inputs are numbers, images channel by channel; inputs of gpt are token ids, as float32.  Needs
- * compute, tensor, optimizer and base.  Called by the training loop, by sync and by bench.
+ * compute, tensor, optimizer and base.  Called by worker/train.
  * Threads: one caller per struct model; `ready` call-backs run on that thread.
  */
 #ifndef SPARRING_WORKER_MODEL_MODEL_H
@@ -83,7 +83,7 @@ typedef enum status model_await_fn(void *user, size_t offset, size_t count, stru
 
 /* How the gradients of a model whose optimizer runs on the device reach the other ranks. */
 enum gradient_path {
-    GRADIENTS_STAY,   /* not transferred: there are no other ranks */
+    GRADIENTS_STAY,   /* not transferred: gradients are not synchronised */
     GRADIENTS_STAGED, /* downloaded to model_grads part by part; model_grads_arrived uploads the
                          mean */
     GRADIENTS_SHARED, /* not transferred: `ready` reports what is final at model_device_grads;

@@ -70,7 +70,7 @@ struct operation {
 /* Functions and properties of a kind of operation.  Optional functions are NULL. */
 struct operation_kind {
     bool in_place;            /* backward may write the gradient of `in` over that of `out` */
-    bool overwrites_input;    /* forward overwrites `in`, which must have no other reader */
+    bool overwrites_input;    /* forward may overwrite `in`, which must have no other reader */
     bool sets_input_gradient; /* backward replaces the gradient of `in`, which must have no other
                                  reader */
     /* Allocates memory, sets pointers into the slabs, prepares the device's plans; close undoes it

@@ -1,7 +1,7 @@
 /*
  * spec: parser of "<kind>:<numbers>": one function per family of architectures, found in a table by
- * name. spec_cnn.c parses the layers of a cnn.  All sizes are checked here against the limits of
- * compute (a dimension is at most INT_MAX), so that building a model cannot overflow.
+ * name. spec_cnn.c parses the layers of a cnn.  Sizes are checked here against the limits of the
+ * spec; builder.c checks what depends on the batch and on derived shapes.
  */
 #include "worker/model/spec_reader.h"
 

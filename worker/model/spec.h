@@ -25,9 +25,8 @@
 
 #define SPEC_LAYERS_MAX 64
 #define SPEC_WIDTH_MAX  16777216 /* 2^24 */
-#define SPEC_SMALL                                                                                 \
-    64 /* resnet and vgg use their small variant for images lower than                             \
-          this */
+/* resnet and vgg use their small variant for images lower than this */
+#define SPEC_SMALL 64
 
 enum spec_kind {
     SPEC_MLP, /* and linear, mlp-bn */

@@ -19,8 +19,8 @@ struct step {
 /* Issue forward, loss, backward and the downloads call by call.  The input has been uploaded. */
 enum status step_issue(struct model *m, struct step *s, struct error *err);
 
-/* Issue the same as one launch, including a planned update.  False in *ret_done: nothing was done,
- * because the device has no graphs or this is the first step of its kind. */
+/* Issue the same as one launch, including a planned update.  False in *ret_done: nothing was done:
+ * the step cannot be one launch, or this is the first of its kind. */
 enum status step_launch(struct model *m, struct step *s, bool *ret_done, struct error *err);
 
 /* Update m->used: the parameters that have a gradient. */

@@ -107,8 +107,8 @@ enum status worker_options_check(const struct worker_options *o, struct error *e
 enum status worker_options_optimizer(const struct worker_options *o, struct optimizer_config *ret,
                                      struct error *err);
 
-/* The consistency mode of parameter servers.  STATUS_INVALID, with --sync ps only: options exclude
- * each other, or do not fit the world size. */
+/* The consistency mode of parameter servers.  STATUS_INVALID: unknown name, or, with --sync ps
+ * only, options that exclude each other or do not fit the world size. */
 enum status worker_options_consistency(const struct worker_options *o, unsigned world_size,
                                        struct consistency *ret, struct error *err);
 

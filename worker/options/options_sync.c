@@ -168,9 +168,11 @@ const struct option_spec worker_sync_specs[] = {
      .kind = OPTION_CHOICE,
      .offset = AT(on_rank_loss),
      .default_text = "fail",
-     .choices = "fail|shrink",
-     .help = "Of allreduce, when a rank dies, is stopped or cut off: fail ends the job and names "
-             "it; shrink redoes the step without it and goes on."},
+     .choices = "fail|shrink|wait",
+     .help = "When a rank dies, is stopped or is cut off (from servers for longer than "
+             "--reconnect-ms): fail ends the job and names it; shrink goes on without it; wait, "
+             "of ps, holds the job, for the servers' --timeout-ms at most, until another process "
+             "with its rank has taken its place, and loses no step (needs --ps-update server)."},
     {.name = "delay-schedule",
      .env = "SPARRING_DELAY_SCHEDULE",
      .kind = OPTION_TEXT,

@@ -374,11 +374,10 @@ static enum status powersgd_reduce(struct sync_allreduce *s, size_t index, struc
 
 /* ---- smaller group ---- */
 
-/* A rank's progress: the last step that it has ended, and whether it has begun another one since.
- */
+/* A rank's progress in steps. */
 struct step_progress {
-    uint64_t ended; /* steps; 0: none */
-    uint64_t begun; /* likewise: `ended`, or one more */
+    uint64_t ended; /* steps ended; 0: none */
+    uint64_t begun; /* steps begun: `ended`, or one more */
 };
 
 static struct step_progress get_step_progress(const struct powersgd *state)

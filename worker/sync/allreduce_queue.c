@@ -29,7 +29,7 @@ static void reduce_next_bucket(struct sync_allreduce *s)
     q->reducing = true;
     pthread_mutex_unlock(&q->lock);
     times->started_ns = clock_now_ns();
-    status = s->hook->reduce(s, index, &err); /* its error contains the bucket */
+    status = s->hook->reduce(s, index, &err); /* its error text has the bucket's number */
     times->done_ns = clock_now_ns();
     pthread_mutex_lock(&q->lock);
     q->reducing = false;

@@ -1,5 +1,6 @@
 /*
- * ddp: the settings of DistributedDataParallel.  Filled by worker/options, read by allreduce*.c.
+ * ddp: the settings of DistributedDataParallel.  Filled by worker/options, read by allreduce*.c
+ * and worker/train (trainer, ddp_record).
  * Source: torch/nn/parallel/distributed.py, torch/distributed/algorithms.
  */
 #ifndef SPARRING_WORKER_SYNC_DDP_H
@@ -18,7 +19,8 @@ enum ddp_hook { /* encoding of a bucket on the wire */
 enum ddp_uneven {           /* when the ranks' inputs differ in length */
                   DDP_EVEN, /* they do not: no exchange of counts */
                   DDP_JOIN, /* ranks without inputs shadow the others' operations with zeros */
-                  DDP_STOP, /* every rank fails, with the first rank without inputs */
+                  DDP_STOP, /* every rank fails once one has no inputs; the error has the first such
+                               rank */
 };
 
 struct ddp_config {

@@ -61,13 +61,13 @@ static size_t sendable_count(struct sync_ps *s, size_t ready_count)
 static void ps_ready(struct sync *base, size_t ready_count)
 {
     struct sync_ps *s = (struct sync_ps *)base;
-    size_t leaving = sendable_count(s, ready_count);
+    size_t sendable = sendable_count(s, ready_count);
 
     while (s->queued < s->map.length) {
         size_t i = s->queued;
         const struct partition *p = &s->map.partitions[i];
 
-        if (p->offset + p->count > leaving)
+        if (p->offset + p->count > sendable)
             return;
         if (i == 0)
             ps_row_selection_commit(&s->selection);

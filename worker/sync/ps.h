@@ -59,7 +59,6 @@ struct sync_ps {
     enum sync_transport transport;
     const struct shared_memory *memory; /* borrowed; the slabs'; NULL: not shared */
     bool priority;
-    uint32_t *weights;     /* owned; of the servers; NULL: equal */
     struct ps_link *links; /* owned, one per server */
     unsigned link_count;
     size_t ready_elements; /* (T) argument of the last `ready` */
@@ -84,7 +83,8 @@ struct sync_ps {
     uint64_t requested_round;        /* (L) catching up: round + 1 of the values; 0: the newest */
     uint64_t newest_round;           /* (L) catching up: greatest round of the values */
     uint64_t repeat_through_round;   /* (L) an earlier process may have pushed rounds up to this */
-    int64_t extended_deadline_ns;    /* (L) of the round, as granted by the servers */
+    int64_t extended_deadline_ns;    /* (L) of the round, as granted by the servers or after a
+                                        reconnection */
     struct ps_partition *partitions; /* (L) owned */
     bool closing;                    /* (L) the end of a stream is no failure */
     bool reconnect_disabled;         /* (L) lost links stay lost */
@@ -128,12 +128,14 @@ int64_t ps_deadline(const struct sync_ps *s);
 
 /* Wait until partitions [first, end) of the round are in the slab, and report them and all others
  * that arrived meanwhile to sync_arrived_fn (not in round 0).  STATUS_TIMEOUT: not by deadline_ns,
- * which links that reconnect and servers that wait for a rank extend; else the sync's failure. */
+ * which links that reconnect and servers that wait for a rank extend.  STATUS_CANCELLED: a stop was
+ * requested during such an extension.  Else the error of sync_arrived_fn, or the sync's failure. */
 enum status ps_wait(struct sync_ps *s, size_t first, size_t end, int64_t deadline_ns,
                     struct error *err);
 
 /* Wait until the final values are in the slab.  No deadline: they are sent when the last rank has
- * made its last step.  The servers detect lost ranks, and heartbeats detect lost servers. */
+ * made its last step.  The servers detect lost ranks, and heartbeats detect lost servers.
+ * STATUS_CANCELLED: a stop was requested. */
 enum status ps_wait_final(struct sync_ps *s, struct error *err);
 
 /* Expect a reply for `partition`, the next one of the round, and send the request for it, now or

@@ -51,7 +51,7 @@ static bool release_payloads(struct sync_ps *s)
         free(s);
         return true;
     }
-    log_warning("rank %u: gRPC holds %zu payloads of connections that were closed %d ms ago; their "
+    log_warning("rank %u: gRPC holds %u payloads of connections that were closed %d ms ago; their "
                 "memory is given up",
                 s->rank, in_flight_count(&s->unreleased_payloads), RELEASE_MS);
     return false;
@@ -79,7 +79,7 @@ bool ps_close(struct sync *base, const struct error *failure)
     (void)pthread_mutex_unlock(&s->lock);
     for (unsigned k = 0; k < s->link_count; k++) {
         ps_link_shut(&s->links[k]);
-        ps_worker_memory_release(&s->links[k]);
+        ps_server_memory_release(&s->links[k]);
         (void)pthread_mutex_destroy(&s->links[k].lock);
     }
     (void)pthread_cond_destroy(&s->changed);

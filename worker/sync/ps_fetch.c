@@ -3,7 +3,9 @@
  * beside the streams.  A State call changes nothing on the server, so one that ends with a lost
  * connection is repeated after the reconnection.
  *
- * Locking: a call's `lock` guards what its handlers write on I/O threads.
+ * Locking: received_slabs and steps belong to the call's I/O thread until on_closed; the other
+ * results are written under the call's lock.  The caller reads all of them after it has seen
+ * `finished` under that lock.
  */
 #include "common/base/clock.h"
 #include "worker/sync/ps.h"
@@ -13,7 +15,7 @@
 
 #define SLABS_MAX 3 /* values and two states */
 
-/* The current call.  The fields after `lock` are written by its handlers. */
+/* The current call.  The fields after the condition are written by its handlers. */
 struct state_fetch {
     struct rpc_call *call; /* one reference, the caller's */
     const struct partition *partition;
@@ -47,7 +49,7 @@ static enum status store_state_chunk(struct state_fetch *f, struct rpc_message *
         f->received_slabs & 1u << h.lane || (f->received_slabs != 0 && h.round != f->steps) ||
         h.length != bytes || h.dtype != CODEC_NONE || h.flags != 0)
         return error_set(err, STATUS_PROTOCOL,
-                         "it answered a question for the state of partition %" PRIu32
+                         "it replied to the request for the state of partition %" PRIu32
                          " by a chunk of kind %d, partition %" PRIu32 ", slab %" PRIu32 ", %" PRIu64
                          " bytes",
                          f->index, (int)h.kind, h.partition, h.lane, h.length);

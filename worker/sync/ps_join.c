@@ -50,7 +50,7 @@ enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t d
     if (status == STATUS_OK)
         l->pushed_round = reply.round;
     if (status == STATUS_OK)
-        status = ps_worker_memory_exchange(s, l, reply.arena, resume, deadline_ns, err);
+        status = ps_worker_memory_exchange(s, l, reply.memory_address, resume, deadline_ns, err);
     wire_release_join_reply(&reply);
     return status;
 }

@@ -38,7 +38,8 @@ struct ps_lane {
     atomic_bool heartbeats_active;   /* the Attend call is open */
     atomic_bool has_received;        /* a message has arrived since this was last cleared */
     unsigned silent_heartbeats;      /* the monitor's: sent since a message last arrived */
-    struct error rejection;          /* the I/O thread's: the error that take_chunk returned */
+    struct error rejection;          /* the I/O thread's: why it rejected a message: malformed, or
+                                        take_chunk's error */
 };
 
 /* Call-backs into the owner of a link. */
@@ -57,7 +58,7 @@ enum ps_link_state {
     PS_LINK_IDLE, /* the server holds no partition, or the link has not joined yet */
     PS_LINK_UP,
     PS_LINK_RECONNECTING, /* lost; ps_reconnect.c */
-    PS_LINK_CLOSED,       /* this rank has left, or reconnection has failed */
+    PS_LINK_CLOSED,       /* a stream has ended for good: left, failed, or not restored in time */
 };
 
 struct ps_link {
@@ -92,7 +93,8 @@ struct ps_link {
     char origin[64];                     /* of its address, for messages */
     char primary_name[400];              /* as `name` */
     bool at_replica;                     /* server is the replica */
-    bool promoted;                       /* the replica has taken over and accepted this worker */
+    bool promoted;                       /* the replica has taken over and accepted this worker: the
+                                            link stays there */
     bool follows;                        /* its join must not promote the replica */
     bool replica_contacted;              /* since the vote for it: it may have received the vote */
 

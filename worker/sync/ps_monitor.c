@@ -4,8 +4,8 @@
  * for each lost link to reconnect, because that blocks and the other links' heartbeats must
  * continue.
  *
- * Silence is counted in heartbeats sent without a message received, not in time: a process that was
- * stopped or got no core has not received either.
+ * Silence is counted in heartbeats sent without a message received, not in time: while this process
+ * was stopped or had no core it could not receive, and the server must not be blamed.
  *
  * Locking: sync_ps.lock, released while the thread joins another one, interrupts a link, or sends.
  */
@@ -158,7 +158,7 @@ enum status ps_monitor_start(struct sync_ps *s, struct error *err)
     int failed;
 
     (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before); /* for the program's own threads */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before); /* signals go to the program's own threads */
     failed = pthread_create(&s->monitor_thread, NULL, monitor_links, s);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed)

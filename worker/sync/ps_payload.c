@@ -108,7 +108,7 @@ enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header 
                          "it sent %zu bytes for partition %" PRIu32 " of %zu (its header says "
                          "%" PRIu64 ")",
                          payload_bytes, header->partition, wanted, header->length);
-    if (by_reference && !ps_worker_memory_resolve(&s->links[p->server], header->offset, wanted))
+    if (by_reference && !ps_server_memory_resolve(&s->links[p->server], header->offset, wanted))
         return error_set(err, STATUS_PROTOCOL,
                          "it answers partition %" PRIu32 " from byte %" PRIu64
                          " of its memory, which has %zu here",
@@ -142,7 +142,7 @@ enum status ps_payload_store(struct sync_ps *s, const struct chunk_header *heade
         return ps_codec_decode(&s->codec, message, dst, p, err);
     if (!(header->flags & CHUNK_BY_REFERENCE))
         return rpc_message_copy(message, dst, p->count * sizeof(float), err);
-    memcpy(dst, ps_worker_memory_resolve(&s->links[p->server], header->offset, header->length),
+    memcpy(dst, ps_server_memory_resolve(&s->links[p->server], header->offset, header->length),
            header->length);
     return STATUS_OK;
 }

@@ -47,7 +47,7 @@ static enum status check_reply(struct sync_ps *s, const struct ps_link *link,
     if (!is_expected(s, h->round) || h->partition >= s->queued || p->replied_mark == s->round + 1)
         return error_set(err, STATUS_PROTOCOL,
                          "it sent partition %" PRIu32 " of round %" PRIu64
-                         " unasked (round %" PRIu64 " is under way)",
+                         " without a request (in round %" PRIu64 ")",
                          h->partition, h->round, s->round);
     return ps_payload_check(s, h, payload_bytes, err);
 }

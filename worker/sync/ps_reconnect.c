@@ -5,7 +5,8 @@
  *
  * An attempt that fails because no server listens, or because the connection breaks again, is
  * repeated until reconnect_ms after the loss; any other error from the server ends the
- * reconnection.  With a replica the attempts alternate between the two servers (ps_replica.c).
+ * reconnection, except, with a replica, NOT_FOUND from the primary.  With a replica the attempts
+ * alternate between the two servers (ps_replica.c).
  *
  * Locking: while the link is RECONNECTING this thread owns its connections; `state`, `loss` and
  * `stream_error` are guarded by sync_ps.lock.

@@ -105,7 +105,7 @@ bool ps_replica_find(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
     status = ps_link_open(l, &refused);
     if (status == STATUS_OK)
         status = ps_join(s, l, false, probe_deadline_ns, &refused);
-    /* The replica has replied, and delays the join until the rank's old session has ended. */
+    /* The replica may be delaying the join until the rank's old session has ended: wait for it. */
     if (status == STATUS_TIMEOUT || (status == STATUS_UNAVAILABLE && l->failed_by_peer)) {
         ps_link_shut(l);
         status = ps_link_open(l, &refused);

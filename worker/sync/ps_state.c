@@ -1,7 +1,6 @@
 /*
- * State of the links and of the synchronisation: failures, lost links, links acquired for calls,
- * payloads that gRPC has not released.  Guarded by sync_ps.lock, except the atomic payload counter.
- * Calls no other source of ps.
+ * State of the links and of the synchronisation: failures, lost links, links acquired for calls.
+ * Guarded by sync_ps.lock.  Calls no other source of ps.
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"
@@ -42,17 +41,17 @@ bool ps_acquire_link(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
 {
     struct timespec until = condition_until(deadline_ns);
     int late = 0;
-    bool held;
+    bool acquired;
 
     (void)pthread_mutex_lock(&s->lock);
     while (l->state == PS_LINK_RECONNECTING && !s->reconnect_disabled && late == 0)
         late = pthread_cond_timedwait(&s->changed, &s->lock, &until);
-    held = l->state == PS_LINK_UP && l->lanes[0].client; /* NULL: its first join failed */
+    acquired = l->state == PS_LINK_UP && l->lanes[0].client; /* NULL: its first join failed */
     if (l->state == PS_LINK_CLOSED && l->lanes[0].client && atomic_load(&l->joined))
-        held = atomic_exchange(&l->reply_rejected, false); /* once: it never reconnects */
-    l->in_use = held;
+        acquired = atomic_exchange(&l->reply_rejected, false); /* once: it never reconnects */
+    l->in_use = acquired;
     (void)pthread_mutex_unlock(&s->lock);
-    return held;
+    return acquired;
 }
 
 void ps_release_link(struct sync_ps *s, struct ps_link *l)

@@ -21,7 +21,8 @@
 
 #define EXCHANGE_MS 5000 /* a running server replies at once */
 
-_Static_assert(HOST_ID_SIZE <= WIRE_ARENA_MAX && HANDOVER_ADDRESS_SIZE <= WIRE_ARENA_MAX,
+_Static_assert(HOST_ID_SIZE <= WIRE_MEMORY_ADDRESS_MAX &&
+                   HANDOVER_ADDRESS_SIZE <= WIRE_MEMORY_ADDRESS_MAX,
                "both fit into the messages");
 
 /* ------------------------------------------------------------------ this worker's memory */
@@ -59,7 +60,7 @@ enum status ps_worker_memory_init(struct sync_ps *s, const struct sync_config *c
                                "shm demands (are they on a GPU?)",
                                s->rank);
     s->memory = m;
-    host_id_find(NULL, s->terms.arena);
+    host_id_find(NULL, s->terms.host_id);
     return STATUS_OK;
 }
 
@@ -70,7 +71,7 @@ uint64_t ps_worker_memory_offset(const struct sync_ps *s, const float *data)
 
 /* ------------------------------------------------------------------ the server's memory */
 
-const float *ps_worker_memory_resolve(const struct ps_link *l, uint64_t offset, size_t bytes)
+const float *ps_server_memory_resolve(const struct ps_link *l, uint64_t offset, size_t bytes)
 {
     const struct shared_memory *m = &l->server_memory;
 
@@ -79,7 +80,7 @@ const float *ps_worker_memory_resolve(const struct ps_link *l, uint64_t offset, 
     return (const float *)m->base + offset / sizeof(float);
 }
 
-void ps_worker_memory_release(struct ps_link *l)
+void ps_server_memory_release(struct ps_link *l)
 {
     if (l->server_memory.base)
         shared_memory_release(&l->server_memory);
@@ -90,19 +91,19 @@ static enum status exchange_memory(const struct sync_ps *s, int fd, const unsign
                                    int64_t deadline_ns, struct shared_memory *ret,
                                    struct error *err)
 {
-    struct handover_message ticket = {
+    struct handover_message message = {
         .sender = s->rank, .has_memory = 1, .size = s->memory->size, .session = s->terms.session};
     int memory_fd = -1;
     enum status status;
 
-    memcpy(ticket.token, token, sizeof(ticket.token));
-    status = handover_send(fd, &ticket, s->memory->fd, deadline_ns, err);
+    memcpy(message.token, token, sizeof(message.token));
+    status = handover_send(fd, &message, s->memory->fd, deadline_ns, err);
     if (status == STATUS_OK)
-        status = handover_receive(fd, token, deadline_ns, &ticket, &memory_fd, err);
+        status = handover_receive(fd, token, deadline_ns, &message, &memory_fd, err);
     if (status == STATUS_OK && memory_fd < 0)
-        status = error_set(err, STATUS_PROTOCOL, "the server's ticket brings no memory");
+        status = error_set(err, STATUS_PROTOCOL, "the server's message has no memory descriptor");
     if (status == STATUS_OK)
-        status = shared_memory_map_read_only(memory_fd, ticket.size, ret, err);
+        status = shared_memory_map_read_only(memory_fd, message.size, ret, err);
     return status;
 }
 
@@ -129,7 +130,7 @@ static enum status connect_and_exchange(const struct sync_ps *s, struct ps_link 
                          "it shares no memory with this worker (another host, user or network "
                          "namespace, or its --share-memory is false)");
     if (!handover_parse(address, name, token))
-        return error_set(err, STATUS_PROTOCOL, "'%s' says nothing about its memory", address);
+        return error_set(err, STATUS_PROTOCOL, "'%s' is not an address of its memory", address);
     if (limit_ns < deadline_ns)
         deadline_ns = limit_ns;
     status = handover_connect(name, deadline_ns, &fd, err);
@@ -145,15 +146,15 @@ static enum status connect_and_exchange(const struct sync_ps *s, struct ps_link 
 enum status ps_worker_memory_exchange(struct sync_ps *s, struct ps_link *l, const char *address,
                                       bool resume, int64_t deadline_ns, struct error *err)
 {
-    struct shared_memory arena = SHARED_MEMORY_NONE;
+    struct shared_memory server_memory = SHARED_MEMORY_NONE;
     struct error why = {0};
     enum status status;
 
-    ps_worker_memory_release(l);
+    ps_server_memory_release(l);
     if (!s->memory)
         return STATUS_OK;
-    status = connect_and_exchange(s, l, address, deadline_ns, &arena, &why);
-    l->server_memory = arena;
+    status = connect_and_exchange(s, l, address, deadline_ns, &server_memory, &why);
+    l->server_memory = server_memory;
     (void)pthread_mutex_lock(&s->lock);
     l->by_reference = status == STATUS_OK;
     (void)pthread_mutex_unlock(&s->lock);

@@ -4,8 +4,8 @@
  *
  * Called by ps_open.c, ps_join.c, ps_payload.c and ps_close.c.
  */
-#ifndef SPARRING_WORKER_SYNC_PS_ARENA_H
-#define SPARRING_WORKER_SYNC_PS_ARENA_H
+#ifndef SPARRING_WORKER_SYNC_PS_WORKER_MEMORY_H
+#define SPARRING_WORKER_SYNC_PS_WORKER_MEMORY_H
 
 #include "common/base/error.h"
 
@@ -34,9 +34,9 @@ uint64_t ps_worker_memory_offset(const struct sync_ps *s, const float *data);
 
 /* `bytes` bytes at `offset` of the server's memory; NULL: not inside it, or not aligned for floats.
  */
-const float *ps_worker_memory_resolve(const struct ps_link *l, uint64_t offset, size_t bytes);
+const float *ps_server_memory_resolve(const struct ps_link *l, uint64_t offset, size_t bytes);
 
 /* Unmap the server's memory, if it is mapped. */
-void ps_worker_memory_release(struct ps_link *l);
+void ps_server_memory_release(struct ps_link *l);
 
 #endif

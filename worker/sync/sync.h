@@ -8,8 +8,8 @@
  *
  * Threads: begin, ready and finish are called by the training thread; implementations own their I/O
  * threads.
- * Needs collective, rpc, wire, codec, consistency, optimizer, store and tensor.  Called by
- * worker/train and the benchmarks.
+ * Needs collective, rpc, wire, codec, consistency, optimizer, shard_map, succession, store, tensor
+ * and base.  Called by worker/train and the benchmarks.
  */
 #ifndef SPARRING_WORKER_SYNC_SYNC_H
 #define SPARRING_WORKER_SYNC_SYNC_H
@@ -50,7 +50,8 @@ struct sync_config {
     const struct tensor_table *table; /* borrowed, as are the slabs */
     float *params;
     float *grads;
-    bool grads_on_device; /* only the backend accesses them, on the device */
+    bool grads_on_device; /* grads is device memory: the backend reads and writes it there, the host
+                             does not */
     float *buffers;       /* the model's state beside its parameters; NULL: none */
     size_t buffer_count;
     const struct shared_memory *memory; /* contains the slabs; NULL: ordinary memory */
@@ -104,7 +105,7 @@ struct sync_counters { /* monotone, of this rank */
     uint64_t takeovers;  /* servers replaced by their replica */
     uint64_t reconnects; /* lost connections to a server that were restored */
     uint64_t away_ns;    /* sum of their times without connection */
-    uint64_t retries;    /* chunks sent again after that; their payload is counted once */
+    uint64_t retries;    /* chunks sent again after a reconnection; their payload is counted once */
 };
 
 /* One gradient bucket of the last step; times from clock_now_ns. */
@@ -130,7 +131,6 @@ struct sync_loss {
     unsigned generation;
 };
 
-struct sync_ops {
 /* What only ranks with a collective group can do (allreduce).  The functions of the same names
  * below say what. */
 struct sync_group_ops {
@@ -156,6 +156,7 @@ struct sync_server_ops {
                                uint64_t *ret_steps, struct error *err);
 };
 
+struct sync_ops {
     const char *name;
     enum status (*open)(const struct sync_config *config, struct sync **ret_sync,
                         struct error *err);
@@ -182,9 +183,9 @@ struct sync_server_ops {
     enum fault (*fault)(const struct sync *s, unsigned *ret_rank);
     /* See sync_close, also for the result. */
     bool (*close)(struct sync *s, const struct error *failure);
-};
     const struct sync_group_ops *group;   /* NULL: there is no group */
     const struct sync_server_ops *server; /* NULL: there are no servers */
+};
 
 /* The head of every implementation's struct. */
 struct sync {
@@ -243,7 +244,7 @@ bool sync_outstanding(const struct sync *s);
 
 /* After finish, where some parameters may have had no gradient.  used (one per view, table order):
  * in, which had one on this rank; out, which had one on any rank.  Gradients of unused ones must be
- * zero in the slab. */
+ * zero in the slab.  With local and ps it stays as passed. */
 enum status sync_agree_used(struct sync *s, bool *used, struct error *err);
 
 /* After finish: updates made without this rank's last push, which was late (a parameter server with

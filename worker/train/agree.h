@@ -1,6 +1,6 @@
 /*
  * agree: checks before the first step that all ranks run the same job.  Called by the trainer,
- * after the rendezvous.  Jobs without a store do not call it: their servers compare the manifests.
+ * after the rendezvous.  Elastic jobs have no store: their servers compare the manifests.
  */
 #ifndef SPARRING_WORKER_TRAIN_AGREE_H
 #define SPARRING_WORKER_TRAIN_AGREE_H

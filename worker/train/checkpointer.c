@@ -3,7 +3,7 @@
  * run's, and maps its position in the epoch to the current number of ranks.  The file format and
  * the retention of old files are common/checkpoint's.  All ranks track the newest checkpoint, so
  * that another rank can take over saving.  No locking: training thread only; the sampler is
- * accessed while the loader is paused.
+ * changed only while the loader is paused (sampler_parts may be called at any time).
  */
 #include "worker/train/checkpointer.h"
 

@@ -12,7 +12,7 @@
  * Every rank reads the same file; its hash is part of the manifest that the ranks compare.  If the
  * servers run the optimizer, its state and the parameters are fetched from and restored to them.
  *
- * Called by the trainer and the training loop.  Threads: the training thread.
+ * Called by the trainer, trainer_local and the training loop.  Threads: the training thread.
  */
 #ifndef SPARRING_WORKER_TRAIN_CHECKPOINTER_H
 #define SPARRING_WORKER_TRAIN_CHECKPOINTER_H

@@ -3,7 +3,7 @@
  * text file, one rule per line:
  *
  *   RANK STEP[-STEP] MS             the rank sleeps MS milliseconds in each of these steps, before
- *                                   it passes on the last gradients
+ *                                   forward and backward of its last batch
  *   RANK STEP[-STEP] P%             likewise, for P percent of its previous step, in a busy loop:
  *                                   models a slower program on the same core
  *   staleness RANK STEP[-STEP] K    the servers apply the rank's push of these steps after exactly

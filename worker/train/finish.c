@@ -63,8 +63,8 @@ static enum status evaluate_test_set(struct trainer *t, struct run_outcome *outc
 
 enum status finish_evaluate(struct trainer *t, struct run_outcome *outcome, struct error *err)
 {
-    /* A rank that has taken over from rank 0 opens the set here: other ranks wait during
-     * recovery. */
+    /* A rank that has taken over from rank 0 opens the set here, not during recovery, where the
+     * other ranks wait for it. */
     enum status status = t->rank == 0 ? trainer_open_test_set(t, err) : STATUS_OK;
 
     return status == STATUS_OK && t->rank == 0 && t->test_set ? evaluate_test_set(t, outcome, err)

@@ -3,7 +3,7 @@
  * repartition the data; then write a record.  The state of a rank ahead is broadcast as one block
  * (parameters, optimizer state, buffers, gradient scale), so that a rank behind has either all of
  * it or, if the root is lost meanwhile, its old state.  No locking: training thread only; the
- * sampler is accessed while the loader is paused.
+ * sampler is changed only while the loader is paused.
  */
 #include "worker/train/recovery.h"
 

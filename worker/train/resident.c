@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* The option that prevents the optimizer on the GPU, or the name of a device without one; NULL:
- * none.  It needs updates made by this worker, of all parameters. */
+ * none.  The optimizer on the GPU needs updates made by this worker, of all parameters. */
 static const char *find_unsupported(const struct trainer *t)
 {
     const struct worker_options *o = t->options;

@@ -1,8 +1,8 @@
 /*
- * resident: keeps parameters and optimizer on the GPU, with every synchronisation.  Received data
- * (mean gradients, or parameters from servers that run the optimizer) is uploaded range by range
- * while the rest is still in transfer; with --backend nccl gradients never leave the GPUs.  The
- * host's copy of the parameters is fetched only when it is read.
+ * resident: keeps parameters and optimizer on the GPU, unless the servers run the optimizer.
+ * Received data (mean gradients, or parameters from servers that run the optimizer) is uploaded
+ * range by range while the rest is still in transfer; with --backend nccl gradients never leave the
+ * GPUs.  The host's copy of the parameters is fetched only when it is read.
  *
  * The host's optimizer runs without a GPU, with several devices (dataparallel), and with
  * parameters that may have no gradient in a step, since it must skip them one by one.

@@ -17,11 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ABSENT           "none" /* not a number: never stored */
-#define PATIENCE_MS      1000
-#define PATIENCE_UPDATES 3
-#define CHECK_MS         1000 /* between checks whether rank 0 has failed */
-#define KEY_SIZE         48
+#define ABSENT            "none" /* not a number: never stored */
+#define AGREEMENT_MS      1000
+#define AGREEMENT_UPDATES 3
+#define CHECK_MS          1000 /* between checks whether rank 0 has failed */
+#define KEY_SIZE          48
 
 static bool is_saved(const struct trainer *t)
 {
@@ -88,7 +88,7 @@ bool stopping_is_due(struct trainer *t, uint64_t completed)
         return false;
     if (!s->requested) {
         s->requested = true;
-        s->patience_ns = clock_deadline_ns(PATIENCE_MS);
+        s->decision_deadline_ns = clock_deadline_ns(AGREEMENT_MS);
         s->requested_completed = completed;
     }
     if (!is_saved(t))
@@ -99,11 +99,11 @@ bool stopping_is_due(struct trainer *t, uint64_t completed)
         read_end(t);
     if (s->agreed) /* out of lockstep a rank may be far from rank 0, which does not need it */
         return !is_lockstep(t) || completed >= s->end;
-    return completed - s->requested_completed >= PATIENCE_UPDATES &&
-           clock_now_ns() >= s->patience_ns;
+    return completed - s->requested_completed >= AGREEMENT_UPDATES &&
+           clock_now_ns() >= s->decision_deadline_ns;
 }
 
-uint64_t stopping_settle(struct trainer *t, uint64_t completed)
+uint64_t stopping_complete_update(struct trainer *t, uint64_t completed)
 {
     const struct stopping *s = &t->stopping;
     struct error why = {0};
@@ -142,7 +142,7 @@ static void await_rank_0(struct trainer *t)
 
 static void await_others(struct trainer *t)
 {
-    int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
+    int64_t deadline_ns = clock_deadline_ns(AGREEMENT_MS);
     struct error why = {0};
     enum status status = STATUS_OK;
 

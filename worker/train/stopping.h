@@ -14,7 +14,7 @@
  * Without a store (processes that join and leave, one rank), without --checkpoint-dir, or when only
  * one rank received the signal: each ends for itself.
  *
- * Needs: the store, trainer.  Callers: train.  Threads: the training thread.
+ * Needs the store and overlap.  Called by the training loop.  Threads: the training thread.
  */
 #ifndef SPARRING_WORKER_TRAIN_STOPPING_H
 #define SPARRING_WORKER_TRAIN_STOPPING_H
@@ -26,7 +26,7 @@ struct trainer;
 
 struct stopping {
     bool requested;               /* the signal has been seen: */
-    int64_t patience_ns;          /* deadline of waiting for rank 0's decision */
+    int64_t decision_deadline_ns; /* deadline of waiting for rank 0's decision */
     uint64_t requested_completed; /* updates that this rank had completed then */
     bool agreed;                  /* rank 0 has decided: */
     uint64_t end;                 /* updates of the whole run */
@@ -37,7 +37,7 @@ bool stopping_is_due(struct trainer *t, uint64_t completed);
 
 /* Complete what is in flight (with --overlap-forward the last of `completed`) and return the number
  * of updates made.  The last of `completed` is not counted if rank 0 ends before it. */
-uint64_t stopping_settle(struct trainer *t, uint64_t completed);
+uint64_t stopping_complete_update(struct trainer *t, uint64_t completed);
 
 /* Publish that this rank may be left (rank 0: it has saved, or could not), then wait until rank 0
  * has saved, at most --timeout-ms, and until all ranks have the last update, at most a second. */

@@ -132,7 +132,7 @@ static enum status run_steps(struct trainer *t, struct run_outcome *outcome, str
         bool epoch_end = false;
 
         if (stopping_is_due(t, index)) {
-            index = stopping_settle(t, index);
+            index = stopping_complete_update(t, index);
             save_on_stop(t, index);
             status = error_set(err, STATUS_CANCELLED, "stopped by signal %d after %ju of %ju steps",
                                stop_requested(), (uintmax_t)index, (uintmax_t)t->total_steps);

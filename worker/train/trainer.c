@@ -336,7 +336,8 @@ void trainer_close(struct trainer *t, const struct error *failure)
     checkpointer_release(&t->checkpointer);
     ddp_record_release(&t->ddp);
     replicas_close(t->replicas);
-    if (released) { /* otherwise their slabs may be accessed until the process exits, soon */
+    /* otherwise their slabs may be accessed until the process exits, which is soon */
+    if (released) {
         optimizer_release(&t->optimizer);
         model_close(t->model);
     }

@@ -46,7 +46,8 @@ struct trainer {
     struct loader *loader;
     struct upload_ahead upload_ahead;
     struct optimizer_config optimizer_config;
-    struct optimizer optimizer; /* without state when the servers update */
+    struct optimizer optimizer; /* its state is also the buffer for state fetched from the
+                                   servers */
     struct store *store;        /* NULL: one rank, or an elastic job */
     struct flight *flight;      /* NULL: not --sync allreduce */
     struct sync *sync;
@@ -78,8 +79,8 @@ struct trainer {
  * Blocks up to --timeout-ms for other ranks.  Call trainer_close also after a failure. */
 enum status trainer_open(struct trainer *t, struct error *err);
 
-/* failure NULL: the run has succeeded.  Rank 0 blocks up to the linger time of the store that it
- * serves. */
+/* failure NULL: the run has succeeded.  Blocks: with ps for Leave, up to --timeout-ms or 2 s after
+ * a failure; on rank 0 also up to the linger time of the store that it serves. */
 void trainer_close(struct trainer *t, const struct error *failure);
 
 #endif

@@ -4,7 +4,8 @@
  * waited for, the upload of the following batch starts, provided that the loader has gathered it.
  * The order of the samples stays the loader's: if the next step gets another batch, the upload is
  * discarded.  All functions are no-ops without a GPU and with several GPUs in one process.
- * Called by the trainer and the training loop.  Threads: the training thread.
+ * Called by trainer_local (memory), the trainer, train_step, the training loop and recovery.
+ * Threads: the training thread.
  */
 #ifndef SPARRING_WORKER_TRAIN_UPLOAD_AHEAD_H
 #define SPARRING_WORKER_TRAIN_UPLOAD_AHEAD_H

@@ -14,7 +14,6 @@
 
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define CHANNELS_OFFSET (SHM_PAGE + 2 * SHM_POST_STRIDE)

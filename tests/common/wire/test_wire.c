@@ -31,7 +31,7 @@ static void check_session(const struct join_request *got, const struct join_requ
     ck_assert_uint_eq(got->steps_before, m->steps_before);
     ck_assert_uint_eq(got->weight_count, m->weight_count);
     ck_assert_mem_eq(got->weights, m->weights, m->weight_count * sizeof(*m->weights));
-    ck_assert_str_eq(got->arena, m->arena);
+    ck_assert_str_eq(got->host_id, m->host_id);
 }
 
 START_TEST(join_request_round_trips)
@@ -76,7 +76,7 @@ START_TEST(join_reply_round_trips)
                            .epoch = 3,
                            .round = 77,
                            .role = SERVER_REPLICA,
-                           .arena = "sparring-9",
+                           .memory_address = "sparring-9",
                            .connection = UINT64_MAX - 1};
     struct join_reply got = {0};
     uint8_t *bytes;
@@ -94,7 +94,7 @@ START_TEST(join_reply_round_trips)
         ck_assert_uint_eq(got.epoch, 3);
         ck_assert_uint_eq(got.round, 77);
         ck_assert_uint_eq(got.role, SERVER_REPLICA);
-        ck_assert_str_eq(got.arena, "sparring-9");
+        ck_assert_str_eq(got.memory_address, "sparring-9");
         ck_assert_uint_eq(got.connection, UINT64_MAX - 1);
         wire_release_join_reply(&got);
         free(bytes);

@@ -43,7 +43,7 @@ struct join_request example_join(void)
         .steps_before = WIRE_STEPS_MAX,
         .weights = weights,
         .weight_count = 4,
-        .arena = "sparring-1-2",
+        .host_id = "sparring-1-2",
     };
 }
 

@@ -189,7 +189,7 @@ START_TEST(test_rounds_without_a_lost_rank)
 {
     struct shard_reply reply = {.complete = true, .count = 25, .contributions = 3};
     struct job *j = open_job(3);
-    struct job_newcomer by = {.session = 8, .lanes = 2, .peer = "new"};
+    struct joining_session by = {.session = 8, .lanes = 2, .peer = "new"};
     struct incident incident;
 
     for (unsigned rank = 0; rank < 2; rank++)

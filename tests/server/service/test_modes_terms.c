@@ -96,7 +96,7 @@ START_TEST(test_rules_need_ranks_that_stay)
     open_service(20000, NULL);
     raw_begin_join(&workers[0], &terms);
     check_result("join", raw_end_join(&workers[0]), STATUS_INVALID,
-                 "nobody can take the place of a lost rank");
+                 "no session can replace a lost rank");
     check_still_serves();
     close_service();
 }

@@ -51,20 +51,20 @@ static void close_shared_service(void)
     close_service();
 }
 
-static struct join_request terms_of(unsigned rank, const char *arena)
+static struct join_request terms_of(unsigned rank, const char *host_id)
 {
     struct join_request r = raw_terms(rank);
 
     r.session = workers[rank].session;
-    (void)snprintf(r.arena, sizeof(r.arena), "%s", arena);
+    (void)snprintf(r.host_id, sizeof(r.host_id), "%s", host_id);
     return r;
 }
 
 /* Both ranks join with this host id and open their streams. */
-static void start_ranks(const char *arena)
+static void start_ranks(const char *host_id)
 {
     for (unsigned i = 0; i < 2; i++) {
-        struct join_request request = terms_of(i, arena);
+        struct join_request request = terms_of(i, host_id);
 
         raw_begin_join(&workers[i], &request);
     }

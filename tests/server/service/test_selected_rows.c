@@ -167,7 +167,7 @@ START_TEST(test_selections_at_the_wrong_time)
         send_row_selection(&workers[1], 0, CHUNK_AGAIN, 1, 4);
     }
     check_result("sender", raw_wait_closed(&workers[1].stream), STATUS_PROTOCOL,
-                 _i == 0 ? "came twice" : "waits for its answer");
+                 _i == 0 ? "came twice" : "a reply to the rank is pending");
     check_still_serves();
     close_service();
 }
@@ -179,7 +179,7 @@ START_TEST(test_terms_without_selection)
     start_job();
     send_row_selection(&workers[1], 0, 0, 1, 4);
     check_result("sender", raw_wait_closed(&workers[1].stream), STATUS_PROTOCOL,
-                 "whose terms name none");
+                 "in a job without row selection");
     check_still_serves();
     close_service();
 }

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* Index of the first element equal to `value`; classes if the row has a NaN instead. */
+/* Index of the first element equal to `value`; `classes` if there is none. */
 static size_t first_index(const float *row, float value, size_t classes)
 {
     size_t j = 0;

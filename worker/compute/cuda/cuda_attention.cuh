@@ -11,9 +11,8 @@
 
 #include "worker/compute/cuda/cuda_kernel.cuh"
 
-#define ATTENTION_SHARED_MAX                                                                       \
-    101376u /* bytes of a block: the limit of compute capability 8.6,                              \
-               8.9 and 12.0 */
+/* bytes of a block: the limit of compute capability 8.6, 8.9 and 12.0 */
+#define ATTENTION_SHARED_MAX 101376u
 
 struct attention_shape {
     unsigned positions, width, head; /* head: width / heads */

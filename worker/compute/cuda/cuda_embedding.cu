@@ -120,8 +120,9 @@ static __global__ void __launch_bounds__(INDEX_THREADS)
 /* A block per token: each of its warps sums every TOKEN_WARPS-th row of the token, 32 N columns at
  * a time; the partial sums are added in the order of the warps. */
 template <typename T, unsigned N>
-static __global__ void token_sums_kernel(struct token_index index, const T *dy, float *dtokens,
-                                         unsigned width, float factor, bool accumulate)
+static __global__ void token_sums_kernel(struct token_index index, const T *dy,
+                                         float *dtoken_weight, unsigned width, float factor,
+                                         bool accumulate)
 {
     __shared__ float partial[TOKEN_WARPS][N][WARP];
     unsigned begin = index.begins[blockIdx.x];
@@ -131,7 +132,7 @@ static __global__ void token_sums_kernel(struct token_index index, const T *dy, 
 
     if (begin == end && accumulate)
         return;
-    dtokens += (size_t)blockIdx.x * width;
+    dtoken_weight += (size_t)blockIdx.x * width;
     for (unsigned tile = 0; tile < width; tile += WARP * N) {
         unsigned column = tile + lane * N;
         float sum[N] = {};
@@ -156,8 +157,8 @@ static __global__ void token_sums_kernel(struct token_index index, const T *dy, 
             for (unsigned j = 0; j < N; j++) {
                 for (unsigned w = 1; w < TOKEN_WARPS; w++)
                     sum[j] += partial[w][j][lane];
-                dtokens[column + j] =
-                    accumulate ? dtokens[column + j] + sum[j] * factor : sum[j] * factor;
+                dtoken_weight[column + j] =
+                    accumulate ? dtoken_weight[column + j] + sum[j] * factor : sum[j] * factor;
             }
         }
         __syncthreads();

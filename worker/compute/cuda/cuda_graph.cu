@@ -1,7 +1,8 @@
 /*
  * A step as a CUDA graph: the work stream captures the calls between begin and end.  Labels and the
  * update's numbers are copied from page-locked memory at fixed addresses, which is filled before
- * each launch.  A graph is valid until scratch memory is reallocated or fp16's scale changes.
+ * each launch.  A graph is valid until scratch memory is reallocated, parameters are registered or
+ * fp16's scale changes.
  */
 #include "worker/compute/cuda/cuda_internal.h"
 

@@ -237,8 +237,8 @@ enum status cuda_softmax_cross_entropy(struct compute *c, const void *logits,
     struct cuda *cuda = cuda_of(c);
     enum status status = reserve_rows(cuda, rows, err);
 
-    if (status == STATUS_OK && dlogits && !cuda->capturing) /* the forward kernel keeps the GPU busy
-                                                               meanwhile */
+    /* The issued forward keeps the GPU busy while the host waits. */
+    if (status == STATUS_OK && dlogits && !cuda->capturing)
         status = cuda_gradient_scale_wait(cuda, err);
     if (status == STATUS_OK)
         status = upload_labels(cuda, host_labels, rows, err);

@@ -1,7 +1,7 @@
 /*
  * batch_norm: y = activation(normalised x * weight + bias + residual), BatchNorm1d and 2d.  Forward
- * overwrites x: the CPU leaves the normalised values there.  Running statistics are buffers; the
- * number of batches is counted on the host.
+ * may overwrite x: for vectors the CPU leaves the normalised values there.  Running statistics are
+ * buffers; the number of batches is counted on the host.
  */
 #include "worker/model/program.h"
 
