@@ -131,15 +131,22 @@ static bool mark_replica_lost(struct replica_stream *s, const struct error *why)
     return succession_lose_replica(&s->succession);
 }
 
-/* All votes are in: continue without the replica.  Lock held on entry, not on return. */
-static void become_standalone(struct replica_stream *s, uint64_t *ret_epoch)
+/* All votes are in: begin the epoch without the replica, and return it.  Lock held. */
+static uint64_t begin_standalone(struct replica_stream *s)
 {
     if (s->succession.epoch <= s->epoch) /* a change was not acknowledged */
         s->succession.epoch = s->epoch + 1;
-    s->epoch = *ret_epoch = s->succession.epoch;
+    s->epoch = s->succession.epoch;
     s->counts.recover_ns = clock_now_ns() - s->counts.lost_ns;
-    (void)pthread_mutex_unlock(&s->lock);
-    log_warning("no replica from here on: all ranks have agreed to epoch %" PRIu64, *ret_epoch);
+    return s->epoch;
+}
+
+/* Then: send what waited for the replica.  epoch 0: it has not begun.  No lock. */
+static void continue_standalone(struct replica_stream *s, uint64_t epoch)
+{
+    if (epoch == 0)
+        return;
+    log_warning("no replica from here on: all ranks have agreed to epoch %" PRIu64, epoch);
     if (s->call)
         rpc_call_cancel(s->call);
     send_all_held_replies(s);
@@ -167,9 +174,9 @@ void replica_stream_vote(struct replica_stream *s, unsigned rank, uint64_t epoch
         return;
     (void)pthread_mutex_lock(&s->lock);
     if (succession_count_vote(&s->succession, rank, epoch))
-        become_standalone(s, ret_epoch);
-    else
-        (void)pthread_mutex_unlock(&s->lock);
+        *ret_epoch = begin_standalone(s);
+    (void)pthread_mutex_unlock(&s->lock);
+    continue_standalone(s, *ret_epoch);
 }
 
 void replica_stream_mark_settled(struct replica_stream *s, unsigned rank, uint64_t *ret_epoch)
@@ -179,9 +186,9 @@ void replica_stream_mark_settled(struct replica_stream *s, unsigned rank, uint64
         return;
     (void)pthread_mutex_lock(&s->lock);
     if (succession_mark_settled(&s->succession, rank))
-        become_standalone(s, ret_epoch);
-    else
-        (void)pthread_mutex_unlock(&s->lock);
+        *ret_epoch = begin_standalone(s);
+    (void)pthread_mutex_unlock(&s->lock);
+    continue_standalone(s, *ret_epoch);
 }
 
 uint64_t replica_stream_send_membership(struct replica_stream *s, uint64_t epoch,
@@ -363,7 +370,7 @@ static void on_record_reply(struct rpc_call *call, struct rpc_message *message, 
 static void on_stream_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
     struct replica_stream *s = user;
-    uint64_t epoch;
+    uint64_t epoch = 0;
 
     (void)call;
     (void)pthread_mutex_lock(&s->lock);
@@ -374,9 +381,9 @@ static void on_stream_closed(struct rpc_call *call, const struct rpc_result *res
     s->stream_ended = true;
     (void)pthread_cond_broadcast(&s->changed);
     if (mark_replica_lost(s, &s->end_error))
-        become_standalone(s, &epoch);
-    else
-        (void)pthread_mutex_unlock(&s->lock);
+        epoch = begin_standalone(s);
+    (void)pthread_mutex_unlock(&s->lock);
+    continue_standalone(s, epoch);
 }
 
 const struct rpc_handler replica_stream_handler = {.message = on_record_reply,
@@ -387,7 +394,7 @@ void replica_stream_tick(struct replica_stream *s, int64_t now_ns)
     struct wire_record heartbeat = {.kind = RECORD_HEARTBEAT};
     struct error why = {0};
     bool stopped, silent, due;
-    uint64_t epoch;
+    uint64_t epoch = 0;
 
     if (!s)
         return;
@@ -411,9 +418,9 @@ void replica_stream_tick(struct replica_stream *s, int64_t now_ns)
                         (double)(now_ns - s->received_ns) * 1e-9);
     /* Keep the stream open: the replica may report over it that it has taken over. */
     if (silent && mark_replica_lost(s, &why))
-        become_standalone(s, &epoch);
-    else
-        (void)pthread_mutex_unlock(&s->lock);
+        epoch = begin_standalone(s);
+    (void)pthread_mutex_unlock(&s->lock);
+    continue_standalone(s, epoch);
     send_blocked_replies(s);
     replica_stream_query_takeover(s, now_ns);
 }
