@@ -107,7 +107,9 @@ struct shard_reply {
 };
 
 struct shard_part {
-    pthread_mutex_t lock; /* guards everything below */
+    /* Guards everything below and the partition's range of accumulators, values and optimizer
+     * state.  Mutations are emitted under it; a reply is filled under it and sent after it. */
+    pthread_mutex_t lock;
     struct policy policy;
     uint32_t partition; /* constant, as are offset and count */
     size_t offset;      /* elements from the start of the shard's storage */
