@@ -32,6 +32,13 @@
 /* Added to timeouts: the server, which knows the missing rank, reports the timeout first. */
 #define PS_MARGIN_MS 2000
 
+/* struct sync_counters, counted without the lock by every thread that sends or receives. */
+struct ps_counters {
+    _Atomic uint64_t tx_payload_bytes, rx_payload_bytes, tx_wire_bytes, rx_wire_bytes;
+    _Atomic uint64_t tx_reference_bytes, rx_reference_bytes;
+    _Atomic uint64_t takeovers, reconnects, away_ns, retries;
+};
+
 /* Fields marked (L) are guarded by `lock`, those marked (T) belong to the training thread; both: it
  * writes them under the lock. */
 struct sync_ps {
@@ -90,7 +97,7 @@ struct sync_ps {
     bool reconnect_disabled;         /* (L) lost links stay lost */
     bool failed;                     /* (L) */
     struct error failure;            /* (L) the first one */
-    struct sync_counters counters;   /* (L) */
+    struct ps_counters counters;
 
     pthread_t monitor_thread;
     bool monitor_started;        /* monitor_thread must be joined */

@@ -58,18 +58,14 @@ static void send_chunk(struct sync_ps *s, const struct partition_request *q, enu
         (void)pthread_mutex_unlock(&s->lock);
         return;
     }
-    (void)pthread_mutex_lock(&s->lock); /* even if the send fails: repetitions do not count */
+    /* even if the send fails: repetitions do not count */
     s->counters.tx_payload_bytes += q->repeated ? 0 : header.length;
     if (header.flags & CHUNK_BY_REFERENCE)
         s->counters.tx_reference_bytes += q->repeated ? 0 : header.length;
     s->counters.retries += q->repeated;
-    (void)pthread_mutex_unlock(&s->lock);
     if (ps_link_send(q->stream, s->priority ? header.partition + 1 : 0, &header,
-                     slab ? &payload : NULL, &wire_bytes) != STATUS_OK)
-        return;
-    (void)pthread_mutex_lock(&s->lock);
-    s->counters.tx_wire_bytes += wire_bytes;
-    (void)pthread_mutex_unlock(&s->lock);
+                     slab ? &payload : NULL, &wire_bytes) == STATUS_OK)
+        s->counters.tx_wire_bytes += wire_bytes;
 }
 
 /* Send the rows that the reply must contain.  Not counted as payload, which is elements. */
@@ -89,11 +85,8 @@ static void send_row_selection(struct sync_ps *s, const struct partition_request
     if (selected->numbers_bytes > 0)
         in_flight_begin(&s->unreleased_payloads);
     if (ps_link_send(q->stream, s->priority ? header.partition + 1 : 0, &header,
-                     selected->numbers_bytes > 0 ? &payload : NULL, &wire_bytes) != STATUS_OK)
-        return;
-    (void)pthread_mutex_lock(&s->lock);
-    s->counters.tx_wire_bytes += wire_bytes;
-    (void)pthread_mutex_unlock(&s->lock);
+                     selected->numbers_bytes > 0 ? &payload : NULL, &wire_bytes) == STATUS_OK)
+        s->counters.tx_wire_bytes += wire_bytes;
 }
 
 /* Send the initial optimizer state of a continued run.  Not counted as payload, and not in shared
@@ -115,11 +108,8 @@ static void send_state(struct sync_ps *s, const struct partition_request *q, uns
 
     in_flight_begin(&s->unreleased_payloads);
     if (ps_link_send(q->stream, s->priority ? header.partition + 1 : 0, &header, &payload,
-                     &wire_bytes) != STATUS_OK)
-        return;
-    (void)pthread_mutex_lock(&s->lock);
-    s->counters.tx_wire_bytes += wire_bytes;
-    (void)pthread_mutex_unlock(&s->lock);
+                     &wire_bytes) == STATUS_OK)
+        s->counters.tx_wire_bytes += wire_bytes;
 }
 
 static void send_request(struct sync_ps *s, struct partition_request *q)
