@@ -31,16 +31,25 @@ const char *job_device(void)
     return device ? device : "cpu";
 }
 
-const char *job_pace(unsigned ranks)
+const char *job_pace_and_hold(unsigned ranks, unsigned step, const unsigned *held, unsigned count)
 {
     char text[256];
     size_t length = 0;
 
-    for (unsigned r = 0; r < ranks; r++) {
-        length += (size_t)snprintf(text + length, sizeof(text) - length, "%u 0- 1\n", r);
+    for (unsigned i = 0; i < ranks + count; i++) {
+        if (i < ranks)
+            length += (size_t)snprintf(text + length, sizeof(text) - length, "%u 0- 1\n", i);
+        else
+            length += (size_t)snprintf(text + length, sizeof(text) - length, "%u %u 15000\n",
+                                       held[i - ranks], step);
         ck_assert_uint_lt(length, sizeof(text));
     }
     return support_write("pace", text, length);
+}
+
+const char *job_pace(unsigned ranks)
+{
+    return job_pace_and_hold(ranks, 0, NULL, 0);
 }
 
 const char *job_run(const struct job *job, int wanted)

@@ -32,6 +32,10 @@ const char *job_device(void);
  * outlast the checks of a test without using all cores. */
 const char *job_pace(unsigned ranks);
 
+/* The same, and the `count` ranks in `held` sleep for 15 s at a step, so that the job cannot end
+ * before the test comes to kill them. */
+const char *job_pace_and_hold(unsigned ranks, unsigned step, const unsigned *held, unsigned count);
+
 /* Output of the launcher in the last job_run. */
 const char *job_output(void);
 

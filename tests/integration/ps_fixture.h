@@ -168,4 +168,9 @@ const char *ps_fixture_reference_hash(unsigned ranks, const char *update);
 /* Compute the hashes for 2 and 3 ranks.  An unchecked fixture: all forked tests share them. */
 void ps_fixture_compute_references(void);
 
+/* A test case whose tests share the hashes and have time for three waits. */
+#define PS_FIXTURE_CASE(name)                                                                      \
+    TEST_CASE(name, 3 * PS_FIXTURE_WAIT_MS / 1000.0),                                              \
+        UNCHECKED_FIXTURE(ps_fixture_compute_references, NULL)
+
 #endif

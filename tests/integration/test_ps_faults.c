@@ -231,25 +231,11 @@ START_TEST(test_short_stops)
 }
 END_TEST
 
-static TCase *add_case(Suite *suite, const char *name)
-{
-    TCase *cases = tcase_create(name);
-
-    tcase_set_timeout(cases, 3 * PS_FIXTURE_WAIT_MS / 1000.0);
-    tcase_add_unchecked_fixture(cases, ps_fixture_compute_references, NULL);
-    suite_add_tcase(suite, cases);
-    return cases;
-}
-
 int main(void)
 {
-    Suite *suite = suite_create("ps_faults"); /* CK_RUN_CASE=links runs one case */
-    TCase *links = add_case(suite, "links");
-
-    tcase_add_loop_test(add_case(suite, "losses"), test_losses, 0, LOSSES);
-    tcase_add_loop_test(links, test_link_faults, 0, LINK_FAULTS);
-    tcase_add_loop_test(links, test_many_resets, 0, 3);
-    tcase_add_test(links, test_slow_links);
-    tcase_add_loop_test(add_case(suite, "short_stops"), test_short_stops, 0, 4);
-    return support_run(suite);
+    /* CK_RUN_CASE=links runs one case */
+    return SUPPORT_RUN("ps_faults", 0, PS_FIXTURE_CASE("losses"), LOOP_TEST(test_losses, 0, LOSSES),
+                       PS_FIXTURE_CASE("links"), LOOP_TEST(test_link_faults, 0, LINK_FAULTS),
+                       LOOP_TEST(test_many_resets, 0, 3), TEST(test_slow_links),
+                       PS_FIXTURE_CASE("short_stops"), LOOP_TEST(test_short_stops, 0, 4));
 }

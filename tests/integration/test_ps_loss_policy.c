@@ -199,25 +199,12 @@ START_TEST(test_full_disk)
 }
 END_TEST
 
-static TCase *add_case(Suite *suite, const char *name)
-{
-    TCase *cases = tcase_create(name);
-
-    tcase_set_timeout(cases, 3 * PS_FIXTURE_WAIT_MS / 1000.0);
-    tcase_add_unchecked_fixture(cases, ps_fixture_compute_references, NULL);
-    suite_add_tcase(suite, cases);
-    return cases;
-}
-
 int main(void)
 {
-    Suite *suite = suite_create("ps_loss_policy"); /* CK_RUN_CASE=wait runs one case */
-    TCase *waits = add_case(suite, "wait");
-
-    tcase_add_loop_test(waits, test_wait, 0, WORKERS);
-    tcase_add_test(waits, test_wait_in_join);
-    tcase_add_loop_test(add_case(suite, "shrink"), test_shrink, 0, SHRINKS);
-    tcase_add_loop_test(add_case(suite, "restart"), test_restart, 0, RESTARTS);
-    tcase_add_test(add_case(suite, "disk"), test_full_disk);
-    return support_run(suite);
+    /* CK_RUN_CASE=wait runs one case */
+    return SUPPORT_RUN("ps_loss_policy", 0, PS_FIXTURE_CASE("wait"),
+                       LOOP_TEST(test_wait, 0, WORKERS), TEST(test_wait_in_join),
+                       PS_FIXTURE_CASE("shrink"), LOOP_TEST(test_shrink, 0, SHRINKS),
+                       PS_FIXTURE_CASE("restart"), LOOP_TEST(test_restart, 0, RESTARTS),
+                       PS_FIXTURE_CASE("disk"), TEST(test_full_disk));
 }

@@ -42,22 +42,6 @@ static const struct loss_case loss_cases[] = {
 };
 #define LOSS_CASES (sizeof(loss_cases) / sizeof(loss_cases[0]))
 
-/* A millisecond a step, as job_pace; and the victims sleep at step 300, so that the job cannot end
- * before this process comes to kill them. */
-static const char *write_schedule(const struct loss_case *loss_case)
-{
-    char text[256];
-    size_t used = 0;
-
-    for (unsigned rank = 0; rank < RANKS; rank++)
-        used += (size_t)snprintf(text + used, sizeof(text) - used, "%u 0- 1\n", rank);
-    for (unsigned i = 0; i < loss_case->count; i++)
-        used += (size_t)snprintf(text + used, sizeof(text) - used, "%u 300 15000\n",
-                                 loss_case->victims[i]);
-    ck_assert_uint_lt(used, sizeof(text));
-    return support_write("schedule", text, used);
-}
-
 static const char *start_job(struct process *launch, const struct loss_case *loss_case,
                              const char *on_loss, const char *length, const char *amount)
 {
@@ -71,7 +55,9 @@ static const char *start_job(struct process *launch, const struct loss_case *los
                   ARGS(support_program("sparring"), "launch", "--standalone", "--nproc-per-node",
                        "4", "--on-rank-loss", on_loss, "--run-dir", run_dir, "--",
                        support_program("sparring-worker"), JOB, "--backend", loss_case->backend,
-                       "--delay-schedule", write_schedule(loss_case), length, amount));
+                       "--delay-schedule",
+                       job_pace_and_hold(RANKS, 300, loss_case->victims, loss_case->count), length,
+                       amount));
     return run_dir;
 }
 

@@ -125,16 +125,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("groups");
-    TCase *cases = tcase_create("groups");
-
     for (const char *const *name = collective_backends(); *name; name++)
         if (world_on_threads(*name))
             backends[backend_count++] = *name;
-    tcase_set_timeout(cases, 240);
-    tcase_add_loop_test(cases, pairs_at_once, 0, backend_count);
-    tcase_add_loop_test(cases, groups_of_groups, 0, backend_count);
-    tcase_add_loop_test(cases, wrong_lists_are_refused, 0, backend_count);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("groups", 240, LOOP_TEST(pairs_at_once, 0, backend_count),
+                       LOOP_TEST(groups_of_groups, 0, backend_count),
+                       LOOP_TEST(wrong_lists_are_refused, 0, backend_count));
 }

@@ -418,30 +418,16 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-    Suite *suite;
-    TCase *runs;
-    TCase *figures;
-
     /* sparring bench all_reduce --as-rank RANK FOLDER, of wrong_elements_fail_the_bench */
     if (argc == 6 && strcmp(argv[3], SWEEP_AS_RANK) == 0)
         return sweep_rank_main(COLLECTIVE_ALL_REDUCE, argc - 2, argv + 2, corrupt);
-    suite = suite_create("bench_collective");
-    runs = tcase_create("runs");
-    figures = tcase_create("figures");
-    tcase_set_timeout(runs, TEST_TIMEOUT_S);
-    tcase_add_loop_test(runs, a_small_run_gives_rows_and_a_file, 0, 2);
-    tcase_add_test(runs, the_file_has_the_keys_of_nccl_tests);
-    tcase_add_test(runs, gloo_takes_turns_with_the_ring);
-    tcase_add_loop_test(runs, collectives_are_right, 0, 9);
-    tcase_add_test(runs, mpirun_starts_the_ranks);
-    tcase_add_loop_test(runs, namespaces_carry_the_ranks, 0, 2);
-    tcase_add_test(runs, bad_options_are_refused);
-    tcase_add_test(runs, wrong_elements_fail_the_bench);
-    suite_add_tcase(suite, runs);
-    tcase_add_test(figures, values_are_exact_in_any_order);
-    tcase_add_test(figures, wrong_elements_are_counted);
-    tcase_add_test(figures, options_of_nccl_tests_are_translated);
-    tcase_add_test(figures, sizes_follow_factor_or_step);
-    suite_add_tcase(suite, figures);
-    return support_run(suite);
+    return SUPPORT_RUN("bench_collective", TEST_TIMEOUT_S, TEST_CASE("runs", TEST_TIMEOUT_S),
+                       LOOP_TEST(a_small_run_gives_rows_and_a_file, 0, 2),
+                       TEST(the_file_has_the_keys_of_nccl_tests),
+                       TEST(gloo_takes_turns_with_the_ring), LOOP_TEST(collectives_are_right, 0, 9),
+                       TEST(mpirun_starts_the_ranks), LOOP_TEST(namespaces_carry_the_ranks, 0, 2),
+                       TEST(bad_options_are_refused), TEST(wrong_elements_fail_the_bench),
+                       TEST_CASE("figures", 0), TEST(values_are_exact_in_any_order),
+                       TEST(wrong_elements_are_counted), TEST(options_of_nccl_tests_are_translated),
+                       TEST(sizes_follow_factor_or_step));
 }

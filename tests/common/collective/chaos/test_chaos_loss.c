@@ -219,17 +219,11 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("chaos_loss");
-    TCase *cases = tcase_create("loss");
+    bool over_grpc = argc > 1 && strcmp(argv[1], "grpc") == 0;
 
-    if (argc > 1 && strcmp(argv[1], "grpc") == 0)
-        tcase_add_checked_fixture(cases, chaos_use_grpc, NULL);
-    tcase_set_timeout(cases, 240);
-    tcase_add_loop_test(cases, a_lost_rank_is_named_by_all, 0, LOSS_CASES);
-    tcase_add_loop_test(cases, the_time_out_finds_a_stopped_rank, 0,
-                        (int)(sizeof(stop_cases) / sizeof(stop_cases[0])));
-    tcase_add_loop_test(cases, a_loss_at_close_holds_nobody_up, 0, 2);
-    tcase_add_test(cases, of_two_lost_ranks_all_name_one);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN(
+        "chaos_loss", 240, CHECKED_FIXTURE(over_grpc ? chaos_use_grpc : NULL, NULL),
+        LOOP_TEST(a_lost_rank_is_named_by_all, 0, LOSS_CASES),
+        LOOP_TEST(the_time_out_finds_a_stopped_rank, 0, sizeof(stop_cases) / sizeof(stop_cases[0])),
+        LOOP_TEST(a_loss_at_close_holds_nobody_up, 0, 2), TEST(of_two_lost_ranks_all_name_one));
 }

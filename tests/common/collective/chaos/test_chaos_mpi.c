@@ -196,9 +196,6 @@ static bool has_mpirun(void)
 
 int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("chaos_mpi");
-    TCase *cases = tcase_create("mpi");
-
     if (argc > 1 && strcmp(argv[1], "rank") == 0)
         return mpi_rank_main(argc - 2, argv + 2);
     if (!has_mpirun()) {
@@ -209,9 +206,7 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "/proc/self/exe: %s\n", strerror(errno));
         return EXIT_FAILURE;
     }
-    tcase_set_timeout(cases, 240);
-    tcase_add_loop_test(cases, every_survivor_ends_in_time_and_says_why, 0, LOSSES);
-    tcase_add_loop_test(cases, launched_job_ends_and_the_reason_is_there, 0, LOSSES);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("chaos_mpi", 240,
+                       LOOP_TEST(every_survivor_ends_in_time_and_says_why, 0, LOSSES),
+                       LOOP_TEST(launched_job_ends_and_the_reason_is_there, 0, LOSSES));
 }

@@ -134,31 +134,19 @@ static void choose_backends(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("conformance");
-    TCase *cases = tcase_create("conformance");
     int failed;
 
     choose_backends();
     if (conformance_launched_size() > 0)
         (void)setenv("CK_FORK", "no", 1); /* a launched process is one rank for all its life */
     conformance_prepare();
-    tcase_set_timeout(cases, TIMEOUT_SECONDS);
-    tcase_add_loop_test(cases, matrix, 0, backend_count);
-    tcase_add_loop_test(cases, large, 0, backend_count);
-    tcase_add_loop_test(cases, special, 0, backend_count);
-    tcase_add_loop_test(cases, refusals, 0, backend_count);
-    tcase_add_loop_test(cases, barriers, 0, backend_count);
-    tcase_add_loop_test(cases, everyday, 0, backend_count);
-    tcase_add_loop_test(cases, wait_order, 0, backend_count);
-    tcase_add_loop_test(cases, poll, 0, backend_count);
-    tcase_add_loop_test(cases, deadline, 0, backend_count);
-    tcase_add_loop_test(cases, full_queue, 0, backend_count);
-    tcase_add_loop_test(cases, crossing, 0, backend_count);
-    tcase_add_loop_test(cases, eight_ranks, 0, backend_count);
-    tcase_add_loop_test(cases, huge, 0, backend_count);
-    suite_add_tcase(suite, cases);
-    failed = support_run(suite);
-    if (failed == EXIT_SUCCESS && !conformance_ran())
-        return EXIT_SKIPPED;
-    return failed;
+    failed =
+        SUPPORT_RUN("conformance", TIMEOUT_SECONDS, LOOP_TEST(matrix, 0, backend_count),
+                    LOOP_TEST(large, 0, backend_count), LOOP_TEST(special, 0, backend_count),
+                    LOOP_TEST(refusals, 0, backend_count), LOOP_TEST(barriers, 0, backend_count),
+                    LOOP_TEST(everyday, 0, backend_count), LOOP_TEST(wait_order, 0, backend_count),
+                    LOOP_TEST(poll, 0, backend_count), LOOP_TEST(deadline, 0, backend_count),
+                    LOOP_TEST(full_queue, 0, backend_count), LOOP_TEST(crossing, 0, backend_count),
+                    LOOP_TEST(eight_ranks, 0, backend_count), LOOP_TEST(huge, 0, backend_count));
+    return failed == EXIT_SUCCESS && !conformance_ran() ? EXIT_SKIPPED : failed;
 }

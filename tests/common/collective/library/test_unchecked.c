@@ -206,16 +206,8 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-    Suite *suite;
-    TCase *cases;
-
     if (argc == 3 && strcmp(argv[1], "rank") == 0)
         return rank_main(argv[2]);
-    suite = suite_create("unchecked");
-    cases = tcase_create("unchecked");
-    tcase_set_timeout(cases, 100);
-    tcase_add_loop_test(cases, gloo_names_both_sides, 0, 2);
-    tcase_add_loop_test(cases, mpi_names_both_sides, 0, 3);
-    suite_add_tcase(suite, cases);
-    return support_run(suite);
+    return SUPPORT_RUN("unchecked", 100, LOOP_TEST(gloo_names_both_sides, 0, 2),
+                       LOOP_TEST(mpi_names_both_sides, 0, 3));
 }
