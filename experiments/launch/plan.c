@@ -368,17 +368,21 @@ static enum status print_config(const struct plan *p, const struct option_result
     return status;
 }
 
-/* True when the program's words hold this option with this value. */
+/* True when the program's words hold this option with this value, or with any where it is NULL. */
 static bool words_have_option(char *const *words, const char *option, const char *value)
 {
     size_t length = strlen(option);
 
     for (; *words; words++) {
+        const char *found = NULL;
+
         if (strncmp(*words, option, length) != 0)
             continue;
-        if ((*words)[length] == '=' && strcmp(*words + length + 1, value) == 0)
-            return true;
-        if ((*words)[length] == '\0' && words[1] && strcmp(words[1], value) == 0)
+        if ((*words)[length] == '=')
+            found = *words + length + 1;
+        else if ((*words)[length] == '\0')
+            found = words[1];
+        if (found && (!value || strcmp(found, value) == 0))
             return true;
     }
     return false;
@@ -391,11 +395,14 @@ static bool is_on_rank_loss(const struct plan *p, const char *value)
            words_have_option(p->program, "--on-worker-loss", value); /* its earlier name */
 }
 
+/* Whether the ranks train with servers, as far as launch can see; a configuration file of the
+ * program it does not read. */
 static bool has_servers(const struct plan *p)
 {
     const char *sync = getenv("SPARRING_SYNC");
 
     return p->placement.colocated + p->placement.dedicated + p->placement.given > 0 ||
+           getenv("SPARRING_SERVERS") || words_have_option(p->program, "--servers", NULL) ||
            words_have_option(p->program, "--sync", "ps") || (sync && strcmp(sync, "ps") == 0);
 }
 

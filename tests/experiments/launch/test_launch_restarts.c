@@ -37,13 +37,25 @@ START_TEST(a_rank_inside_a_shell_is_started_again)
 }
 END_TEST
 
+/* What tells launch that the ranks train with servers: the program's words or the environment. */
+static const struct {
+    const char *variable, *word;
+} signs_of_servers[] = {
+    {"SPARRING_SYNC=ps", "--on-rank-loss=shrink"},
+    {"SPARRING_SERVERS=127.0.0.1:1", "--on-rank-loss=shrink"},
+    {"OTHER=", "--sync=ps"},
+    {"OTHER=", "--servers=127.0.0.1:1"},
+};
+
 START_TEST(restarts_run_out)
 {
     const char *script = "if [ $RANK = 0 ]; then read x < $0; exit 0; fi; "
                          "echo \"try $SPARRING_RESTARTS\"; "
                          "if [ $SPARRING_RESTARTS = 2 ]; then echo > $0; fi; kill -9 $$";
-    const char *out = LAUNCH(7, "--nproc-per-node=2", "--max-restarts=2", "--", "sh", "-c", script,
-                             launch_fifo("go"), "--sync=ps", "--on-worker-loss=shrink");
+    const char *out =
+        launch_with(LAUNCH_PROGRAM, 7, ARGS(signs_of_servers[_i].variable),
+                    ARGS("--nproc-per-node=2", "--max-restarts=2", "--", "sh", "-c", script,
+                         launch_fifo("go"), signs_of_servers[_i].word, "--on-worker-loss=shrink"));
 
     for (const char *const *line = ARGS("try 0\n", "try 1\n", "try 2\n"); *line; line++)
         assert_holds(out, *line);
@@ -137,7 +149,8 @@ TCase *launch_restart_cases(void)
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, a_killed_rank_is_started_again);
     tcase_add_test(cases, a_rank_inside_a_shell_is_started_again);
-    tcase_add_test(cases, restarts_run_out);
+    tcase_add_loop_test(cases, restarts_run_out, 0,
+                        sizeof(signs_of_servers) / sizeof(signs_of_servers[0]));
     tcase_add_test(cases, a_rank_that_failed_is_not_started_again);
     tcase_add_test(cases, a_rank_of_an_all_reduce_is_not_started_again);
     tcase_add_test(cases, other_jobs_end);
