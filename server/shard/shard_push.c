@@ -16,6 +16,15 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* One call of shard_push. */
+struct push {
+    unsigned rank;
+    uint64_t round;
+    bool again;
+    const struct shard_source *source; /* NULL: it is in `early` already */
+    int64_t arrival_ns;
+};
+
 /* ------------------------------------------------------------------ sums and steps */
 
 static float *early_part(const struct shard *s, const struct shard_part *part, unsigned rank)
@@ -67,24 +76,28 @@ void shard_sum_early(struct shard *s, struct shard_part *part, uint64_t round)
             sum_early_part(part, sum, early_part(s, part, part->next_rank));
 }
 
-/* Sum the source into the accumulator or, before this rank's turn, store it in `early`.  A session
- * that took a rank which was skipped is summed on arrival.  Lock held, but released while storing.
- */
-static enum status sum_or_store(struct shard *s, struct shard_part *part, unsigned rank,
-                                uint64_t round, const struct shard_source *source,
-                                struct error *err)
+static bool is_accepted(enum policy_outcome outcome)
 {
-    enum status status;
+    return outcome == POLICY_ACCEPTED || outcome == POLICY_COMPLETE;
+}
 
-    shard_sum_early(s, part, round); /* skips vacant ranks at the start of a round */
-    if (!s->early || rank < 2 || rank <= part->next_rank) {
-        part->next_rank += s->early && rank >= 2 && rank == part->next_rank;
-        return sum_source(part, s->accumulators[round % 2] + part->offset, source, err);
-    }
-    (void)pthread_mutex_unlock(&part->lock);
-    status = source->copy(source->user, early_part(s, part, rank), part->count, err);
-    (void)pthread_mutex_lock(&part->lock);
-    return status;
+/* Whether a push comes before its turn, so that it is first stored in `early`.  A session that took
+ * a rank which was skipped is summed on arrival.  Lock held. */
+static bool comes_early(struct shard *s, struct shard_part *part, const struct push *p)
+{
+    if (!s->early || p->rank < 2 || part->policy.ranks[p->rank].inherited ||
+        !is_accepted(policy_check(&part->policy, p->rank, p->round, p->again)))
+        return false;
+    shard_sum_early(s, part, p->round); /* skips vacant ranks at the start of a round */
+    return p->rank > part->next_rank;
+}
+
+/* Sum the source into the accumulator: it is this rank's turn.  Lock held. */
+static enum status sum_in_turn(struct shard *s, struct shard_part *part, const struct push *p,
+                               struct error *err)
+{
+    part->next_rank += s->early && p->rank >= 2 && p->rank == part->next_rank;
+    return sum_source(part, s->accumulators[p->round % 2] + part->offset, p->source, err);
 }
 
 void shard_keep_previous(struct shard *s, const struct shard_part *part)
@@ -179,15 +192,14 @@ static struct shard_source *held_source(const struct shard *s, const struct shar
 }
 
 /* Store a push until policy_next_apply selects it.  Lock held. */
-static enum status hold_push(struct shard *s, struct shard_part *part, unsigned rank,
-                             uint64_t round, const struct shard_source *source,
+static enum status hold_push(struct shard *s, struct shard_part *part, const struct push *p,
                              struct shard_reply *ret, struct error *err)
 {
-    enum status status = source->keep(source->user, held_source(s, part, rank), err);
+    enum status status = p->source->keep(p->source->user, held_source(s, part, p->rank), err);
 
     if (status != STATUS_OK)
         return status;
-    (void)policy_push(&part->policy, rank, round, false);
+    (void)policy_push(&part->policy, p->rank, p->round, false);
     ret->held = true;
     return STATUS_OK;
 }
@@ -223,57 +235,55 @@ static enum status refuse_push(const struct shard_part *part, unsigned rank,
 }
 
 /* Sum a push that the policy accepts, and step if it completes the round.  Lock held. */
-static enum status accept_push(struct shard *s, struct shard_part *part, unsigned rank,
-                               uint64_t round, const struct shard_source *source,
+static enum status accept_push(struct shard *s, struct shard_part *part, const struct push *p,
                                struct shard_reply *ret, struct error *err)
 {
-    int64_t arrival_ns = clock_now_ns();
     enum policy_outcome outcome;
-    enum status status;
+    enum status status = STATUS_OK;
 
     if (part->policy.arrived == 0) {
-        part->first_push_ns = arrival_ns;
+        part->first_push_ns = p->arrival_ns;
         part->sum_ns = 0;
     }
-    ret->again = part->policy.ranks[rank].inherited;
-    status = ret->again ? STATUS_OK : sum_or_store(s, part, rank, round, source, err);
+    ret->again = part->policy.ranks[p->rank].inherited;
+    if (!ret->again && p->source)
+        status = sum_in_turn(s, part, p, err);
     if (status != STATUS_OK)
         return status;
-    outcome = policy_push(&part->policy, rank, round, false);
-    shard_sum_early(s, part, round);
+    outcome = policy_push(&part->policy, p->rank, p->round, false);
+    shard_sum_early(s, part, p->round);
     if (consistency_steps_per_push(&s->config.consistency))
-        status = step_one_push(s, part, rank, ret, err);
+        status = step_one_push(s, part, p->rank, ret, err);
     else if (outcome == POLICY_COMPLETE)
         status = shard_complete(s, part, ret, err);
-    part->sum_ns += clock_now_ns() - arrival_ns;
+    part->sum_ns += clock_now_ns() - p->arrival_ns;
     ret->sum_ns = part->sum_ns;
-    ret->wait_ns = arrival_ns - part->first_push_ns;
+    ret->wait_ns = p->arrival_ns - part->first_push_ns;
     return status;
 }
 
 /* The body of shard_push.  Lock held. */
-static enum status push_locked(struct shard *s, struct shard_part *part, unsigned rank,
-                               uint64_t round, bool again, const struct shard_source *source,
+static enum status push_locked(struct shard *s, struct shard_part *part, const struct push *p,
                                struct shard_reply *ret, struct error *err)
 {
-    enum policy_outcome outcome = policy_check(&part->policy, rank, round, again);
+    enum policy_outcome outcome = policy_check(&part->policy, p->rank, p->round, p->again);
 
     *ret = (struct shard_reply){.count = part->count,
-                                .staleness = policy_staleness(&part->policy, rank)};
+                                .staleness = policy_staleness(&part->policy, p->rank)};
     if (s->held_sources && outcome == POLICY_ACCEPTED)
-        return hold_push(s, part, rank, round, source, ret, err);
-    if (outcome == POLICY_ACCEPTED || outcome == POLICY_COMPLETE)
-        return accept_push(s, part, rank, round, source, ret, err);
-    (void)policy_push(&part->policy, rank, round, again);
+        return hold_push(s, part, p, ret, err);
+    if (is_accepted(outcome))
+        return accept_push(s, part, p, ret, err);
+    (void)policy_push(&part->policy, p->rank, p->round, p->again);
     ret->late = outcome == POLICY_LATE;
     ret->again = outcome == POLICY_AGAIN || outcome == POLICY_AGAIN_WAITS;
     if (!ret->late && !ret->again)
-        return refuse_push(part, rank, outcome, err);
+        return refuse_push(part, p->rank, outcome, err);
     if (outcome == POLICY_AGAIN && part->deferred > 0) {
-        part->policy.ranks[rank].parked = true;
+        part->policy.ranks[p->rank].parked = true;
     } else if (outcome != POLICY_AGAIN_WAITS) {
-        policy_mark_replied(&part->policy, rank);
-        shard_fill_reply(s, part, rank, ret);
+        policy_mark_replied(&part->policy, p->rank);
+        shard_fill_reply(s, part, p->rank, ret);
     }
     return STATUS_OK;
 }
@@ -282,14 +292,23 @@ enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint6
                        bool again, const struct shard_source *source, struct shard_reply *ret,
                        struct error *err)
 {
+    struct push push = {.rank = rank, .round = round, .again = again, .source = source};
     struct shard_part *part = NULL;
     enum status status = shard_look_up(s, partition, &part, err);
 
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&part->lock);
-    status = part->failed ? shard_refuse_failed(part, err)
-                          : push_locked(s, part, rank, round, again, source, ret, err);
+    push.arrival_ns = clock_now_ns();
+    if (!part->failed && comes_early(s, part, &push)) {
+        (void)pthread_mutex_unlock(&part->lock);
+        status = source->copy(source->user, early_part(s, part, rank), part->count, err);
+        push.source = NULL;
+        (void)pthread_mutex_lock(&part->lock);
+    }
+    if (status == STATUS_OK)
+        status =
+            part->failed ? shard_refuse_failed(part, err) : push_locked(s, part, &push, ret, err);
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }
