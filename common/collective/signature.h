@@ -6,7 +6,7 @@
 #ifndef SPARRING_COMMON_COLLECTIVE_SIGNATURE_H
 #define SPARRING_COMMON_COLLECTIVE_SIGNATURE_H
 
-#include "common/collective/collective.h"
+#include "common/collective/operation.h"
 
 #include <stdbool.h>
 #include <stdint.h>

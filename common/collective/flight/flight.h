@@ -10,6 +10,7 @@
 #ifndef SPARRING_COMMON_COLLECTIVE_FLIGHT_H
 #define SPARRING_COMMON_COLLECTIVE_FLIGHT_H
 
+#include "common/base/error.h"
 #include "common/collective/signature.h"
 
 #include <stdbool.h>

@@ -14,7 +14,8 @@
 #ifndef SPARRING_COMMON_COLLECTIVE_MESH_H
 #define SPARRING_COMMON_COLLECTIVE_MESH_H
 
-#include "common/collective/collective.h"
+#include "common/base/error.h"
+#include "common/collective/operation.h"
 #include "common/collective/signature.h"
 #include "common/collective/trail.h"
 
@@ -28,6 +29,9 @@
 #define MESH_GROUPS_MAX   64
 #define MESH_RANKS_MAX    1024
 #define MESH_RANK_UNKNOWN MESH_RANKS_MAX /* as a culprit: unknown */
+
+struct mesh;
+struct store;
 
 struct mesh_config {
     unsigned rank, world_size;
