@@ -5,6 +5,9 @@
  * records: magic, kind, key bytes, value bytes, CRC-32 (u32 each), key, value.  Numbers are little
  * endian.  Bytes after the committed size come from a process that died while writing; the next
  * writer overwrites them.
+ * Not the format of the server's journal (server/persistence/journal.h): here several processes
+ * write in turn and read while others write, so a committed size is needed; the journal has one
+ * writer, is read after its end, and finds a torn record by its CRC.
  * Threads: one caller at a time; the lock is held between store_log_try_lock and store_log_unlock.
  */
 #ifndef SPARRING_COMMON_STORE_STORE_LOG_H

@@ -1,6 +1,7 @@
 /*
- * job_figures: the counters of persistence and replication for a job, as plain data, so that
- * statistics and records need not include them.  Each fills its part (job_hooks.count).
+ * job_figures: what persistence and replication report about a job (counters, and the state of the
+ * replica's stream), as plain data, so that statistics and records need not include them.  Each
+ * fills its part (job_hooks.count).
  */
 #ifndef SPARRING_SERVER_JOB_JOB_FIGURES_H
 #define SPARRING_SERVER_JOB_JOB_FIGURES_H

@@ -13,6 +13,9 @@
  * with wrong bytes, as a power failure leaves one.  Any other damage is an error that names the
  * file and the offset.
  *
+ * The file store's log (common/store/store_log.h) has another format, because several processes
+ * write and read it at the same time.
+ *
  * Threads: append, count and length from any, serialised by the lock; create, reopen, rotate and
  * close from one.
  */
