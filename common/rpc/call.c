@@ -1,10 +1,10 @@
 /*
  * call: the life cycle of a call on either side.
  *
- * Any thread records requests (send, receive, finish, cancel) under call->lock; `advance`, on the
- * queue's thread only, turns them into batches: at most one batch of sends and one receive in
- * flight, as core requires.  Requests made inside the call's own handler are processed when it
- * returns, so a reply and its status leave in one write.
+ * Any thread records requests (send, receive, finish, cancel) under call->lock; `advance`, under
+ * call->batch_lock, turns them into batches: at most one batch of sends and one receive in flight,
+ * as core requires.  Requests made inside the call's own handler are processed when it returns, so
+ * a reply and its status leave in one write.  The handler runs without a lock.
  *
  * Lifetime.  The batch that reports the end (RECV_STATUS on a client, RECV_CLOSE on a server) is in
  * flight from the start; when it and all others have completed, and no wake-up is pending, nothing
@@ -39,6 +39,16 @@ static void lock(struct rpc_call *call)
 static void unlock(struct rpc_call *call)
 {
     (void)pthread_mutex_unlock(&call->lock);
+}
+
+static void lock_batches(struct rpc_call *call)
+{
+    (void)pthread_mutex_lock(&call->batch_lock);
+}
+
+static void unlock_batches(struct rpc_call *call)
+{
+    (void)pthread_mutex_unlock(&call->batch_lock);
 }
 
 static void set_peer(struct rpc_call *call, const char *target)
@@ -89,6 +99,7 @@ enum status rpc_call_open(const struct rpc_call_setup *setup, struct rpc_call **
     grpc_metadata_array_init(&call->initial);
     grpc_metadata_array_init(&call->trailing);
     call->details = grpc_empty_slice();
+    (void)pthread_mutex_init(&call->batch_lock, NULL);
     (void)pthread_mutex_init(&call->lock, NULL);
     call->woken = true; /* until the call is started, requests are only recorded */
     *ret_call = call;
@@ -108,6 +119,7 @@ void rpc_call_unref(struct rpc_call *call)
     rpc_message_release(&call->message);
     free(call->runs);
     (void)pthread_mutex_destroy(&call->lock);
+    (void)pthread_mutex_destroy(&call->batch_lock);
     free(call);
 }
 
@@ -135,12 +147,14 @@ void rpc_call_advance_or_close(struct rpc_call *call)
 {
     bool is_closed = false;
 
+    lock_batches(call);
     rpc_call_advance(call);
     if (call->in_flight == 0) {
         lock(call);
         is_closed = !call->woken;
         unlock(call);
     }
+    unlock_batches(call);
     if (is_closed)
         finish_call_closed(call);
 }
@@ -151,13 +165,14 @@ static void send_done(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = tag->owner;
 
+    lock_batches(call);
     call->in_flight--;
     call->sending = false;
     call->sent_any |= ok;
-    if (!ok) {
-        call->send_failed = true;
+    call->send_failed |= !ok;
+    unlock_batches(call);
+    if (!ok)
         rpc_send_drop(call);
-    }
     rpc_call_advance_or_close(call);
 }
 
@@ -202,8 +217,10 @@ static void deliver_message(struct rpc_call *call, const grpc_byte_buffer *buffe
 
     if (buffer && parse_received(call, buffer, &err) != STATUS_OK) {
         if (call->is_client) {
+            (void)error_prefix(&err, "%s from %s: ", call->path, call->peer);
+            lock_batches(call);
             call->failure = err;
-            (void)error_prefix(&call->failure, "%s from %s: ", call->path, call->peer);
+            unlock_batches(call);
             rpc_call_cancel(call);
         } else {
             rpc_call_finish(call, err.status, err.text);
@@ -219,13 +236,16 @@ static void receive_done(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = tag->owner;
     grpc_byte_buffer *buffer = call->received;
+    bool has_failed;
 
+    lock_batches(call);
     call->received = NULL;
     call->in_flight--;
     call->receiving = false;
+    has_failed = call->failure.status != STATUS_OK;
+    unlock_batches(call);
     /* No message: the peer's half-close, or a broken call, which only `closed` reports. */
-    if (ok && call->failure.status == STATUS_OK &&
-        (buffer || !grpc_call_failed_before_recv_message(call->grpc)))
+    if (ok && !has_failed && (buffer || !grpc_call_failed_before_recv_message(call->grpc)))
         deliver_message(call, buffer);
     grpc_byte_buffer_destroy(buffer);
     rpc_call_advance_or_close(call);
@@ -236,14 +256,16 @@ static void close_done(struct rpc_tag *tag, bool ok)
     struct rpc_call *call = tag->owner;
 
     (void)ok; /* always true: the status has the outcome */
+    lock_batches(call);
     call->in_flight--;
     lock(call);
     call->ended = true;
     unlock(call);
-    rpc_send_drop(call);
     call->unreachable = call->is_client && rpc_call_unreachable(call);
     if (call->unreachable)
         rpc_probe_start(call);
+    unlock_batches(call);
+    rpc_send_drop(call);
     rpc_call_advance_or_close(call);
 }
 
@@ -267,14 +289,18 @@ void rpc_call_start_server(struct rpc_call *call)
     rpc_calls_add(call);
     rpc_counts_start(call->counts);
     op.data.recv_close_on_server.cancelled = &call->peer_cancelled;
+    lock_batches(call);
     rpc_call_start_batch(call, &op, 1, &call->on_close);
     lock(call);
     call->woken = false;
     unlock(call);
+    unlock_batches(call);
     call->queue->current = call;
     call->handler->start(call, call->user);
     call->queue->current = NULL;
+    lock_batches(call);
     rpc_call_advance(call);
+    unlock_batches(call);
 }
 
 void rpc_call_start_client(struct rpc_call *call)

@@ -36,14 +36,18 @@ struct rpc_call {
     char path[RPC_NAME_MAX];
     char peer[RPC_NAME_MAX * 3]; /* client: the target */
 
-    /* ---- queue thread only ---- */
+    pthread_mutex_t batch_lock; /* held while batches are started; taken before `lock` */
+    /* ---- under batch_lock ---- */
     unsigned in_flight; /* batches whose tag has not come back */
     bool begun;         /* client: its first batches are started */
     bool sending, receiving;
     bool initial_sent, last_sent;
     bool cancel_sent;
-    bool sent_any;    /* a batch of sends has completed */
-    bool send_failed; /* the stream is broken: the status follows */
+    bool sent_any;        /* a batch of sends has completed */
+    bool send_failed;     /* the stream is broken: the status follows */
+    struct error failure; /* detected on this side, e.g. a malformed message; status OK: none */
+
+    /* ---- queue thread only ---- */
     struct rpc_tag on_send, on_receive, on_close, on_wake;
     grpc_byte_buffer *received;
     struct rpc_message message;
@@ -53,8 +57,7 @@ struct rpc_call {
     grpc_metadata_array initial, trailing; /* client */
     grpc_status_code code;
     grpc_slice details;
-    bool unreachable;     /* client: the deadline passed and there was no connection */
-    struct error failure; /* detected on this side, e.g. a malformed message; status OK: none */
+    bool unreachable; /* client: the deadline passed and there was no connection */
 
     pthread_mutex_t lock;
     /* ---- under lock ---- */
@@ -67,12 +70,13 @@ struct rpc_call {
     struct rpc_send *spare;      /* used nodes, owned */
 };
 
-/* call.c, queue thread, after every completion: start what is requested, or close the call. */
+/* call.c, queue thread, after every completion: start what is requested, or close the call.  No
+ * lock. */
 void rpc_call_advance_or_close(struct rpc_call *call);
 
-/* call_operations.c.  Queue thread: start what is requested and possible. */
+/* call_operations.c, batch_lock held: start what is requested and possible. */
 void rpc_call_advance(struct rpc_call *call);
-/* The tag is always completed; a batch that core rejects ends the call. */
+/* The tag is always completed; a batch that core rejects ends the call.  batch_lock held. */
 void rpc_call_start_batch(struct rpc_call *call, const grpc_op *ops, size_t count,
                           struct rpc_tag *tag);
 void rpc_send_drop(struct rpc_call *call); /* unref all queued messages; takes the lock */
@@ -82,7 +86,8 @@ void rpc_send_release(struct rpc_call *call);
 void rpc_calls_add(struct rpc_call *call);
 void rpc_calls_remove(struct rpc_call *call);
 
-/* probe.c, queue thread: find out why there is no connection, and store it in `details`. */
+/* probe.c, queue thread, batch_lock held: find out why there is no connection, and store it in
+ * `details`. */
 void rpc_probe_start(struct rpc_call *call);
 
 /* result.c, queue thread, before the gRPC call is released. */

@@ -4,9 +4,10 @@
  * A request is a field under call->lock.  The queue's thread processes it: at once when it made the
  * request itself, after the handler when the call's own handler made it, otherwise when woken by an
  * empty batch, which core completes at once on the call's queue and which may be started at any
- * time.  So no two threads start batches of one call at once.  At most one batch of sends and one
- * receive are in flight, as core requires (surface/call.cc); operations that are ready together
- * (initial metadata, a message, the status) leave in one batch and one write.
+ * time.  A short message is sent by the thread that requests it, which saves the wake-up, unless
+ * another thread starts batches of the call just then (call->batch_lock).  At most one batch of
+ * sends and one receive are in flight, as core requires (surface/call.cc); operations that are
+ * ready together (initial metadata, a message, the status) leave in one batch and one write.
  *
  * gRPC accepts one message at a time, so the others are queued here, where a more urgent message
  * can overtake them, as slices: the header is copied into one, the payload is not copied and its
@@ -23,6 +24,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* A longer message is written by the queue's thread: the write takes longer than a wake-up. */
+#define DIRECT_SEND_MAX (16u << 10)
 
 /* ------------------------------------------------------------------ queued messages */
 
@@ -236,15 +240,23 @@ void rpc_call_advance(struct rpc_call *call)
 
 /* ------------------------------------------------------------------ requests */
 
-/* Make the queue's thread process the requests.  Releases call->lock, which is held. */
-static void wake_and_unlock(struct rpc_call *call)
+/* Have the requests processed, by this thread if it is the queue's, or `direct` and no other is at
+ * it, and else by the queue's.  Releases call->lock, which is held. */
+static void process_and_unlock(struct rpc_call *call, bool direct)
 {
     if (call->ended || call->woken) {
         (void)pthread_mutex_unlock(&call->lock);
     } else if (rpc_queue_is_current(call->queue)) {
         (void)pthread_mutex_unlock(&call->lock);
-        if (call->queue->current != call) /* otherwise processed when its handler returns */
-            rpc_call_advance(call);
+        if (call->queue->current == call)
+            return; /* processed when its handler returns */
+        (void)pthread_mutex_lock(&call->batch_lock);
+        rpc_call_advance(call);
+        (void)pthread_mutex_unlock(&call->batch_lock);
+    } else if (direct && pthread_mutex_trylock(&call->batch_lock) == 0) {
+        (void)pthread_mutex_unlock(&call->lock);
+        rpc_call_advance(call);
+        (void)pthread_mutex_unlock(&call->batch_lock);
     } else {
         grpc_call_error refused = grpc_call_start_batch(call->grpc, NULL, 0, &call->on_wake, NULL);
 
@@ -259,7 +271,7 @@ void rpc_call_receive(struct rpc_call *call)
 {
     (void)pthread_mutex_lock(&call->lock);
     call->want_receive = true;
-    wake_and_unlock(call);
+    process_and_unlock(call, false);
 }
 
 void rpc_call_send_done(struct rpc_call *call)
@@ -267,7 +279,7 @@ void rpc_call_send_done(struct rpc_call *call)
     assert(call->is_client);
     (void)pthread_mutex_lock(&call->lock);
     call->want_last = true;
-    wake_and_unlock(call);
+    process_and_unlock(call, false);
 }
 
 void rpc_call_finish(struct rpc_call *call, enum status status, const char *text)
@@ -279,7 +291,7 @@ void rpc_call_finish(struct rpc_call *call, enum status status, const char *text
         call->finish_status = status;
         (void)snprintf(call->finish_text, sizeof(call->finish_text), "%s", text ? text : "");
     }
-    wake_and_unlock(call);
+    process_and_unlock(call, false);
 }
 
 void rpc_call_cancel(struct rpc_call *call)
@@ -287,7 +299,7 @@ void rpc_call_cancel(struct rpc_call *call)
     (void)pthread_mutex_lock(&call->lock);
     if (!call->ended)
         call->want_cancel = true;
-    wake_and_unlock(call);
+    process_and_unlock(call, false);
 }
 
 void rpc_call_set_user(struct rpc_call *call, void *user)
@@ -347,7 +359,7 @@ static size_t make_message_slices(const uint8_t *head, size_t head_size,
 
 /* Queue the slices as one message; the caller still owns them on failure. */
 static enum status queue_slices(struct rpc_call *call, uint32_t priority, const grpc_slice *slices,
-                                size_t count)
+                                size_t count, bool is_short)
 {
     struct rpc_send *node;
 
@@ -365,7 +377,7 @@ static enum status queue_slices(struct rpc_call *call, uint32_t priority, const 
     }
     memcpy(node->slices, slices, count * sizeof(*slices));
     node->count = count;
-    wake_and_unlock(call);
+    process_and_unlock(call, is_short);
     return STATUS_OK;
 }
 
@@ -384,7 +396,7 @@ enum status rpc_call_send_prioritized(struct rpc_call *call, uint32_t priority, 
         return STATUS_INVALID; /* core's lengths are 31 bits */
     }
     count = make_message_slices(head, head_size, payload, slices);
-    status = queue_slices(call, priority, slices, count);
+    status = queue_slices(call, priority, slices, count, payload->size <= DIRECT_SEND_MAX);
     for (size_t i = 0; status != STATUS_OK && i < count; i++)
         grpc_slice_unref(slices[i]); /* this runs the release function */
     return status;

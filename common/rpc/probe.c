@@ -37,7 +37,9 @@ static void probe_done(struct rpc_tag *tag, bool ok)
     grpc_metadata_array_destroy(&probe->trailing);
     grpc_call_unref(probe->grpc);
     free(probe);
+    (void)pthread_mutex_lock(&call->batch_lock);
     call->in_flight--;
+    (void)pthread_mutex_unlock(&call->batch_lock);
     rpc_call_advance_or_close(call);
 }
 
