@@ -137,7 +137,8 @@ enum status handover_connect(const char *name, int64_t deadline_ns, int *ret_fd,
 
 /* ---- messages ---- */
 
-enum status handover_poll(int fd, short events, int64_t deadline_ns, struct error *err)
+/* Wait for poll's `events` until deadline_ns (STATUS_TIMEOUT). */
+static enum status wait_for_events(int fd, short events, int64_t deadline_ns, struct error *err)
 {
     for (;;) {
         struct pollfd p = {.fd = fd, .events = events};
@@ -179,7 +180,7 @@ enum status handover_send(int fd, const struct handover_message *message, int me
             continue;
         if (errno != EAGAIN)
             return error_set(err, STATUS_PEER_LOST, "the connection broke: %s", strerror(errno));
-        status = handover_poll(fd, POLLOUT, deadline_ns, err);
+        status = wait_for_events(fd, POLLOUT, deadline_ns, err);
         if (status != STATUS_OK)
             return status;
     }
@@ -219,7 +220,7 @@ enum status handover_receive(int fd, const unsigned char *token, int64_t deadlin
     ssize_t length;
 
     do {
-        enum status status = handover_poll(fd, POLLIN, deadline_ns, err);
+        enum status status = wait_for_events(fd, POLLIN, deadline_ns, err);
 
         if (status != STATUS_OK)
             return status;

@@ -48,9 +48,6 @@ enum status handover_connect(const char *name, int64_t deadline_ns, int *ret_fd,
 /* Does the peer of a connection run as this process's user? */
 bool handover_is_our_user(int fd);
 
-/* Wait for poll's `events` until deadline_ns (STATUS_TIMEOUT). */
-enum status handover_poll(int fd, short events, int64_t deadline_ns, struct error *err);
-
 /* memory_fd: borrowed; -1: none. */
 enum status handover_send(int fd, const struct handover_message *message, int memory_fd,
                           int64_t deadline_ns, struct error *err);

@@ -153,7 +153,7 @@ enum status collective_exchange(struct collective *group, const char *what, cons
     }
     (void)snprintf(tag, sizeof(tag), "%016" PRIx64 "/%u/%s", group->id, group->generation, what);
     status = mesh_exchange(group->mesh, group->members, group->world_size, tag, mine, size, all,
-                           deadline_ns, err);
+                           group->opening_alarm, deadline_ns, err);
     return status == STATUS_OK || !err ? status
                                        : error_prefix(err, "group '%s': %s: ", group->name, what);
 }
@@ -196,6 +196,8 @@ static enum status join_mesh(struct collective *g, const struct collective_confi
     g->alarm = mesh_watch(g->mesh, g->mesh_group_index, g->generation, g->members, g->world_size);
     if (!g->alarm)
         return error_set(err, STATUS_NO_MEMORY, "no memory to watch %u ranks", g->world_size);
+    if (!g->opening_alarm)
+        g->opening_alarm = g->alarm;
     return STATUS_OK;
 }
 
@@ -369,6 +371,8 @@ enum status collective_open_like(const struct collective *like, const struct col
         return status;
     }
     g->generation = generation;
+    if (like->ops->composite && ops != like->ops)
+        g->opening_alarm = like->opening_alarm;
     return open_group(g, &config, ret_group, err);
 }
 
@@ -442,10 +446,33 @@ void collective_close(struct collective *group)
     free_group_head(group);
 }
 
+/* The group has failed, because a member is lost. */
+static void fail_with_loss(struct collective *g, const struct error *why)
+{
+    for (unsigned r = 0; r < g->world_size && g->failure.status == STATUS_OK; r++) {
+        enum fault fault = mesh_fault(g->mesh, g->members[r], NULL, 0);
+
+        if (!fault_is_loss(fault))
+            continue;
+        g->fault = fault;
+        g->culprit = (int)g->members[r];
+        (void)error_set(&g->failure, STATUS_PEER_LOST, "%s", why->text);
+        flight_fail(g->flight, fault, g->culprit, why->text);
+    }
+}
+
 enum status collective_register(struct collective *group, const struct shared_memory *memory,
                                 struct error *err)
 {
+    struct error why = {0};
+    enum status status;
+
     if (!group->ops->register_memory || group->world_size == 1)
         return STATUS_OK;
-    return group->ops->register_memory(group, memory, clock_deadline_ns(group->timeout_ms), err);
+    status = group->ops->register_memory(group, memory, clock_deadline_ns(group->timeout_ms), &why);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    if (collective_await_loss(group, group->members, group->world_size))
+        fail_with_loss(group, &why);
+    return error_set(err, status, "%s", why.text);
 }

@@ -55,8 +55,12 @@ struct collective {
     bool keeps_trail; /* of its collectives, in the mesh */
     size_t mesh_group_index;
     struct mesh_alarm *alarm; /* NULL in a world of one */
-    struct mesh_view *views;  /* owned, world_size: the members' replies ... */
-    uint64_t *left;           /* ... and after which collective they left, UINT64_MAX: not */
+    /* What ends waits while the group opens or registers memory: the alarm of the composite group
+     * that this one is part of, else its own.  A member that lost another one gives up, and sends
+     * nothing any more. */
+    const struct mesh_alarm *opening_alarm;
+    struct mesh_view *views; /* owned, world_size: the members' replies ... */
+    uint64_t *left;          /* ... and after which collective they left, UINT64_MAX: not */
     struct flight *flight;
     bool owns_flight;
     struct store *store;           /* borrowed; valid while opening only */
@@ -172,6 +176,10 @@ enum status collective_open_like(const struct collective *like, const struct col
  * that generation of g, on who is left; in place. */
 enum status collective_find_survivors(const struct collective *g, uint32_t generation,
                                       unsigned *members, unsigned *count, struct error *err);
+
+/* After a failed opening or registration: is one of `members` lost?  Waits a little, because a
+ * connection to a lost rank may break before the mesh has found the loss. */
+bool collective_await_loss(const struct collective *g, const unsigned *members, unsigned count);
 
 extern const struct collective_ops collective_shm_ops;
 extern const struct collective_ops collective_ring_ops;

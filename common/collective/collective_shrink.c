@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LOSS_MARGIN_MS 1000
+
 enum status collective_find_survivors(const struct collective *g, uint32_t generation,
                                       unsigned *members, unsigned *count, struct error *err)
 {
@@ -36,8 +38,15 @@ enum status collective_find_survivors(const struct collective *g, uint32_t gener
     return status;
 }
 
+bool collective_await_loss(const struct collective *g, const unsigned *members, unsigned count)
+{
+    return mesh_await_loss(g->mesh, members, count,
+                           clock_deadline_ns(g->heartbeat_timeout_ms + LOSS_MARGIN_MS));
+}
+
 /* Repeat agreement and opening until a group opens: a rank may be lost in between.  Ranks that had
- * already opened fail in that generation and take part in the next agreement. */
+ * already opened fail in that generation and take part in the next agreement.  An opening that
+ * fails without a loss would fail again. */
 static enum status open_shrunk_group(struct collective *old, struct collective **ret_group,
                                      struct error *err)
 {
@@ -50,19 +59,19 @@ static enum status open_shrunk_group(struct collective *old, struct collective *
     if (status != STATUS_OK)
         return status;
     memcpy(members, old->members, count * sizeof(*members));
-    do {
-        unsigned before = count;
-
+    for (;;) {
         status = collective_find_survivors(old, generation, members, &count, err);
         if (status != STATUS_OK)
             break;
-        if (why.status != STATUS_OK && count == before) { /* no loss: a permanent failure */
+        status = collective_open_like(old, old->ops, old->name, ++generation, members, count,
+                                      ret_group, &why);
+        if (status == STATUS_OK)
+            break;
+        if (!collective_await_loss(old, members, count)) {
             status = error_set(err, why.status, "%s", why.text);
             break;
         }
-        status = collective_open_like(old, old->ops, old->name, ++generation, members, count,
-                                      ret_group, &why);
-    } while (status != STATUS_OK);
+    }
     free(members);
     return status;
 }

@@ -97,7 +97,10 @@ enum status allreduce_shrink(struct sync *base, struct sync_loss *ret, struct er
     ret->rank = collective_rank(s->group);
     ret->world_size = collective_world_size(s->group);
     ret->generation = collective_generation(s->group);
-    return rebuild(s, err);
+    status = rebuild(s, err);
+    /* If another rank was lost meanwhile, the next operation fails with that loss, and the caller
+     * shrinks again. */
+    return fault_is_loss(collective_fault(s->group, NULL)) ? STATUS_OK : status;
 }
 
 enum status allreduce_all_gather(struct sync *base, const void *mine, size_t bytes, void *all,

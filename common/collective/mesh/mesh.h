@@ -53,12 +53,15 @@ unsigned mesh_rank(const struct mesh *m);
 
 /* ---- small exchanges ---- */
 
+struct mesh_alarm;
+
 /* An all-gather of `size` <= MESH_EXCHANGE_MAX bytes among `members` (ranks of the job, ascending,
  * this one included): all[i * size] comes from members[i].  `tag` must be fresh for these members.
- * STATUS_TIMEOUT names the missing ranks; a member that is lost meanwhile fails it at once. */
+ * STATUS_TIMEOUT names the missing ranks.  STATUS_PEER_LOST: a missing member is lost, or the alarm
+ * (NULL: none) is raised, since then a living member may have given up. */
 enum status mesh_exchange(struct mesh *m, const unsigned *members, unsigned count, const char *tag,
-                          const void *mine, size_t size, void *all, int64_t deadline_ns,
-                          struct error *err);
+                          const void *mine, size_t size, void *all, const struct mesh_alarm *alarm,
+                          int64_t deadline_ns, struct error *err);
 
 /* An exchange without data: which members have arrived?  ret_here[i] is 1 for those of `members`
  * that have. */
@@ -138,6 +141,9 @@ void mesh_ask_trail(struct mesh *m, const unsigned *ranks, unsigned count, uint6
  * *ret_text (size bytes, may be NULL) says how it is known ("its connection closed 0.01 s ago",
  * "silent for 1.5 s, its kernel answers"). */
 enum fault mesh_fault(struct mesh *m, unsigned rank, char *ret_text, size_t size);
+
+/* Wait until one of these ranks is lost, until deadline_ns; false: none is. */
+bool mesh_await_loss(struct mesh *m, const unsigned *ranks, unsigned count, int64_t deadline_ns);
 
 /* The most likely fault of a rank that did not reply (STOPPED, NETWORK, DEAD), before its silence
  * has lasted long enough to count as lost; NONE for a process of this host that only gets no core.

@@ -46,6 +46,7 @@ struct exchange {
     const char *tag;
     size_t size;
     unsigned char *all;
+    const struct mesh_alarm *alarm; /* NULL: none */
     struct mesh_rank_set here;
     unsigned missing;
 };
@@ -89,6 +90,8 @@ static enum status collect_items(struct exchange *e, struct error *err)
         mesh_rank_set_add(&e->here, rank);
         e->missing--;
     }
+    if (e->missing > 0 && e->alarm && atomic_load(&e->alarm->raised))
+        return error_set(err, STATUS_PEER_LOST, "a rank was lost meanwhile");
     return STATUS_OK;
 }
 
@@ -139,8 +142,8 @@ static enum status run_exchange(struct exchange *e, const void *mine, int64_t de
 }
 
 enum status mesh_exchange(struct mesh *m, const unsigned *members, unsigned count, const char *tag,
-                          const void *mine, size_t size, void *all, int64_t deadline_ns,
-                          struct error *err)
+                          const void *mine, size_t size, void *all, const struct mesh_alarm *alarm,
+                          int64_t deadline_ns, struct error *err)
 {
     struct exchange e = {.mesh = m,
                          .members = members,
@@ -148,6 +151,7 @@ enum status mesh_exchange(struct mesh *m, const unsigned *members, unsigned coun
                          .tag = tag,
                          .size = size,
                          .all = all,
+                         .alarm = alarm,
                          .missing = count};
 
     return run_exchange(&e, mine, deadline_ns, err);

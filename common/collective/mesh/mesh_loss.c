@@ -183,6 +183,22 @@ enum fault mesh_fault(struct mesh *m, unsigned rank, char *ret_text, size_t size
     return fault;
 }
 
+bool mesh_await_loss(struct mesh *m, const unsigned *ranks, unsigned count, int64_t deadline_ns)
+{
+    bool found = false;
+
+    (void)pthread_mutex_lock(&m->lock);
+    for (;;) {
+        for (unsigned i = 0; i < count && !found; i++)
+            found = m->peers[ranks[i]].state == MESH_PEER_LOST;
+        if (found || clock_now_ns() >= deadline_ns)
+            break;
+        mesh_wait(m, deadline_ns);
+    }
+    (void)pthread_mutex_unlock(&m->lock);
+    return found;
+}
+
 enum fault mesh_suspect(struct mesh *m, unsigned rank, char *text, size_t size)
 {
     const struct mesh_peer *p = &m->peers[rank];

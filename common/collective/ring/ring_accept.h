@@ -23,11 +23,14 @@ struct ring_connections {
  * Accept until every rank above self->rank has sent its hello on each of its streams, and reply to
  * each with ours.  Connections that send anything else are closed; silent ones are kept waiting,
  * and the oldest makes room for a newer one.  STATUS_TIMEOUT names the first rank that is missing,
- * how many connections were rejected and why the last one was. self     this rank, with its own
- * cookie: what the others must know cookies  [world_size], what goes into the answers c        says
- * how many; its descriptors are filled
+ * how many connections were rejected and why the last one was; STATUS_PEER_LOST: alarm_fd (-1:
+ * none) has become readable.
+ *   self     this rank, with its own cookie: what the others must know
+ *   cookies  [world_size], what goes into the answers
+ *   c        says how many; its descriptors are filled
  */
 enum status ring_accept(int listen_fd, const struct ring_hello *self, const uint64_t *cookies,
-                        int64_t deadline_ns, struct ring_connections *c, struct error *err);
+                        int alarm_fd, int64_t deadline_ns, struct ring_connections *c,
+                        struct error *err);
 
 #endif

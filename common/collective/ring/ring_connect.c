@@ -16,6 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define CONNECT_SLICE_NS 250000000LL /* the first one */
+
 /* What is needed to connect. */
 struct joining {
     struct collective *group;
@@ -80,6 +82,26 @@ static int *fd_of(const struct joining *j, unsigned peer, unsigned stream)
     return &j->connections->fds[peer * j->connections->stride + stream];
 }
 
+/* net_connect tries again while it is refused.  It is called for longer and longer times, and a
+ * lost rank ends that. */
+static enum status connect_unless_lost(const struct joining *j, const struct endpoint *e, int *fd,
+                                       struct error *err)
+{
+    int64_t slice_ns = CONNECT_SLICE_NS;
+
+    for (;;) {
+        int64_t until_ns = clock_now_ns() + slice_ns;
+        enum status status =
+            net_connect(e, until_ns < j->deadline_ns ? until_ns : j->deadline_ns, fd, err);
+
+        if (status != STATUS_UNREACHABLE || clock_now_ns() >= j->deadline_ns)
+            return status;
+        if (atomic_load(&j->group->opening_alarm->raised))
+            return error_set(err, STATUS_PEER_LOST, "a rank was lost meanwhile");
+        slice_ns *= 2;
+    }
+}
+
 static enum status connect_one(struct joining *j, unsigned peer, unsigned stream, struct error *err)
 {
     struct ring_hello hello = hello_to(j, peer, stream);
@@ -90,7 +112,7 @@ static enum status connect_one(struct joining *j, unsigned peer, unsigned stream
 
     if (status != STATUS_OK)
         return status;
-    status = net_connect(&e, j->deadline_ns, fd, err);
+    status = connect_unless_lost(j, &e, fd, err);
     if (status != STATUS_OK)
         return status;
     ring_hello_encode(&hello, bytes);
@@ -142,7 +164,8 @@ static enum status join_ranks(struct joining *j, struct error *err)
     if (status != STATUS_OK)
         return status;
     self = hello_to(j, g->rank, 0);
-    status = ring_accept(j->listen_fd, &self, j->cookies, j->deadline_ns, j->connections, err);
+    status = ring_accept(j->listen_fd, &self, j->cookies, g->opening_alarm->fd, j->deadline_ns,
+                         j->connections, err);
     for (unsigned peer = 0; peer < g->rank && status == STATUS_OK; peer++)
         for (unsigned s = 0; s < j->connections->counts[peer] && status == STATUS_OK; s++)
             status = read_answer(j, peer, s, err);

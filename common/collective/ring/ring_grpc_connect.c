@@ -255,10 +255,12 @@ static unsigned find_missing(struct grpc_links *l, char *ret_why, size_t size)
     return missing;
 }
 
-static enum status wait_for_all(struct grpc_links *l, int64_t deadline_ns, struct error *err)
+static enum status wait_for_all(struct grpc_links *l, const struct mesh_alarm *alarm,
+                                int64_t deadline_ns, struct error *err)
 {
     for (;;) {
-        struct pollfd changed = {.fd = l->event_fd, .events = POLLIN};
+        struct pollfd changed[2] = {{.fd = l->event_fd, .events = POLLIN},
+                                    {.fd = alarm->fd, .events = POLLIN}};
         int left_ms = clock_left_ms(deadline_ns);
         char why[160];
         uint64_t count;
@@ -272,8 +274,11 @@ static enum status wait_for_all(struct grpc_links *l, int64_t deadline_ns, struc
             return error_set(err, STATUS_PEER_LOST, "no link to rank %u: %s", missing, why);
         if (left_ms == 0)
             return error_set(err, STATUS_TIMEOUT, "rank %u did not connect", missing);
-        if (poll(&changed, 1, left_ms) < 0 && errno != EINTR)
+        if (poll(changed, 2, left_ms) < 0 && errno != EINTR)
             return error_set_errno(err, errno, "cannot wait for rank %u", missing);
+        if (changed[1].revents)
+            return error_set(err, STATUS_PEER_LOST,
+                             "a rank was lost while this one waited for rank %u", missing);
     }
 }
 
@@ -298,5 +303,5 @@ enum status grpc_links_connect(struct grpc_links *l, struct collective *group, i
         if (status != STATUS_OK)
             status = error_prefix(err, "to rank %u: ", peer);
     }
-    return status == STATUS_OK ? wait_for_all(l, deadline_ns, err) : status;
+    return status == STATUS_OK ? wait_for_all(l, group->opening_alarm, deadline_ns, err) : status;
 }

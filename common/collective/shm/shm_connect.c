@@ -37,6 +37,27 @@ static enum status make_connect_info(const struct shm_group *g, struct connect_i
     return handover_generate(ret->name, ret->token, err);
 }
 
+/* Wait until the descriptor is readable, until the deadline or the loss of a rank: after that a
+ * living peer may send nothing any more. */
+static enum status await_readable(const struct shm_group *g, int fd, int64_t deadline_ns,
+                                  struct error *err)
+{
+    for (;;) {
+        struct pollfd fds[2] = {{.fd = fd, .events = POLLIN},
+                                {.fd = g->base.opening_alarm->fd, .events = POLLIN}};
+        int left_ms = clock_left_ms(deadline_ns);
+
+        if (poll(fds, 2, left_ms) < 0 && errno != EINTR)
+            return error_set_errno(err, errno, "cannot wait for a rank");
+        if (fds[1].revents)
+            return error_set(err, STATUS_PEER_LOST, "a rank was lost meanwhile");
+        if (fds[0].revents)
+            return STATUS_OK;
+        if (left_ms == 0)
+            return error_set(err, STATUS_TIMEOUT, "nothing came in time");
+    }
+}
+
 /* ---- memory over a connection ---- */
 
 /* Hand memory (base NULL: none) to a peer. */
@@ -72,9 +93,11 @@ static enum status receive_memory(const struct shm_group *g, unsigned peer, int6
 {
     struct handover_message message;
     int memory_fd;
-    enum status status = handover_receive(g->peers[peer].fd, g->peers[g->base.rank].token,
-                                          deadline_ns, &message, &memory_fd, err);
+    enum status status = await_readable(g, g->peers[peer].fd, deadline_ns, err);
 
+    if (status == STATUS_OK)
+        status = handover_receive(g->peers[peer].fd, g->peers[g->base.rank].token, deadline_ns,
+                                  &message, &memory_fd, err);
     if (status != STATUS_OK)
         return error_prefix(err, "rank %u: ", g->base.members[peer]);
     return take_memory(g, peer, &message, memory_fd, ret, err);
@@ -174,7 +197,7 @@ static enum status accept_higher(const struct connecting *m, struct error *err)
             there += m->g->peers[r].fd >= 0;
         if (there == base->world_size - base->rank - 1)
             return STATUS_OK;
-        status = handover_poll(m->listen_fd, POLLIN, m->deadline_ns, err);
+        status = await_readable(m->g, m->listen_fd, m->deadline_ns, err);
         if (status == STATUS_TIMEOUT)
             return missing_ranks(m, err);
         if (status == STATUS_OK)

@@ -238,8 +238,8 @@ static void exchange_tag(struct mesh *m, const char *tag)
     struct error err = {0};
     unsigned char all[RANKS];
 
-    assert_ok(
-        mesh_exchange(m, everyone, RANKS, tag, "x", 1, all, clock_deadline_ns(TIMEOUT_MS), &err));
+    assert_ok(mesh_exchange(m, everyone, RANKS, tag, "x", 1, all, NULL,
+                            clock_deadline_ns(TIMEOUT_MS), &err));
 }
 
 static const struct mesh_alarm *add_watched_group(struct mesh *m, uint64_t group, size_t *ret_index)

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -190,30 +191,59 @@ static enum status work(struct child *c, struct error *err)
     return status;
 }
 
-/* Gone between the agreement on who is left and the group of those. */
+/* Gone between the agreement on who is left and the group of those, or while that opens. */
 static void desert(const struct child *c)
 {
+    const struct itimerval timer = {.it_value.tv_usec = c->config.desert_us};
     unsigned members[CHAOS_RANKS_MAX];
     unsigned count = c->group->world_size;
+    struct shared_memory memory = SHARED_MEMORY_NONE;
+    struct collective *shrunk = NULL;
 
     memcpy(members, c->group->members, count * sizeof(*members));
-    if (collective_find_survivors(c->group, c->group->generation, members, &count, NULL) ==
+    if (collective_find_survivors(c->group, c->group->generation, members, &count, NULL) !=
         STATUS_OK)
+        return;
+    if (timer.it_value.tv_usec == 0)
         (void)raise(SIGKILL);
+    (void)signal(SIGALRM, SIG_DFL); /* ends the process */
+    (void)setitimer(ITIMER_REAL, &timer, NULL);
+    if (collective_open_like(c->group, c->group->ops, c->group->name, c->group->generation + 1,
+                             members, count, &shrunk, NULL) == STATUS_OK &&
+        shared_memory_open(4096, "test", &memory, NULL) == STATUS_OK)
+        (void)collective_register(shrunk, &memory, NULL);
+    for (;;)
+        (void)pause();
+}
+
+/* A smaller group with registered memory that has made three operations. */
+static enum status regroup(struct child *c, const struct shared_memory *memory, int64_t failed_ns,
+                           struct error *err)
+{
+    enum status status = collective_shrink(&c->group, err);
+
+    if (status == STATUS_OK)
+        status = collective_register(c->group, memory, err);
+    for (unsigned n = 0; n < 3 && status == STATUS_OK; n++) {
+        c->data[0] = 1;
+        status = collective_all_reduce(c->group, c->data, c->config.count, REDUCE_FAST, err);
+        if (n == 0)
+            c->report.resume_seconds = (double)(clock_now_ns() - failed_ns) * 1e-9;
+    }
+    return status;
 }
 
 static void shrink(struct child *c, int64_t failed_ns)
 {
+    struct shared_memory memory = SHARED_MEMORY_NONE;
     struct error err = {0};
 
-    c->report.shrink_status = collective_shrink(&c->group, &err);
-    for (unsigned n = 0; n < 3 && c->report.shrink_status == STATUS_OK; n++) {
-        c->data[0] = 1;
-        c->report.shrink_status =
-            collective_all_reduce(c->group, c->data, c->config.count, REDUCE_FAST, &err);
-        if (n == 0)
-            c->report.resume_seconds = (double)(clock_now_ns() - failed_ns) * 1e-9;
-    }
+    c->report.shrink_status = shared_memory_open(4096, "test", &memory, &err);
+    if (c->report.shrink_status == STATUS_OK)
+        do
+            c->report.shrink_status = regroup(c, &memory, failed_ns, &err);
+        while (c->report.shrink_status != STATUS_OK && c->group &&
+               fault_is_loss(collective_fault(c->group, NULL)));
     (void)snprintf(c->report.shrink_text, sizeof(c->report.shrink_text), "%.500s", err.text);
     if (c->report.shrink_status != STATUS_OK)
         return;

@@ -48,6 +48,7 @@ struct chaos_config {
     bool shrink;            /* after a failure: shrink, work on for 3 operations, close */
     bool has_deserter;      /* then this rank agrees to go on with the others, and is gone: */
     unsigned deserter;
+    unsigned desert_us; /* so long after the agreement, while it opens the group; 0: before */
     const char *const *namespaces; /* network namespace of each rank; NULL: this one */
     const char *const *addresses;  /* in them */
 };

@@ -26,13 +26,14 @@ static struct chaos_config make_config(const char *backend, unsigned size, unsig
                                  .shrink = true};
 }
 
+/* generation: at least; a list of survivors may hold a rank that was lost meanwhile. */
 static void check_shrunk(const struct chaos_world *w, unsigned rank, const struct chaos_report *r,
                          unsigned size, unsigned generation)
 {
     ck_assert_msg(r->shrink_status == STATUS_OK, "%s: rank %u: %s: %s (after: %s)",
                   w->config.backend, rank, status_name(r->shrink_status), r->shrink_text, r->text);
     ck_assert_uint_eq(r->shrunk_size, size);
-    ck_assert_uint_eq(r->generation, generation);
+    ck_assert_uint_ge(r->generation, generation);
     (void)printf("%-5s rank %u goes on in a group of %u, %.3f s after the verdict\n",
                  w->config.backend, rank, size, r->resume_seconds);
 }
@@ -69,14 +70,22 @@ START_TEST(survivors_go_on)
 }
 END_TEST
 
-/* Two are lost: one of them after it has agreed to go on with the others. */
+static const struct desertion {
+    unsigned rank, at_least_us, at_most_us;
+} desertions[] = {{0, 0, 0}, {3, 0, 0}, {0, 1, 3000}, {1, 1, 1000}, {1, 1, 3000}, {3, 1, 3000}};
+
+/* Two are lost: one of them after it has agreed to go on with the others, or while their group
+ * opens. */
 static void lose_another(const char *backend, const void *argument)
 {
+    const struct desertion *d = argument;
     struct chaos_config config = make_config(backend, 4, 2);
     struct chaos_world w;
 
     config.has_deserter = true;
-    config.deserter = *(const unsigned *)argument;
+    config.deserter = d->rank;
+    config.desert_us =
+        d->at_least_us + (unsigned)(support_random() * (d->at_most_us - d->at_least_us));
     chaos_start(&w, &config);
     chaos_await_hold(&w, 2);
     (void)chaos_signal(&w, 2, SIGKILL);
@@ -93,9 +102,7 @@ static void lose_another(const char *backend, const void *argument)
 
 START_TEST(a_rank_is_lost_while_the_others_regroup)
 {
-    static const unsigned deserters[] = {0, 3};
-
-    chaos_each_backend(4, CHAOS_AT_ONCE, lose_another, &deserters[_i]);
+    chaos_each_backend(4, CHAOS_AT_ONCE, lose_another, &desertions[_i]);
 }
 END_TEST
 
@@ -136,6 +143,7 @@ int main(void)
     return SUPPORT_RUN(
         "chaos_shrink", 240,
         LOOP_TEST(survivors_go_on, 0, sizeof(shrink_cases) / sizeof(shrink_cases[0])),
-        LOOP_TEST(a_rank_is_lost_while_the_others_regroup, 0, 2),
+        LOOP_TEST(a_rank_is_lost_while_the_others_regroup, 0,
+                  sizeof(desertions) / sizeof(desertions[0])),
         TEST(a_rank_that_comes_back_is_excluded));
 }

@@ -94,13 +94,13 @@ static void exchange_body(struct mesh *m, unsigned rank)
 
         (void)snprintf(tag, sizeof(tag), "round %u", n);
         memset(mine, (int)(rank + n), sizeof(mine));
-        assert_ok(mesh_exchange(m, everyone, RANKS, tag, mine, size, all,
+        assert_ok(mesh_exchange(m, everyone, RANKS, tag, mine, size, all, NULL,
                                 clock_deadline_ns(TIMEOUT_MS), &err));
         for (unsigned r = 0; r < RANKS && size > 0; r++)
             ck_assert(all[r * size] == (unsigned char)(r + n) &&
                       all[r * size + size - 1] == (unsigned char)(r + n));
         if (rank == 1 || rank == 3) {
-            assert_ok(mesh_exchange(m, pair, 2, "pair", &rank, sizeof(rank), all,
+            assert_ok(mesh_exchange(m, pair, 2, "pair", &rank, sizeof(rank), all, NULL,
                                     clock_deadline_ns(TIMEOUT_MS), &err));
             ck_assert(memcmp(all + (rank == 1 ? 0 : sizeof(rank)), &rank, sizeof(rank)) == 0);
         }
@@ -119,15 +119,15 @@ static void missing_body(struct mesh *m, unsigned rank)
     unsigned char all[RANKS];
 
     /* The three begin together, so that each of them is there in time. */
-    assert_ok(mesh_exchange(m, everyone, RANKS, "begin", "x", 1, all, clock_deadline_ns(TIMEOUT_MS),
-                            &err));
+    assert_ok(mesh_exchange(m, everyone, RANKS, "begin", "x", 1, all, NULL,
+                            clock_deadline_ns(TIMEOUT_MS), &err));
     if (rank != 2)
-        assert_fails(
-            mesh_exchange(m, everyone, RANKS, "late", "x", 1, all, clock_deadline_ns(5000), &err),
-            STATUS_TIMEOUT, "rank 2 did not come to 'late'");
+        assert_fails(mesh_exchange(m, everyone, RANKS, "late", "x", 1, all, NULL,
+                                   clock_deadline_ns(5000), &err),
+                     STATUS_TIMEOUT, "rank 2 did not come to 'late'");
     /* Rank 2 stays until the others have seen that it does not come. */
-    assert_ok(
-        mesh_exchange(m, everyone, RANKS, "end", "x", 1, all, clock_deadline_ns(TIMEOUT_MS), &err));
+    assert_ok(mesh_exchange(m, everyone, RANKS, "end", "x", 1, all, NULL,
+                            clock_deadline_ns(TIMEOUT_MS), &err));
 }
 
 START_TEST(a_rank_that_does_not_come_is_named)
@@ -156,7 +156,7 @@ static void ask_body(struct mesh *m, unsigned rank)
     mesh_publish(m, group_index, &status);
     mesh_progress(m, group_index, 20 + rank);
     ck_assert(mesh_watch(m, group_index, 1, everyone, RANKS) != NULL);
-    assert_ok(mesh_exchange(m, everyone, RANKS, "published", "x", 1, all,
+    assert_ok(mesh_exchange(m, everyone, RANKS, "published", "x", 1, all, NULL,
                             clock_deadline_ns(TIMEOUT_MS), &err));
     mesh_ask_all(m, everyone, RANKS, 77, clock_deadline_ns(TIMEOUT_MS), views);
     for (unsigned r = 0; r < RANKS; r++) {
@@ -168,8 +168,8 @@ static void ask_body(struct mesh *m, unsigned rank)
     }
     mesh_ask(m, (rank + 1) % RANKS, 78, clock_deadline_ns(TIMEOUT_MS), &views[0]);
     ck_assert(views[0].replied && views[0].status.signature.call == 0);
-    assert_ok(mesh_exchange(m, everyone, RANKS, "asked", "x", 1, all, clock_deadline_ns(TIMEOUT_MS),
-                            &err));
+    assert_ok(mesh_exchange(m, everyone, RANKS, "asked", "x", 1, all, NULL,
+                            clock_deadline_ns(TIMEOUT_MS), &err));
 }
 
 START_TEST(questions_are_answered)
@@ -216,14 +216,14 @@ static void askers_body(struct mesh *m, unsigned rank)
         mesh_publish(m, group_index, &status);
         askers[i] = (struct asker){.mesh = m, .group = 100 + i, .rank = (rank + 1) % RANKS};
     }
-    assert_ok(mesh_exchange(m, everyone, RANKS, "published", "x", 1, all,
+    assert_ok(mesh_exchange(m, everyone, RANKS, "published", "x", 1, all, NULL,
                             clock_deadline_ns(TIMEOUT_MS), &err));
     for (unsigned i = 0; i < ASKERS; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, ask_often, &askers[i]), 0);
     for (unsigned i = 0; i < ASKERS; i++)
         (void)pthread_join(threads[i], NULL);
-    assert_ok(mesh_exchange(m, everyone, RANKS, "asked", "x", 1, all, clock_deadline_ns(TIMEOUT_MS),
-                            &err));
+    assert_ok(mesh_exchange(m, everyone, RANKS, "asked", "x", 1, all, NULL,
+                            clock_deadline_ns(TIMEOUT_MS), &err));
 }
 
 START_TEST(threads_get_their_own_answers)
@@ -244,8 +244,8 @@ static void early_body(struct mesh *m, unsigned rank)
 
     if (rank == 0)
         mesh_send_verdict(m, &mine);
-    assert_ok(mesh_exchange(m, everyone, RANKS, "told", "x", 1, all, clock_deadline_ns(TIMEOUT_MS),
-                            &err));
+    assert_ok(mesh_exchange(m, everyone, RANKS, "told", "x", 1, all, NULL,
+                            clock_deadline_ns(TIMEOUT_MS), &err));
     ck_assert(mesh_await_verdict(m, 6, 1, &verdict));
     assert_ok(mesh_add_group(m, 6, &group_index, &err));
     alarm = mesh_watch(m, group_index, 1, everyone, RANKS);
@@ -253,8 +253,8 @@ static void early_body(struct mesh *m, unsigned rank)
     assert_ok(mesh_add_group(m, 7, &group_index, &err));
     alarm = mesh_watch(m, group_index, 1, everyone, RANKS);
     ck_assert(alarm && !atomic_load(&alarm->raised));
-    assert_ok(mesh_exchange(m, everyone, RANKS, "seen", "x", 1, all, clock_deadline_ns(TIMEOUT_MS),
-                            &err));
+    assert_ok(mesh_exchange(m, everyone, RANKS, "seen", "x", 1, all, NULL,
+                            clock_deadline_ns(TIMEOUT_MS), &err));
 }
 
 START_TEST(verdicts_older_than_the_group_raise_its_alarm)
@@ -281,7 +281,7 @@ static void verdict_body(struct mesh *m, unsigned rank)
         ck_assert(mesh_await_verdict(m, 5, generation, &verdict));
         (void)snprintf(tag, sizeof(tag), "verdict %u", generation);
         assert_ok(mesh_exchange(m, everyone, RANKS, tag, &verdict.culprit, sizeof(unsigned), all,
-                                clock_deadline_ns(TIMEOUT_MS), &err));
+                                NULL, clock_deadline_ns(TIMEOUT_MS), &err));
         for (unsigned r = 0; r < RANKS; r++)
             ck_assert_msg(all[r] == verdict.culprit, "rank %u blames %u, rank %u blames %u", rank,
                           verdict.culprit, r, all[r]);
