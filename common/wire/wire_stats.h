@@ -54,7 +54,8 @@
 
 /* The same for times: "<name>_ns" here, "<name>_seconds" elsewhere. */
 #define STATS_JOB_TIMES(X)                                                                         \
-    X(sum, "Time spent reading and adding contributions, and in the optimizer.")                   \
+    X(sum, "Time spent reading and adding contributions, in the optimizer, encoding replies, and " \
+           "giving steps to the journal and the replica.")                                         \
     X(wait, "Time from a partition's first contribution to its last.")                             \
     X(detect, "Time from a rank's last sign of life until its disconnect was noticed.")            \
     X(recover,                                                                                     \

@@ -241,10 +241,11 @@ static enum status accept_push(struct shard *s, struct shard_part *part, const s
     enum policy_outcome outcome;
     enum status status = STATUS_OK;
 
-    if (part->policy.arrived == 0) {
-        part->first_push_ns = p->arrival_ns;
+    if (part->policy.arrived == 0)
         part->sum_ns = 0;
-    }
+    /* one that was copied before its turn may be counted after a later one */
+    if (part->policy.arrived == 0 || p->arrival_ns < part->first_push_ns)
+        part->first_push_ns = p->arrival_ns;
     ret->again = part->policy.ranks[p->rank].inherited;
     if (!ret->again && p->source)
         status = sum_in_turn(s, part, p, err);
