@@ -431,6 +431,17 @@ enum status collective_finish(struct collective *group, struct error *err)
     return error_set(err, why.status, "%s", why.text);
 }
 
+bool collective_close_backend(struct collective *group)
+{
+    if (group->is_backend_closed)
+        return true;
+    if (!collective_blocking_close(group))
+        return false;
+    group->ops->close(group);
+    group->is_backend_closed = true;
+    return true;
+}
+
 void collective_close(struct collective *group)
 {
     struct error err = {0};
@@ -439,9 +450,8 @@ void collective_close(struct collective *group)
         return;
     if (collective_finish(group, &err) != STATUS_OK)
         log_error("%s", err.text);
-    if (!collective_blocking_close(group))
+    if (!collective_close_backend(group))
         return; /* a library still works in its memory, and the process is about to end */
-    group->ops->close(group);
     leave_mesh(group);
     free_group_head(group);
 }

@@ -54,6 +54,7 @@ struct collective {
     bool in_mesh;     /* mesh_group_index is taken */
     bool keeps_trail; /* of its collectives, in the mesh */
     size_t mesh_group_index;
+    bool is_backend_closed;
     struct mesh_alarm *alarm; /* NULL in a world of one */
     /* What ends waits while the group opens or registers memory: the alarm of the composite group
      * that this one is part of, else its own.  A member that lost another one gives up, and sends
@@ -176,6 +177,9 @@ enum status collective_open_like(const struct collective *like, const struct col
  * that generation of g, on who is left; in place. */
 enum status collective_find_survivors(const struct collective *g, uint32_t generation,
                                       unsigned *members, unsigned *count, struct error *err);
+
+/* The first half of collective_close; false: a library still works in the group's memory. */
+bool collective_close_backend(struct collective *group);
 
 /* After a failed opening or registration: is one of `members` lost?  Waits a little, because a
  * connection to a lost rank may break before the mesh has found the loss. */

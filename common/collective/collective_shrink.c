@@ -63,6 +63,9 @@ static enum status open_shrunk_group(struct collective *old, struct collective *
         status = collective_find_survivors(old, generation, members, &count, err);
         if (status != STATUS_OK)
             break;
+        /* Nobody is in an operation of the old group any more.  Close it first: a kernel of NCCL
+         * that waits for the lost rank ends with it, and until then freeing GPU memory blocks. */
+        (void)collective_close_backend(old);
         status = collective_open_like(old, old->ops, old->name, ++generation, members, count,
                                       ret_group, &why);
         if (status == STATUS_OK)

@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/tensor/tensor.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -195,8 +196,10 @@ static struct shard_source *held_source(const struct shard *s, const struct shar
 static enum status hold_push(struct shard *s, struct shard_part *part, const struct push *p,
                              struct shard_reply *ret, struct error *err)
 {
-    enum status status = p->source->keep(p->source->user, held_source(s, part, p->rank), err);
+    enum status status;
 
+    assert(p->source); /* with rules of staleness there are no sums in rank order, so no `early` */
+    status = p->source->keep(p->source->user, held_source(s, part, p->rank), err);
     if (status != STATUS_OK)
         return status;
     (void)policy_push(&part->policy, p->rank, p->round, false);
