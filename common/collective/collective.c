@@ -153,7 +153,7 @@ enum status collective_exchange(struct collective *group, const char *what, cons
     }
     (void)snprintf(tag, sizeof(tag), "%016" PRIx64 "/%u/%s", group->id, group->generation, what);
     status = mesh_exchange(group->mesh, group->members, group->world_size, tag, mine, size, all,
-                           group->opening_alarm, deadline_ns, err);
+                           group->setup_alarm, deadline_ns, err);
     return status == STATUS_OK || !err ? status
                                        : error_prefix(err, "group '%s': %s: ", group->name, what);
 }
@@ -196,8 +196,8 @@ static enum status join_mesh(struct collective *g, const struct collective_confi
     g->alarm = mesh_watch(g->mesh, g->mesh_group_index, g->generation, g->members, g->world_size);
     if (!g->alarm)
         return error_set(err, STATUS_NO_MEMORY, "no memory to watch %u ranks", g->world_size);
-    if (!g->opening_alarm)
-        g->opening_alarm = g->alarm;
+    if (!g->setup_alarm)
+        g->setup_alarm = g->alarm;
     return STATUS_OK;
 }
 
@@ -372,7 +372,7 @@ enum status collective_open_like(const struct collective *like, const struct col
     }
     g->generation = generation;
     if (like->ops->composite && ops != like->ops)
-        g->opening_alarm = like->opening_alarm;
+        g->setup_alarm = like->setup_alarm;
     return open_group(g, &config, ret_group, err);
 }
 
@@ -419,6 +419,14 @@ enum status collective_new_group(struct collective *parent, const unsigned *rank
     return status;
 }
 
+void collective_fail(struct collective *group, const struct error *why)
+{
+    if (group->failure.status != STATUS_OK)
+        return;
+    group->failure = *why;
+    flight_fail(group->flight, group->fault, group->culprit, why->text);
+}
+
 enum status collective_finish(struct collective *group, struct error *err)
 {
     struct error why = {0};
@@ -426,8 +434,7 @@ enum status collective_finish(struct collective *group, struct error *err)
     if (!group->keeps_trail || group->failure.status != STATUS_OK ||
         verdict_check_trails(group, &why) == STATUS_OK)
         return STATUS_OK;
-    group->failure = why;
-    flight_fail(group->flight, group->fault, group->culprit, why.text);
+    collective_fail(group, &why);
     return error_set(err, why.status, "%s", why.text);
 }
 
@@ -457,7 +464,7 @@ void collective_close(struct collective *group)
 }
 
 /* The group has failed, because a member is lost. */
-static void fail_with_loss(struct collective *g, const struct error *why)
+static void fail_with_loss(struct collective *g, struct error *why)
 {
     for (unsigned r = 0; r < g->world_size && g->failure.status == STATUS_OK; r++) {
         enum fault fault = mesh_fault(g->mesh, g->members[r], NULL, 0);
@@ -466,8 +473,8 @@ static void fail_with_loss(struct collective *g, const struct error *why)
             continue;
         g->fault = fault;
         g->culprit = (int)g->members[r];
-        (void)error_set(&g->failure, STATUS_PEER_LOST, "%s", why->text);
-        flight_fail(g->flight, fault, g->culprit, why->text);
+        why->status = STATUS_PEER_LOST;
+        collective_fail(g, why);
     }
 }
 

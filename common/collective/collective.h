@@ -123,7 +123,8 @@ struct mesh *collective_mesh(const struct collective *group); /* NULL in a world
 
 /* Memory that peers may touch directly: buffers inside it are reduced without copies.  Every rank
  * calls it with a region of its own; a no-op (STATUS_OK) for backends without that notion.  The
- * region must outlive the group.  If a rank is lost meanwhile, the group has failed. */
+ * region must outlive the group.  A failure waits up to the heartbeat time-out and a second for the
+ * loss of a rank, which fails the group, too. */
 enum status collective_register(struct collective *group, const struct shared_memory *memory,
                                 struct error *err);
 

@@ -59,7 +59,7 @@ struct collective {
     /* What ends waits while the group opens or registers memory: the alarm of the composite group
      * that this one is part of, else its own.  A member that lost another one gives up, and sends
      * nothing any more. */
-    const struct mesh_alarm *opening_alarm;
+    const struct mesh_alarm *setup_alarm;
     struct mesh_view *views; /* owned, world_size: the members' replies ... */
     uint64_t *left;          /* ... and after which collective they left, UINT64_MAX: not */
     struct flight *flight;
@@ -180,6 +180,9 @@ enum status collective_find_survivors(const struct collective *g, uint32_t gener
 
 /* The first half of collective_close; false: a library still works in the group's memory. */
 bool collective_close_backend(struct collective *group);
+
+/* Keep the first failure; the flight recorder gets it with the group's fault and culprit. */
+void collective_fail(struct collective *group, const struct error *why);
 
 /* After a failed opening or registration: is one of `members` lost?  Waits a little, because a
  * connection to a lost rank may break before the mesh has found the loss. */

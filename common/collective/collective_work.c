@@ -188,13 +188,11 @@ static void end_work(struct collective_work *w, enum work_state state)
                now_ns);
 }
 
-static void fail_group(struct collective *g, struct collective_work *w, const struct error *why)
+/* A work that fails fails its group; of a group that has failed all works do. */
+static void fail_work(struct collective_work *w, const struct error *why)
 {
-    if (g->failure.status == STATUS_OK) {
-        g->failure = *why;
-        flight_fail(g->flight, g->fault, g->culprit, why->text);
-    }
-    w->error = g->failure;
+    collective_fail(w->group, why);
+    w->error = w->group->failure;
     end_work(w, WORK_FAILED);
 }
 
@@ -206,7 +204,7 @@ static void fail_with_verdict(struct collective_work *w, enum verdict_cause caus
         verdict_reach(w->group, w, cause, err);
     else if (cause == VERDICT_TIMEOUT) /* a world of one has no culprit */
         (void)error_set(err, STATUS_TIMEOUT, "%s does not end", w->group->ops->name);
-    fail_group(w->group, w, err);
+    fail_work(w, err);
 }
 
 /* A signal is no fault of a rank. */
@@ -214,7 +212,7 @@ static void fail_cancelled(struct collective_work *w, struct error *err)
 {
     (void)error_set(err, STATUS_CANCELLED, "stopped by signal %d while %s waited", stop_requested(),
                     collective_call_name(w->args.call));
-    fail_group(w->group, w, err);
+    fail_work(w, err);
 }
 
 static enum run_outcome run_backend(struct collective_work *w, int64_t until_ns, struct error *err)
@@ -289,7 +287,7 @@ static void drive_work(struct collective_work *w, int64_t until_ns)
     err.status = STATUS_OK;
     err.text[0] = '\0';
     if (g->failure.status != STATUS_OK && !collective_blocking_holds(g, w)) {
-        fail_group(g, w, &g->failure);
+        fail_work(w, &g->failure);
         return;
     }
     if (w->state == WORK_QUEUED) {

@@ -179,8 +179,11 @@ bool mesh_left(struct mesh *m, unsigned rank, uint64_t group, uint32_t generatio
  * group is lost or a verdict about the group has come.  Both stay so. */
 struct mesh_alarm {
     atomic_bool raised;
-    int fd; /* eventfd */
+    atomic_int lost_rank; /* or one that left too early; -1: a verdict has come */
+    int fd;               /* eventfd */
 };
+/* The error of what a raised alarm has ended: STATUS_PEER_LOST, names the lost rank. */
+enum status mesh_alarm_error(const struct mesh_alarm *alarm, struct error *err);
 /* Borrowed until mesh_remove_group. */
 struct mesh_alarm *mesh_watch(struct mesh *m, size_t index, uint32_t generation,
                               const unsigned *members, unsigned count);

@@ -91,7 +91,7 @@ static enum status collect_items(struct exchange *e, struct error *err)
         e->missing--;
     }
     if (e->missing > 0 && e->alarm && atomic_load(&e->alarm->raised))
-        return error_set(err, STATUS_PEER_LOST, "a rank was lost meanwhile");
+        return mesh_alarm_error(e->alarm, err);
     return STATUS_OK;
 }
 

@@ -166,9 +166,9 @@ struct mesh_alarm *mesh_watch(struct mesh *m, size_t index, uint32_t generation,
         mesh_rank_set_add(&state->members, members[i]);
     for (unsigned i = 0; i < count; i++)
         if (m->peers[members[i]].state == MESH_PEER_LOST)
-            mesh_raise(state);
+            mesh_raise(state, (int)members[i]);
     if (mesh_has_settled(m, state->group, generation)) /* before this rank opened the group */
-        mesh_raise(state);
+        mesh_raise(state, -1);
     (void)pthread_mutex_unlock(&m->lock);
     return &state->alarm;
 }
@@ -231,7 +231,7 @@ void mesh_monitor_groups(struct mesh *m, int64_t now_ns)
             continue;
         for (size_t k = 0; k < count; k++)
             if (waits_for_leaver(m, state, &m->leaves[k], now_ns)) {
-                mesh_raise(state);
+                mesh_raise(state, (int)m->leaves[k].rank);
                 break;
             }
     }

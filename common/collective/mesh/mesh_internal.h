@@ -184,10 +184,10 @@ void mesh_receive_agree(struct mesh *m, unsigned rank, const struct mesh_agree_m
 void mesh_agreements_release(struct mesh *m);
 
 /* mesh_notify.c; the lock is held, but for the first. */
-void mesh_wake(struct mesh *m); /* the thread */
-void mesh_raise(struct mesh_group_state *state);
-void mesh_raise_member(struct mesh *m, unsigned rank); /* in all groups that watch it */
-void mesh_note_event(struct mesh *m);                  /* that may end a wait */
+void mesh_wake(struct mesh *m);                                 /* the thread */
+void mesh_raise(struct mesh_group_state *state, int lost_rank); /* -1: nobody is lost */
+void mesh_raise_member(struct mesh *m, unsigned rank);          /* in all groups that watch it */
+void mesh_note_event(struct mesh *m);                           /* that may end a wait */
 
 /* mesh_exchange.c: wait until `changed` or deadline_ns; the lock is held. */
 void mesh_wait(struct mesh *m, int64_t deadline_ns);

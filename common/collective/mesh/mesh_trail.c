@@ -110,7 +110,7 @@ void mesh_receive_trail(struct mesh *m, unsigned rank, const struct mesh_message
     state->differs = true;
     state->other_rank = rank;
     state->other_sequence = message->number;
-    mesh_raise(state);
+    mesh_raise(state, -1);
     mesh_note_event(m);
 }
 

@@ -55,7 +55,7 @@ static void settle_verdict(struct mesh *m, struct mesh_verdict_state *held)
     for (size_t i = 0; i < MESH_GROUPS_MAX; i++)
         if (m->groups[i].used && m->groups[i].group == held->verdict.group &&
             m->groups[i].generation == held->verdict.generation)
-            mesh_raise(&m->groups[i]);
+            mesh_raise(&m->groups[i], -1);
     mesh_note_event(m);
 }
 

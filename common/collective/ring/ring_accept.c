@@ -26,7 +26,7 @@ struct pending {
 
 struct acceptor {
     int listen_fd;
-    int alarm_fd;
+    const struct mesh_alarm *alarm; /* NULL: none */
     const struct ring_hello *self;
     const uint64_t *cookies;
     struct ring_connections *connections;
@@ -184,12 +184,11 @@ static enum status wait_for_all(struct acceptor *a, int64_t deadline_ns, struct 
         for (size_t i = 0; i < count; i++)
             fds[i] = (struct pollfd){.fd = a->pending[i].fd, .events = POLLIN};
         fds[count] = (struct pollfd){.fd = a->listen_fd, .events = POLLIN};
-        fds[count + 1] = (struct pollfd){.fd = a->alarm_fd, .events = POLLIN};
+        fds[count + 1] = (struct pollfd){.fd = a->alarm ? a->alarm->fd : -1, .events = POLLIN};
         if (poll(fds, count + 2, left_ms) < 0 && errno != EINTR)
             return error_set_errno(err, errno, "cannot wait for rank %" PRIu32, missing);
         if (fds[count + 1].revents)
-            return error_set(err, STATUS_PEER_LOST,
-                             "a rank was lost while this one waited for rank %" PRIu32, missing);
+            return mesh_alarm_error(a->alarm, err);
         read_ready(a, fds, count);
         if (left_ms == 0)
             return missing_rank_error(a, missing, err);
@@ -200,14 +199,11 @@ static enum status wait_for_all(struct acceptor *a, int64_t deadline_ns, struct 
 }
 
 enum status ring_accept(int listen_fd, const struct ring_hello *self, const uint64_t *cookies,
-                        int alarm_fd, int64_t deadline_ns, struct ring_connections *c,
-                        struct error *err)
+                        const struct mesh_alarm *alarm, int64_t deadline_ns,
+                        struct ring_connections *c, struct error *err)
 {
-    struct acceptor a = {.listen_fd = listen_fd,
-                         .alarm_fd = alarm_fd,
-                         .self = self,
-                         .cookies = cookies,
-                         .connections = c};
+    struct acceptor a = {
+        .listen_fd = listen_fd, .alarm = alarm, .self = self, .cookies = cookies, .connections = c};
     enum status status = wait_for_all(&a, deadline_ns, err);
 
     while (a.length > 0)

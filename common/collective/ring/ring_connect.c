@@ -96,8 +96,8 @@ static enum status connect_unless_lost(const struct joining *j, const struct end
 
         if (status != STATUS_UNREACHABLE || clock_now_ns() >= j->deadline_ns)
             return status;
-        if (atomic_load(&j->group->opening_alarm->raised))
-            return error_set(err, STATUS_PEER_LOST, "a rank was lost meanwhile");
+        if (atomic_load(&j->group->setup_alarm->raised))
+            return mesh_alarm_error(j->group->setup_alarm, err);
         slice_ns *= 2;
     }
 }
@@ -164,7 +164,7 @@ static enum status join_ranks(struct joining *j, struct error *err)
     if (status != STATUS_OK)
         return status;
     self = hello_to(j, g->rank, 0);
-    status = ring_accept(j->listen_fd, &self, j->cookies, g->opening_alarm->fd, j->deadline_ns,
+    status = ring_accept(j->listen_fd, &self, j->cookies, g->setup_alarm, j->deadline_ns,
                          j->connections, err);
     for (unsigned peer = 0; peer < g->rank && status == STATUS_OK; peer++)
         for (unsigned s = 0; s < j->connections->counts[peer] && status == STATUS_OK; s++)

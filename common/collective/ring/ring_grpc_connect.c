@@ -277,8 +277,7 @@ static enum status wait_for_all(struct grpc_links *l, const struct mesh_alarm *a
         if (poll(changed, 2, left_ms) < 0 && errno != EINTR)
             return error_set_errno(err, errno, "cannot wait for rank %u", missing);
         if (changed[1].revents)
-            return error_set(err, STATUS_PEER_LOST,
-                             "a rank was lost while this one waited for rank %u", missing);
+            return mesh_alarm_error(alarm, err);
     }
 }
 
@@ -303,5 +302,5 @@ enum status grpc_links_connect(struct grpc_links *l, struct collective *group, i
         if (status != STATUS_OK)
             status = error_prefix(err, "to rank %u: ", peer);
     }
-    return status == STATUS_OK ? wait_for_all(l, group->opening_alarm, deadline_ns, err) : status;
+    return status == STATUS_OK ? wait_for_all(l, group->setup_alarm, deadline_ns, err) : status;
 }

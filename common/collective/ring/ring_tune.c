@@ -83,9 +83,10 @@ static enum status run_operation(struct tuning *t, const struct collective_args 
     case RING_DONE:
         return STATUS_OK;
     case RING_PAUSED:
-        if (r->io.alarm && atomic_load(r->io.alarm))
-            return error_set(err, STATUS_PEER_LOST,
-                             "a rank was lost in the first exchange of bytes");
+        if (r->io.alarm && atomic_load(r->io.alarm)) {
+            (void)mesh_alarm_error(r->base.alarm, err);
+            return error_prefix(err, "the first exchange of bytes: ");
+        }
         return error_set(err, STATUS_TIMEOUT, "the first exchange of bytes did not end");
     default:
         peer = r->io.trouble.peer;

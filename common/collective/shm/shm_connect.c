@@ -44,13 +44,13 @@ static enum status await_readable(const struct shm_group *g, int fd, int64_t dea
 {
     for (;;) {
         struct pollfd fds[2] = {{.fd = fd, .events = POLLIN},
-                                {.fd = g->base.opening_alarm->fd, .events = POLLIN}};
+                                {.fd = g->base.setup_alarm->fd, .events = POLLIN}};
         int left_ms = clock_left_ms(deadline_ns);
 
         if (poll(fds, 2, left_ms) < 0 && errno != EINTR)
             return error_set_errno(err, errno, "cannot wait for a rank");
         if (fds[1].revents)
-            return error_set(err, STATUS_PEER_LOST, "a rank was lost meanwhile");
+            return mesh_alarm_error(g->base.setup_alarm, err);
         if (fds[0].revents)
             return STATUS_OK;
         if (left_ms == 0)

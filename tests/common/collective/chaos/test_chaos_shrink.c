@@ -60,6 +60,7 @@ static void go_on(const char *backend, const void *argument)
             continue;
         report = chaos_report_of(&w, r, 60000);
         check_shrunk(&w, r, &report, c->size - 1, 2);
+        ck_assert_uint_eq(report.generation, 2);
     }
     chaos_end(&w);
 }

@@ -279,8 +279,8 @@ static void *accept_thread(void *unused)
     struct ring_connections connections = {
         .stride = STREAMS, .counts = counts, .fds = acceptor_fixture.fds};
 
-    acceptor_fixture.status = ring_accept(acceptor_fixture.listen_fd, &acceptor_hello, cookies, -1,
-                                          clock_deadline_ns(acceptor_fixture.timeout_ms),
+    acceptor_fixture.status = ring_accept(acceptor_fixture.listen_fd, &acceptor_hello, cookies,
+                                          NULL, clock_deadline_ns(acceptor_fixture.timeout_ms),
                                           &connections, &acceptor_fixture.err);
     return unused;
 }
