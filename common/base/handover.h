@@ -20,11 +20,15 @@
 
 struct handover_message {
     unsigned char token[HANDOVER_TOKEN_BYTES]; /* of the receiver: a secret */
-    uint32_t sender;                           /* the sender's rank */
+    uint32_t sender; /* the sender's rank; of a server: HANDOVER_TAKES_CHANNEL or 0 */
     uint32_t has_memory;
     uint64_t size;    /* bytes of the memory */
     uint64_t session; /* of the sender; 0: it has no session */
 };
+
+/* A server's reply: the worker may send a channel (channel.h) and its bell next, each with a
+ * message of its own; the reply is the bell of the server. */
+#define HANDOVER_TAKES_CHANNEL 1
 
 /* A random socket name and a random token. */
 enum status handover_generate(char name[HANDOVER_NAME_SIZE],

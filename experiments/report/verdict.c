@@ -25,6 +25,7 @@ const char *comparison_carrier(const struct mode *mode)
 {
     static const char *const carriers[][2] = {
         {"shm", "shared memory"},
+        {"shm, headers by grpc", "shared memory, with headers by gRPC"},
         {"hier", "shared memory inside a host and TCP between hosts"},
         {"ring", "TCP"},
         {"gloo", "TCP (Gloo)"},

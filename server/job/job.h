@@ -94,6 +94,7 @@ struct job_rank {
     struct worker_memory *memory;     /* shared by the worker; one reference; NULL: none */
     bool by_reference;                /* its newest chunk used shared memory: so do replies, if
                                          possible */
+    bool by_channel;                  /* and it came through the channel: likewise */
 };
 
 /* One round on this server; METRICS.md defines the figures.  Where each push is a step, a round

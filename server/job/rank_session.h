@@ -18,6 +18,7 @@
 #ifndef SPARRING_SERVER_JOB_RANK_SESSION_H
 #define SPARRING_SERVER_JOB_RANK_SESSION_H
 
+#include "common/base/channel.h"
 #include "common/rpc/rpc.h"
 #include "common/wire/wire.h"
 
@@ -36,7 +37,9 @@ struct rank_session {
     unsigned lanes;                              /* at least 1 */
     struct rpc_call *streams[WIRE_LANES_MAX];    /* of the connection; one reference each */
     struct rpc_call *heartbeats[WIRE_LANES_MAX]; /* the same */
-    int64_t alive_ns[WIRE_LANES_MAX];            /* last sign of life: a chunk or a heartbeat */
+    struct channel *channel; /* of the connection, while lane 0's stream is open, which owns it;
+                                NULL: none */
+    int64_t alive_ns[WIRE_LANES_MAX]; /* last sign of life: a chunk or a heartbeat */
     size_t calls;      /* of this and of earlier connections: bound to the rank, not closed yet */
     uint32_t opened;   /* bit l: the connection opened lane l; its stream may be closed by now */
     bool is_new;       /* the connection is its session's first one */

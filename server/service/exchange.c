@@ -71,6 +71,8 @@ static enum status bind_stream(struct exchange_stream *st, struct rpc_call *call
         session->streams[h->lane] = call;
         session->opened |= UINT32_C(1) << h->lane;
         session->alive_ns[h->lane] = clock_now_ns();
+        if (h->lane == 0)
+            exchange_take_channel(st);
     } else if (status == STATUS_EXISTS && h->session != 0 && h->connection == 0) {
         suspect_connection = j->ranks[h->rank].session.connection;
         j->users++;
@@ -82,6 +84,7 @@ static enum status bind_stream(struct exchange_stream *st, struct rpc_call *call
         job_table_unref(&s->table, j);
         err->status = status = STATUS_UNAVAILABLE; /* the refused stream may be the valid one */
     }
+    exchange_open_channel(st);
     return status;
 }
 
@@ -90,10 +93,12 @@ static void exchange_start(struct rpc_call *call, void *user)
     struct exchange_stream *st = NULL;
     struct error err = {0};
 
-    if (mem_calloc(1, sizeof(*st), "stream", &st, &err) != STATUS_OK)
+    if (mem_calloc(1, sizeof(*st), "stream", &st, &err) != STATUS_OK) {
         rpc_call_finish(call, err.status, err.text);
-    else
+    } else {
         st->binding.service = user;
+        st->call = call;
+    }
     rpc_call_set_user(call, st);
     if (st)
         rpc_call_receive(call);
@@ -129,15 +134,19 @@ static void exchange_message(struct rpc_call *call, struct rpc_message *message,
         return;
     }
     status = handle_chunk(st, call, message, &err);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         rpc_call_receive(call);
-        return;
-    }
+    else
+        exchange_reject_chunk(st, status, &err);
+}
+
+void exchange_reject_chunk(struct exchange_stream *st, enum status status, const struct error *why)
+{
     if (status == STATUS_CANCELLED)
         return; /* the job is over or the rank was cut off: the stream is being closed */
     if (st->binding.job)
-        job_table_end(&st->binding.service->table, st->binding.job, &err);
-    rpc_call_finish(call, status, err.text);
+        job_table_end(&st->binding.service->table, st->binding.job, why);
+    rpc_call_finish(st->call, status, why->text);
 }
 
 static void exchange_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
@@ -146,6 +155,7 @@ static void exchange_closed(struct rpc_call *call, const struct rpc_result *resu
 
     (void)result;
     if (st && st->binding.job) {
+        exchange_close_channel(st);
         call_binding_cut(&st->binding, "its connection closed");
         call_binding_release(&st->binding, call,
                              &st->binding.job->ranks[st->binding.rank].session.streams[st->lane]);

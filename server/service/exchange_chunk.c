@@ -347,6 +347,7 @@ static enum status admit_chunk(const struct exchange_stream *st, const struct ch
     r->heard_ns = r->session.alive_ns[st->lane] = now_ns;
     r->session.has_chunks = true;
     r->by_reference = h->flags & CHUNK_BY_REFERENCE;
+    r->by_channel = st->by_channel;
     if (h->kind == CHUNK_PUSH && !(h->flags & CHUNK_AGAIN))
         r->took_vacant_rank = false;
     if (j->members.left > 0 && lockstep && j->terms.on_loss != WORKER_LOSS_SHRINK &&

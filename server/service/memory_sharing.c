@@ -29,7 +29,7 @@ static enum status attach_memory(struct service *s, unsigned rank, struct worker
     if (copy.fd < 0)
         return error_set_errno(err, errno, "cannot give the shard's memory away");
     *ret_old = j->ranks[rank].memory;
-    j->ranks[rank].memory = memory;
+    j->ranks[rank].memory = worker_memory_ref(memory);
     *ret_memory = copy;
     return STATUS_OK;
 }
@@ -48,13 +48,44 @@ static enum status accept_memory(void *user, unsigned rank, struct worker_memory
     return status;
 }
 
+/* Is the memory the rank's newest, without a channel, and not used by a stream yet, which would
+ * have taken the channel?  Lock held. */
+static bool is_before_streams(const struct service *s, unsigned rank,
+                              const struct worker_memory *memory)
+{
+    const struct job *j = s->table.current;
+
+    return j && rank < j->members.world_size && j->ranks[rank].memory == memory &&
+           !memory->channel && !j->ranks[rank].session.streams[0];
+}
+
+static enum status accept_channel(void *user, unsigned rank, struct worker_memory *memory,
+                                  struct channel *channel, int *ret_bell_fd, struct error *err)
+{
+    struct service *s = user;
+    enum status status = channel_threads_start(s->channel_threads, rank, ret_bell_fd, err);
+
+    if (status != STATUS_OK)
+        return status;
+    (void)pthread_mutex_lock(&s->table.lock);
+    if (!is_before_streams(s, rank, memory))
+        status = error_set(err, STATUS_NOT_FOUND, "rank %u cannot send a channel now", rank);
+    else
+        memory->channel = channel;
+    (void)pthread_mutex_unlock(&s->table.lock);
+    return status;
+}
+
 void memory_sharing_open(struct service *s)
 {
-    const struct fd_listener_config config = {.accept_memory = accept_memory, .user = s};
+    const struct fd_listener_config config = {
+        .accept_memory = accept_memory, .accept_channel = accept_channel, .user = s};
     struct error why = {0};
 
     host_id_find(NULL, s->host_id);
-    if (fd_listener_open(&config, &s->fd_listener, &why) != STATUS_OK)
+    if (channel_threads_open(&s->channel_threads, &why) != STATUS_OK)
+        log_warning("%s", why.text);
+    else if (fd_listener_open(&config, &s->fd_listener, &why) != STATUS_OK)
         log_warning("no memory is shared with workers of this host: %s", why.text);
 }
 

@@ -168,7 +168,7 @@ enum status payload_open(const struct shard *shard, const struct chunk_header *h
                          struct rpc_message *message, struct payload *ret,
                          struct shard_source *ret_source, struct error *err)
 {
-    size_t size = rpc_message_payload_size(message);
+    size_t size = message ? rpc_message_payload_size(message) : 0;
     size_t bytes;
     struct codec codec = payload_codec(&shard->config.compression.up, h,
                                        shard_partition_count(shard, h->partition), &bytes);

@@ -23,7 +23,8 @@ struct payload {
     float factor;                 /* applied to each element as it is read; 1: none */
 };
 
-/* Check the header against the payload that came and against the partition, which is held here.
+/* message: NULL for a chunk of a channel, which has no payload.
+ * Check the header against the payload that came and against the partition, which is held here.
  * ret->memory is set by the caller; the rest is filled.  *ret_source gives the elements to the
  * shard; it refers to *ret, and is unused for a chunk without elements (PULL, FINAL).
  * STATUS_PROTOCOL: they do not match. */

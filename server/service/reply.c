@@ -1,7 +1,8 @@
 /*
  * Replies: one partition to one rank, sent from the shard's own memory, which gRPC holds until
- * the send is done (job->outstanding).  A reply goes to the stream that the rank has at that time;
- * without a stream it is dropped, and the rank repeats its request after it has reconnected.
+ * the send is done (job->outstanding).  A reply goes to the stream that the rank has at that time,
+ * or through its channel if the request did; without either it is dropped, and the rank repeats its
+ * request after it has reconnected.
  *
  * Locking: the table's lock to look up the stream and to count, never during the send.
  */
@@ -39,7 +40,9 @@ void reply_send(struct service *s, struct job *j, const struct held_reply *r)
     size_t bytes = r->shard_reply.bytes;
     struct chunk_header header = r->header;
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
+    size_t head_size;
     struct rpc_call *call;
+    struct channel *channel = NULL;
     bool by_reference;
 
     header.rank = r->rank;
@@ -49,20 +52,24 @@ void reply_send(struct service *s, struct job *j, const struct held_reply *r)
         rpc_call_ref(call);
     by_reference = j->ranks[r->rank].by_reference && !r->shard_reply.coded &&
                    shard_reply_memory_has(&j->shard, r->shard_reply.data);
+    if (by_reference && j->ranks[r->rank].by_channel && j->ranks[r->rank].session.channel)
+        channel = channel_ref(j->ranks[r->rank].session.channel);
     if (j->state == JOB_RUNNING && !r->shard_reply.again) {
         count_reply(j, r->rank, r->is_pull, bytes, &r->shard_reply);
-        j->totals.tx_reference_bytes += by_reference && call ? bytes : 0;
+        j->totals.tx_reference_bytes += by_reference && (call || channel) ? bytes : 0;
     }
     (void)pthread_mutex_unlock(&s->table.lock);
-    if (!call)
-        return;
     payload_make_reply(&j->shard, &r->shard_reply, by_reference, &header, &payload);
-    if (payload.size > 0)
-        atomic_fetch_add(&j->outstanding, 1);
-    (void)rpc_call_send_prioritized(call, j->terms.in_order ? 0 : header.partition + 1, head,
-                                    wire_pack_chunk(&header, head),
-                                    payload.size > 0 ? &payload : NULL);
-    rpc_call_unref(call);
+    head_size = wire_pack_chunk(&header, head);
+    if (!(channel && channel_send(channel, head, head_size)) && call) {
+        if (payload.size > 0)
+            atomic_fetch_add(&j->outstanding, 1);
+        (void)rpc_call_send_prioritized(call, j->terms.in_order ? 0 : header.partition + 1, head,
+                                        head_size, payload.size > 0 ? &payload : NULL);
+    }
+    channel_unref(channel);
+    if (call)
+        rpc_call_unref(call);
 }
 
 /* Send now, or when the replica has acknowledged the mutations that the reply contains. */

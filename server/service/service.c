@@ -258,6 +258,7 @@ void service_close(struct service *s)
     metrics_page_close(s->page); /* it shows the drain and reads s->rpc: close it first */
     rpc_server_close(s->rpc, CLOSE_GRACE_MS);
     fd_listener_close(s->fd_listener);
+    channel_threads_close(s->channel_threads);
     supervisor_stop(s);
     run_log_close(&s->run_log);
     persistence_close(&s->persistence);

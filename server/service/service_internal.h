@@ -12,6 +12,7 @@
 #include "server/observe/run_log.h"
 #include "server/persistence/persistence.h"
 #include "server/replication/replication.h"
+#include "server/service/channel_threads.h"
 #include "server/service/service.h"
 #include "server/service/worker_memory.h"
 
@@ -28,7 +29,8 @@ struct service {
     uint64_t connection_base;        /* constant, random; connection numbers start above it */
     struct metrics_page *page;       /* NULL: none */
     struct fd_listener *fd_listener; /* NULL: no memory is shared; constant */
-    char host_id[HOST_ID_SIZE];      /* constant */
+    struct channel_threads *channel_threads; /* NULL only if fd_listener is; constant */
+    char host_id[HOST_ID_SIZE];              /* constant */
     pthread_t supervisor;
     bool supervisor_started;
 

@@ -35,6 +35,7 @@ void worker_memory_unref(struct worker_memory *m)
     if (!m || atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1)
         return;
     shared_memory_release(&m->memory);
+    channel_unref(m->channel);
     free(m);
 }
 
@@ -80,6 +81,56 @@ static enum status open_memory(const struct handover_message *message, int memor
     return status;
 }
 
+/* Receive the worker's channel and its bell.  A worker of an earlier version closes the connection
+ * instead. */
+static enum status receive_channel(struct fd_listener *l, int fd, int64_t deadline_ns,
+                                   struct channel **ret_channel, struct error *err)
+{
+    struct handover_message message = {0};
+    struct channel *channel = NULL;
+    struct shared_memory bell = SHARED_MEMORY_NONE;
+    int memory_fd = -1;
+    enum status status = handover_receive(fd, l->token, deadline_ns, &message, &memory_fd, err);
+
+    if (status == STATUS_OK && memory_fd < 0)
+        status = error_set(err, STATUS_PROTOCOL, "a message without a channel");
+    if (status == STATUS_OK)
+        status = channel_attach(memory_fd, message.size, &channel, err);
+    if (status == STATUS_OK)
+        status = handover_receive(fd, l->token, deadline_ns, &message, &memory_fd, err);
+    if (status == STATUS_OK && memory_fd < 0)
+        status = error_set(err, STATUS_PROTOCOL, "a message without a bell");
+    if (status == STATUS_OK)
+        status = channel_bell_map(memory_fd, &bell, err);
+    if (status != STATUS_OK) {
+        channel_unref(channel);
+        return status;
+    }
+    channel_set_bell(channel, bell);
+    *ret_channel = channel;
+    return STATUS_OK;
+}
+
+static enum status serve_channel(struct fd_listener *l, int fd, unsigned rank,
+                                 struct worker_memory *memory, int64_t deadline_ns,
+                                 struct error *err)
+{
+    struct handover_message message = {.has_memory = 1};
+    struct channel *channel = NULL;
+    int bell_fd = -1;
+    enum status status = receive_channel(l, fd, deadline_ns, &channel, err);
+
+    if (status != STATUS_OK)
+        return status;
+    status = l->config.accept_channel(l->config.user, rank, memory, channel, &bell_fd, err);
+    if (status != STATUS_OK) {
+        channel_unref(channel);
+        return status;
+    }
+    memcpy(message.token, l->token, sizeof(message.token));
+    return handover_send(fd, &message, bell_fd, deadline_ns, err);
+}
+
 static enum status serve_worker(struct fd_listener *l, int fd, struct error *err)
 {
     int64_t deadline_ns = clock_deadline_ns(MESSAGE_TIMEOUT_MS);
@@ -87,6 +138,7 @@ static enum status serve_worker(struct fd_listener *l, int fd, struct error *err
     struct shared_memory shard = SHARED_MEMORY_NONE;
     struct worker_memory *memory = NULL;
     int memory_fd = -1;
+    unsigned rank;
     enum status status = handover_receive(fd, l->token, deadline_ns, &message, &memory_fd, err);
 
     if (status == STATUS_OK && memory_fd < 0)
@@ -99,10 +151,15 @@ static enum status serve_worker(struct fd_listener *l, int fd, struct error *err
         worker_memory_unref(memory);
         return status;
     }
-    message = (struct handover_message){.has_memory = 1, .size = shard.size};
+    rank = message.sender;
+    message = (struct handover_message){
+        .has_memory = 1, .size = shard.size, .sender = HANDOVER_TAKES_CHANNEL};
     memcpy(message.token, l->token, sizeof(message.token));
     status = handover_send(fd, &message, shard.fd, deadline_ns, err);
     (void)close(shard.fd);
+    if (status == STATUS_OK)
+        status = serve_channel(l, fd, rank, memory, deadline_ns, err);
+    worker_memory_unref(memory);
     return status;
 }
 

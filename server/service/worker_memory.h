@@ -5,7 +5,9 @@
  * A worker that gets the listener's address in its join reply connects to it, sends the descriptor
  * of the memory that holds its slabs, and gets the descriptor of the memory that replies are sent
  * from.  From then on chunks may go by reference: the server adds from the worker's memory, and the
- * worker copies from the server's.  Each side maps the other's memory read-only.
+ * worker copies from the server's.  Each side maps the other's memory read-only.  Then the worker
+ * may send a channel (common/base/channel.h), through which such chunks, which have no payload,
+ * travel without a socket.
  *
  * Threads: the listener has one thread and serves one worker after the other; a slow worker is
  * disconnected.  Needs: handover, shared_memory.  Called by service.c, join.c, memory_sharing.c,
@@ -14,6 +16,7 @@
 #ifndef SPARRING_SERVER_SERVICE_WORKER_MEMORY_H
 #define SPARRING_SERVER_SERVICE_WORKER_MEMORY_H
 
+#include "common/base/channel.h"
 #include "common/base/error.h"
 #include "common/base/shared_memory.h"
 
@@ -26,6 +29,8 @@ struct worker_memory {
     atomic_uint refs;
     uint64_t session; /* of the worker */
     struct shared_memory memory;
+    /* Owned; until the worker's stream takes it.  NULL: none.  The job table's lock guards it. */
+    struct channel *channel;
 };
 
 struct worker_memory *worker_memory_ref(struct worker_memory *m);
@@ -37,11 +42,15 @@ const float *worker_memory_at(const struct worker_memory *m, uint64_t offset, si
 struct fd_listener;
 
 struct fd_listener_config {
-    /* On the listener's thread: a worker has sent its memory.  STATUS_OK keeps the reference to
+    /* On the listener's thread: a worker has sent its memory.  It takes a reference of its own to
      * `memory`; *ret_memory then holds a descriptor owned by the listener, to be sent and closed,
      * and its size. */
     enum status (*accept_memory)(void *user, unsigned rank, struct worker_memory *memory,
                                  struct shared_memory *ret_memory, struct error *err);
+    /* Likewise: that worker has sent a channel, too.  STATUS_OK keeps `channel`; *ret_bell_fd is
+     * borrowed. */
+    enum status (*accept_channel)(void *user, unsigned rank, struct worker_memory *memory,
+                                  struct channel *channel, int *ret_bell_fd, struct error *err);
     void *user;
 };
 

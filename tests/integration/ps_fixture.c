@@ -69,6 +69,20 @@ void ps_fixture_start_server(struct ps_fixture *f, unsigned server)
     process_wait_output(&f->server_process[server], "serving on", PS_FIXTURE_WAIT_MS);
 }
 
+/* A delay schedule for jobs by reference, which are over in milliseconds: no proxy holds them while
+ * a test comes to a step, at most the last step but ten. */
+static const char *pace(const struct ps_fixture *f)
+{
+    char text[PS_FIXTURE_RANKS_MAX * 32];
+    int steps = atoi(f->steps ? f->steps : PS_FIXTURE_STEPS);
+    size_t length = 0;
+
+    for (unsigned rank = 0; rank < f->ranks; rank++)
+        length += (size_t)snprintf(text + length, sizeof(text) - length, "%u 0- 1\n%u %d- 50\n",
+                                   rank, rank, steps - 10);
+    return support_write("pace", text, length);
+}
+
 void ps_fixture_start_worker(struct ps_fixture *f, unsigned rank)
 {
     struct arguments arguments = {.count = 0};
@@ -95,7 +109,7 @@ void ps_fixture_start_worker(struct ps_fixture *f, unsigned rank)
     if (f->replicas)
         add_arguments(&arguments, ARGS("--replicas", replicas));
     if (f->by_reference)
-        add_arguments(&arguments, ARGS("--ps-transport", "shm"));
+        add_arguments(&arguments, ARGS("--ps-transport", "shm", "--delay-schedule", pace(f)));
     if (f->connections)
         add_arguments(&arguments, ARGS("--connections", f->connections));
     add_arguments(&arguments, f->worker);

@@ -43,18 +43,11 @@
 #define PS_FIXTURE_ROUND_BYTES UINT64_C(51872)
 #define PS_FIXTURE_ACKS_BYTES  UINT64_C(300) /* about; acknowledgements of the replica per round */
 
-/* With gradients in shared memory: minimum of bytes per round; maximum of bytes up to the end of
- * the first round, and before the first chunk on a connection that replaces another.  Measured: a
- * join with one to three connections takes 2200 to 4180 bytes up and 810 to 1990 down. */
-#define PS_FIXTURE_REFERENCES_BYTES UINT64_C(300)
-#define PS_FIXTURE_JOIN_UP_BYTES    UINT64_C(4300)
-#define PS_FIXTURE_JOIN_DOWN_BYTES  UINT64_C(2100)
-#define PS_FIXTURE_REJOIN_BYTES     UINT64_C(700)
-
 /* A proxied link between a worker and a server. */
 struct ps_fixture_link {
     struct fault_proxy *proxy;
     atomic_bool is_frozen;
+    double freeze_at; /* rounds */
 };
 
 /* Used in place of a rank: the link between a server and its replica. */
@@ -66,7 +59,7 @@ struct ps_fixture {
     const char *const *server; /* the same for the servers */
     bool with_state;           /* each server has a --state-dir: ps_fixture_state_dir */
     const char *update;        /* --ps-update; NULL: server */
-    bool by_reference;         /* gradients in shared memory: only references pass the proxies */
+    bool by_reference;         /* chunks in shared memory: no byte of a round passes the proxies */
     const char *connections;   /* --connections; NULL: 1 */
     const char *steps;         /* NULL: PS_FIXTURE_STEPS */
     const char *timeout_ms;    /* NULL: 20000 */
@@ -85,8 +78,10 @@ struct ps_fixture {
                                 [PS_FIXTURE_SERVERS_MAX]; /* and of PS_FIXTURE_REPLICA_LINK */
     int64_t fault_ns;                                     /* time of ps_fixture_mark_fault */
     atomic_int_fast64_t recovered_ns; /* when a rank has received two more rounds; 0: not yet */
-    double detect_ms;                 /* first failure after ps_fixture_mark_fault; 0: none */
-    double last_ms;                   /* last failure */
+    unsigned recovery_rank;           /* by reference: that rank, and the steps it has made then */
+    int64_t recovery_steps;
+    double detect_ms; /* first failure after ps_fixture_mark_fault; 0: none */
+    double last_ms;   /* last failure */
     long records_bytes_before[PS_FIXTURE_SERVERS_MAX]; /* at ps_fixture_mark_fault */
 };
 
@@ -116,8 +111,8 @@ void ps_fixture_signal_worker(struct ps_fixture *f, unsigned rank, int signal_nu
 void ps_fixture_await_server_end(struct ps_fixture *f, unsigned server);
 
 /* Wait until the bytes of `rounds` rounds (may be fractional) have passed in that direction.  The
- * count starts with the job, where the initial values are one round down; with
- * by_reference it starts at the end of the first round. */
+ * count starts with the job, where the initial values are one round down; by reference: until the
+ * rank has made so many steps. */
 void ps_fixture_await_bytes(struct ps_fixture *f, unsigned rank, unsigned server,
                             enum fault_direction direction, double rounds);
 

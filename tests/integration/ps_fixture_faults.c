@@ -1,8 +1,10 @@
 /*
  * ps_fixture, part 2: wait for the point at which a test injects a fault, and measure the times to
- * its detection and recovery.  Points are byte counts of a proxy, so they do not depend on timing.
+ * its detection and recovery.  Points are byte counts of a proxy, so they do not depend on timing;
+ * by reference no bytes pass, and they are steps that a rank has recorded.
  */
 #include "common/base/clock.h"
+#include "tests/integration/job.h"
 #include "tests/integration/ps_fixture.h"
 #include "tests/support/support.h"
 
@@ -25,20 +27,18 @@ static uint64_t rounds_bytes(const struct ps_fixture *f, unsigned rank,
 
     if (rank == PS_FIXTURE_REPLICA_LINK && direction == FAULT_DOWN)
         bytes = PS_FIXTURE_ACKS_BYTES;
-    else if (rank != PS_FIXTURE_REPLICA_LINK && f->by_reference)
-        bytes = PS_FIXTURE_REFERENCES_BYTES;
     return (uint64_t)(rounds * (double)bytes / f->servers);
 }
 
-/* With by_reference the bytes before the first round exceed those of a round: add them. */
-static uint64_t wait_position(const struct ps_fixture *f, unsigned rank,
-                              enum fault_direction direction, double rounds)
+static bool counts_steps(const struct ps_fixture *f, unsigned rank)
 {
-    uint64_t bytes = rounds_bytes(f, rank, direction, rounds);
+    return f->by_reference && rank != PS_FIXTURE_REPLICA_LINK;
+}
 
-    if (rank != PS_FIXTURE_REPLICA_LINK && f->by_reference)
-        bytes += direction == FAULT_UP ? PS_FIXTURE_JOIN_UP_BYTES : PS_FIXTURE_JOIN_DOWN_BYTES;
-    return bytes;
+/* Steps that a rank has recorded. */
+static int64_t recorded_steps(const struct ps_fixture *f, unsigned rank)
+{
+    return job_newest_int(f->run_dir, rank, "step", "step") + 1;
 }
 
 /* The rank of a worker that has failed, or the last rank if all have ended; otherwise
@@ -87,12 +87,15 @@ struct link_position {
     unsigned rank, server;
     enum fault_direction direction;
     uint64_t bytes;
+    double rounds;
 };
 
 static bool have_bytes_passed(struct ps_fixture *f, const void *user)
 {
     const struct link_position *p = user;
 
+    if (counts_steps(f, p->rank))
+        return (double)recorded_steps(f, p->rank) >= p->rounds;
     return fault_proxy_bytes(f->links[p->rank][p->server].proxy, p->direction) >= p->bytes;
 }
 
@@ -100,7 +103,7 @@ void ps_fixture_await_bytes(struct ps_fixture *f, unsigned rank, unsigned server
                             enum fault_direction direction, double rounds)
 {
     struct link_position link_position = {rank, server, direction,
-                                          wait_position(f, rank, direction, rounds)};
+                                          rounds_bytes(f, rank, direction, rounds), rounds};
 
     await_condition(f, have_bytes_passed, &link_position, "the awaited bytes do not arrive");
 }
@@ -120,8 +123,10 @@ void ps_fixture_freeze_at(struct ps_fixture *f, unsigned rank, unsigned server,
     struct ps_fixture_link *l = &f->links[rank][server];
 
     atomic_store(&l->is_frozen, false);
-    fault_proxy_call_at(l->proxy, direction, wait_position(f, rank, direction, rounds), freeze_link,
-                        l);
+    l->freeze_at = rounds;
+    if (!counts_steps(f, rank))
+        fault_proxy_call_at(l->proxy, direction, rounds_bytes(f, rank, direction, rounds),
+                            freeze_link, l);
 }
 
 static bool is_frozen(struct ps_fixture *f, const void *user)
@@ -133,8 +138,15 @@ static bool is_frozen(struct ps_fixture *f, const void *user)
 
 void ps_fixture_await_freeze(struct ps_fixture *f, unsigned rank, unsigned server)
 {
-    struct link_position link_position = {.rank = rank, .server = server};
+    struct ps_fixture_link *l = &f->links[rank][server];
+    struct link_position link_position = {.rank = rank, .server = server, .rounds = l->freeze_at};
 
+    if (counts_steps(f, rank)) {
+        await_condition(f, have_bytes_passed, &link_position,
+                        "the step to freeze at is not reached");
+        freeze_link(l);
+        return;
+    }
     await_condition(f, is_frozen, &link_position, "the byte to freeze at is not reached");
 }
 
@@ -211,16 +223,10 @@ static FILE *open_records(const struct ps_fixture *f, unsigned server)
     return fopen(path, "re");
 }
 
-/* Bytes that a rank receives in two more rounds.  With by_reference a reconnect transfers more
- * bytes than two rounds: add its bytes. */
-static uint64_t two_rounds_bytes(const struct ps_fixture *f)
-{
-    return rounds_bytes(f, 0, FAULT_DOWN, 2) + (f->by_reference ? PS_FIXTURE_REJOIN_BYTES : 0);
-}
-
 void ps_fixture_mark_fault(struct ps_fixture *f, unsigned rank)
 {
     struct fault_proxy *proxy = f->links[rank][0].proxy;
+    int steps = atoi(f->steps ? f->steps : PS_FIXTURE_STEPS);
 
     atomic_store(&f->recovered_ns, 0);
     f->detect_ms = f->last_ms = 0;
@@ -233,21 +239,30 @@ void ps_fixture_mark_fault(struct ps_fixture *f, unsigned rank)
             (void)fclose(file);
     }
     f->fault_ns = clock_now_ns();
+    f->recovery_rank = rank;
+    f->recovery_steps = recorded_steps(f, rank) + 2;
+    if (f->recovery_steps > steps)
+        f->recovery_steps = steps;
+    if (f->by_reference)
+        return;
     fault_proxy_call_at(proxy, FAULT_DOWN,
-                        fault_proxy_bytes(proxy, FAULT_DOWN) + two_rounds_bytes(f),
+                        fault_proxy_bytes(proxy, FAULT_DOWN) + rounds_bytes(f, 0, FAULT_DOWN, 2),
                         store_recovery_time, &f->recovered_ns);
     if (!f->replicas)
         return;
     /* After a takeover the replica serves all ranks over its own link. */
     proxy = f->links[PS_FIXTURE_REPLICA_LINK][0].proxy;
     fault_proxy_call_at(proxy, FAULT_DOWN,
-                        fault_proxy_bytes(proxy, FAULT_DOWN) + f->ranks * two_rounds_bytes(f),
+                        fault_proxy_bytes(proxy, FAULT_DOWN) +
+                            f->ranks * rounds_bytes(f, 0, FAULT_DOWN, 2),
                         store_recovery_time, &f->recovered_ns);
 }
 
 static bool is_recovered(struct ps_fixture *f, const void *user)
 {
     (void)user;
+    if (f->by_reference && recorded_steps(f, f->recovery_rank) >= f->recovery_steps)
+        store_recovery_time(&f->recovered_ns);
     return atomic_load(&f->recovered_ns) != 0;
 }
 

@@ -338,13 +338,16 @@ static enum fault ps_fault(const struct sync *base, unsigned *ret_rank)
 static const char *ps_backend(const struct sync *base)
 {
     struct sync_ps *s = lock_const(base);
-    unsigned used = 0, shared = 0;
+    unsigned used = 0, shared = 0, with_channel = 0;
 
     for (unsigned k = 0; k < s->link_count; k++) {
         used += s->map.server_elements[k] > 0;
         shared += s->links[k].by_reference;
+        with_channel += s->links[k].channel != NULL;
     }
     (void)pthread_mutex_unlock(&s->lock);
+    if (shared == used && with_channel < used)
+        return "shm, headers by grpc";
     return shared == 0 ? "grpc" : shared == used ? "shm" : "shm and grpc";
 }
 

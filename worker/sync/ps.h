@@ -11,6 +11,7 @@
  *   ps_wait.c     waits for replies
  *   ps_send.c     requests, and their repetition after a loss
  *   ps_receive.c  replies
+ *   ps_channel.c  requests and replies through shared memory
  *   ps_state.c    state of the links and of the synchronisation
  *
  * Each source calls only those below it.  Private to worker/sync and its tests.
@@ -20,6 +21,7 @@
 
 #include "common/base/futex.h"
 #include "common/shard_map/shard_map.h"
+#include "worker/sync/ps_channel.h"
 #include "worker/sync/ps_codec.h"
 #include "worker/sync/ps_link.h"
 #include "worker/sync/ps_payload.h"
@@ -68,6 +70,7 @@ struct sync_ps {
     bool priority;
     struct ps_link *links; /* owned, one per server */
     unsigned link_count;
+    struct ps_channel_reader reader;
     size_t ready_elements; /* (T) argument of the last `ready` */
     bool overlaps;         /* finish does not wait for parameters */
     bool begin_deferred;   /* (T) begin was called while parameters were outstanding */
@@ -117,7 +120,7 @@ struct ps_partition {
     uint32_t duplicates_expected; /* duplicate replies that repeated requests may cause */
 };
 
-/* Call-backs of the links (struct ps_link_owner). */
+/* Call-backs of the links (struct ps_link_owner); a chunk of a channel has no message. */
 enum status ps_take_chunk(void *user, struct ps_link *link, const struct chunk_header *h,
                           struct rpc_message *message, struct error *err);
 void ps_take_heartbeat(void *user, struct ps_link *link, const struct heartbeat *heartbeat);

@@ -78,10 +78,12 @@ bool ps_close(struct sync *base, const struct error *failure)
         late = pthread_cond_timedwait(&s->changed, &s->lock, &deadline);
     (void)pthread_mutex_unlock(&s->lock);
     for (unsigned k = 0; k < s->link_count; k++) {
+        ps_channel_drop(s, &s->links[k]);
         ps_link_shut(&s->links[k]);
         ps_server_memory_release(&s->links[k]);
         (void)pthread_mutex_destroy(&s->links[k].lock);
     }
+    ps_channel_close(s);
     (void)pthread_cond_destroy(&s->changed);
     (void)pthread_cond_destroy(&s->monitor_wake);
     (void)pthread_mutex_destroy(&s->lock);

@@ -103,9 +103,15 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
         rpc_call_receive(call);
         return;
     }
-    lane->rejection = err;
+    ps_link_reject(l, (unsigned)(lane - l->lanes), &err);
+}
+
+void ps_link_reject(struct ps_link *l, unsigned lane, const struct error *why)
+{
+    l->lanes[lane].rejection = *why;
     atomic_store(&l->reply_rejected, true);
-    rpc_call_cancel(call);
+    if (l->lanes[lane].stream) /* else the server sends without having been asked */
+        rpc_call_cancel(l->lanes[lane].stream);
 }
 
 static void report_end(struct ps_link *l, const struct rpc_result *result,

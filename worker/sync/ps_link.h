@@ -38,8 +38,8 @@ struct ps_lane {
     atomic_bool heartbeats_active;   /* the Attend call is open */
     atomic_bool has_received;        /* a message has arrived since this was last cleared */
     unsigned silent_heartbeats;      /* the monitor's: sent since a message last arrived */
-    struct error rejection;          /* the I/O thread's: why it rejected a message: malformed, or
-                                        take_chunk's error */
+    struct error rejection;          /* why a message was rejected: malformed, or take_chunk's
+                                        error; the I/O thread's, but see ps_link_reject */
 };
 
 /* Call-backs into the owner of a link. */
@@ -100,8 +100,10 @@ struct ps_link {
 
     /* Fields of the owner, under its lock. */
     struct succession_worker succession;
-    uint64_t vote_epoch; /* sent with each heartbeat; 0: no vote */
-    bool by_reference;   /* each side has mapped the other's memory */
+    uint64_t vote_epoch;     /* sent with each heartbeat; 0: no vote */
+    bool by_reference;       /* each side has mapped the other's memory */
+    struct channel *channel; /* of the connection, one reference; NULL: none.  See ps_channel.c */
+    bool channel_failed;     /* the receiving thread's: a reply was rejected */
     enum ps_link_state state;
     uint64_t connection_count; /* times that it became UP */
     bool waits_for_rank;       /* UP: the server waits for a lost rank or its replacement */
@@ -132,6 +134,10 @@ enum status ps_link_start(struct ps_link *l, struct error *err);
 enum status ps_link_send(struct rpc_call *stream, uint32_t priority,
                          const struct chunk_header *header, const struct rpc_payload *payload,
                          size_t *ret_wire_bytes);
+
+/* Reject a message: cancel the lane's stream, which then ends with this error.  On the lane's I/O
+ * thread, or on another one that received a chunk which belongs to the lane. */
+void ps_link_reject(struct ps_link *l, unsigned lane, const struct error *why);
 
 /* Queue one heartbeat; never blocks. */
 void ps_link_send_heartbeat(struct rpc_call *heartbeat_call, const struct heartbeat *heartbeat);

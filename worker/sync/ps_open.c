@@ -241,6 +241,7 @@ static void init_locks(struct sync_ps *s)
     condition_init(&s->changed);
     condition_init(&s->monitor_wake);
     (void)pthread_mutex_init(&s->lock, NULL);
+    ps_channel_init(s);
 }
 
 enum status ps_open(const struct sync_config *config, struct sync **ret_sync, struct error *err)

@@ -73,14 +73,16 @@ enum status ps_take_chunk(void *user, struct ps_link *link, const struct chunk_h
                           struct rpc_message *message, struct error *err)
 {
     struct sync_ps *s = user;
-    size_t payload = rpc_message_payload_size(message), head;
+    size_t payload = message ? rpc_message_payload_size(message) : 0, head = 0;
     bool is_duplicate = false;
     enum status status;
 
-    (void)rpc_message_head(message, &head);
+    if (message)
+        (void)rpc_message_head(message, &head);
     (void)pthread_mutex_lock(&s->lock);
     status = check_reply(s, link, h, payload, &is_duplicate, err);
-    s->counters.rx_wire_bytes += status == STATUS_OK ? ps_link_wire_bytes(head, payload) : 0;
+    s->counters.rx_wire_bytes +=
+        head > 0 && status == STATUS_OK ? ps_link_wire_bytes(head, payload) : 0;
     if (status == STATUS_OK && !is_duplicate)
         s->partitions[h->partition].replied_mark = s->round + 1;
     (void)pthread_mutex_unlock(&s->lock);

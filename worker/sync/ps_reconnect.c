@@ -117,6 +117,7 @@ void *ps_reconnect(void *link)
     enum status status;
 
     do {
+        ps_channel_drop(s, l);
         ps_link_shut(l);
         status = try_reconnect(s, l, ps_replica_select(s, l, count++, deadline_ns), &last);
         if (status == STATUS_OK)
@@ -128,6 +129,7 @@ void *ps_reconnect(void *link)
                     (clock_now_ns() - lost_ns) / 1000000);
         ps_repeat_requests(s, l);
     } else {
+        ps_channel_drop(s, l);
         ps_link_shut(l);
         abandon_link(s, l, &last);
     }

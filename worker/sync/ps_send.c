@@ -34,6 +34,7 @@ static struct rpc_call *acquire_stream(const struct sync_ps *s, size_t partition
  * is sent. */
 struct partition_request {
     struct rpc_call *stream; /* one reference; NULL: the link is not up */
+    struct channel *channel; /* one reference; NULL: none */
     struct chunk_header header;
     bool with_initial; /* send the initial values first */
     bool repeated;     /* sent before, on another connection */
@@ -63,6 +64,8 @@ static void send_chunk(struct sync_ps *s, const struct partition_request *q, enu
     if (header.flags & CHUNK_BY_REFERENCE)
         s->counters.tx_reference_bytes += q->repeated ? 0 : header.length;
     s->counters.retries += q->repeated;
+    if (ps_channel_send(q->channel, &header))
+        return;
     if (ps_link_send(q->stream, s->priority ? header.partition + 1 : 0, &header,
                      slab ? &payload : NULL, &wire_bytes) == STATUS_OK)
         s->counters.tx_wire_bytes += wire_bytes;
@@ -126,6 +129,7 @@ static void send_request(struct sync_ps *s, struct partition_request *q)
         send_row_selection(s, q, selected);
     send_chunk(s, q, q->header.kind, q->header.kind == CHUNK_PUSH ? s->grads : NULL);
     rpc_call_unref(q->stream);
+    channel_unref(q->channel);
 }
 
 /* Make the request for a partition, and mark it as requested if its link is up.  Lock held. */
@@ -146,6 +150,8 @@ static struct partition_request prepare_request(struct sync_ps *s, size_t partit
         return q;
     if (l->by_reference)
         q.header.flags |= CHUNK_BY_REFERENCE;
+    if (l->channel)
+        q.channel = channel_ref(l->channel);
     q.repeated = p->requested_mark == s->round + 1 && p->requested_on != l->connection_count;
     if (q.repeated || ps_may_repeat(s))
         q.header.flags |= CHUNK_AGAIN;
@@ -163,6 +169,8 @@ void ps_request_partition(struct sync_ps *s, size_t partition)
     assert(partition == s->queued);
     s->queued++;
     q = prepare_request(s, partition);
+    if (s->queued == s->map.length)
+        ps_channel_expect_wait(s);
     (void)pthread_mutex_unlock(&s->lock);
     if (q.stream)
         send_request(s, &q);

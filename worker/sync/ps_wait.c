@@ -1,7 +1,8 @@
 /*
  * Waits of the training thread: for the replies of a round, all or some, or for the final values.
- * I/O threads store replies and signal `changed`; so does every other event that may end a wait (a
- * failure, a link's state).  A request to stop the process signals nothing and is polled.
+ * Replies through channels it receives itself, as long as they follow one another closely.
+ * I/O threads store all others and signal `changed`; so does every other event that may end a wait
+ * (a failure, a link's state).  A request to stop the process signals nothing and is polled.
  *
  * Locking: sync_ps.lock, released during the call of `arrived`.
  */
@@ -12,6 +13,7 @@
 #include "worker/sync/ps.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <time.h>
 
 #define STOP_POLL_MS 200 /* between polls for a request to stop */
@@ -168,23 +170,62 @@ static enum status notify_arrivals(struct sync_ps *s, struct error *err)
     return status;
 }
 
+/* Receive from channels on this thread, until poll_until_ns without a reply.  Lock held on entry
+ * and return. */
+static void poll_channels(struct sync_ps *s, int64_t *poll_until_ns)
+{
+    (void)pthread_mutex_unlock(&s->lock);
+    if (ps_channel_receive(s))
+        *poll_until_ns = polling_until_ns(&s->reader.polling, clock_now_ns());
+    else
+        (void)sched_yield();
+    (void)pthread_mutex_lock(&s->lock);
+}
+
+/* The same. */
+static void end_polling(struct sync_ps *s, bool found)
+{
+    polling_ended(&s->reader.polling, found);
+    (void)pthread_mutex_unlock(&s->lock);
+    ps_channel_end(s);
+    (void)pthread_mutex_lock(&s->lock);
+}
+
+/* Sleep until something changes, but look for a request to stop.  Lock held. */
+static void sleep_until_change(struct sync_ps *s, int64_t deadline_ns)
+{
+    int64_t poll_ns = clock_deadline_ns(STOP_POLL_MS);
+    int64_t until_ns = round_deadline(s, deadline_ns);
+    struct timespec until = condition_until(poll_ns < until_ns ? poll_ns : until_ns);
+
+    (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
+}
+
 enum status ps_wait(struct sync_ps *s, size_t first, size_t end, int64_t deadline_ns,
                     struct error *err)
 {
-    enum status status = STATUS_OK;
+    int64_t poll_until_ns = polling_until_ns(&s->reader.polling, clock_now_ns());
+    enum status status;
+    bool polls;
 
     (void)pthread_mutex_lock(&s->lock);
     s->signal_each_partition = end - first < s->map.length || s->arrived;
     status = notify_arrivals(s, err);
+    polls = !have_arrived(s, first, end) && ps_channel_begin(s);
     while (status == STATUS_OK && !have_arrived(s, first, end) && !s->failed && !should_stop(s) &&
            clock_now_ns() < round_deadline(s, deadline_ns)) {
-        int64_t poll_ns = clock_deadline_ns(STOP_POLL_MS);
-        int64_t until_ns = round_deadline(s, deadline_ns);
-        struct timespec until = condition_until(poll_ns < until_ns ? poll_ns : until_ns);
-
-        (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
+        if (polls && clock_now_ns() >= poll_until_ns) {
+            end_polling(s, false);
+            polls = false;
+        } else if (polls) {
+            poll_channels(s, &poll_until_ns);
+        } else {
+            sleep_until_change(s, deadline_ns);
+        }
         status = notify_arrivals(s, err);
     }
+    if (polls)
+        end_polling(s, true);
     s->signal_each_partition = false;
     if (status == STATUS_OK && !have_arrived(s, first, end))
         status = set_wait_error(s, err);

@@ -89,7 +89,7 @@ void ps_server_memory_release(struct ps_link *l)
 /* Send this worker's message and descriptor, then receive the server's, and map its memory. */
 static enum status exchange_memory(const struct sync_ps *s, int fd, const unsigned char *token,
                                    int64_t deadline_ns, struct shared_memory *ret,
-                                   struct error *err)
+                                   bool *ret_takes_channel, struct error *err)
 {
     struct handover_message message = {
         .sender = s->rank, .has_memory = 1, .size = s->memory->size, .session = s->terms.session};
@@ -104,6 +104,7 @@ static enum status exchange_memory(const struct sync_ps *s, int fd, const unsign
         status = error_set(err, STATUS_PROTOCOL, "the server's message has no memory descriptor");
     if (status == STATUS_OK)
         status = shared_memory_map_read_only(memory_fd, message.size, ret, err);
+    *ret_takes_channel = message.sender == HANDOVER_TAKES_CHANNEL;
     return status;
 }
 
@@ -115,14 +116,16 @@ static void set_handover_fd(struct ps_link *l, int fd)
     (void)pthread_mutex_unlock(&l->lock);
 }
 
-static enum status connect_and_exchange(const struct sync_ps *s, struct ps_link *l,
-                                        const char *address, int64_t deadline_ns,
-                                        struct shared_memory *ret, struct error *err)
+static enum status connect_and_exchange(struct sync_ps *s, struct ps_link *l, const char *address,
+                                        int64_t deadline_ns, struct shared_memory *ret,
+                                        struct error *err)
 {
     int64_t limit_ns = clock_deadline_ns(EXCHANGE_MS);
     char name[HANDOVER_NAME_SIZE];
     unsigned char token[HANDOVER_TOKEN_BYTES];
+    struct error why = {0};
     int fd = -1;
+    bool takes_channel = false;
     enum status status;
 
     if (address[0] == '\0')
@@ -137,7 +140,10 @@ static enum status connect_and_exchange(const struct sync_ps *s, struct ps_link 
     if (status != STATUS_OK)
         return status;
     set_handover_fd(l, fd);
-    status = exchange_memory(s, fd, token, deadline_ns, ret, err);
+    status = exchange_memory(s, fd, token, deadline_ns, ret, &takes_channel, err);
+    if (status == STATUS_OK && takes_channel &&
+        ps_channel_exchange(s, l, fd, token, deadline_ns, &why) != STATUS_OK)
+        log_info("rank %u, %s: headers go through the socket: %s", s->rank, l->name, why.text);
     set_handover_fd(l, -1);
     (void)close(fd);
     return status;
@@ -150,6 +156,7 @@ enum status ps_worker_memory_exchange(struct sync_ps *s, struct ps_link *l, cons
     struct error why = {0};
     enum status status;
 
+    ps_channel_drop(s, l);
     ps_server_memory_release(l);
     if (!s->memory)
         return STATUS_OK;

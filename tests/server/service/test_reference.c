@@ -1,7 +1,7 @@
 /*
  * Chunks by reference, with scripted workers: elements in memory that a rank has shared are summed
  * in place and answered with an offset; a reference to memory that is not shared, or outside it,
- * ends the job.
+ * ends the job.  The same through a channel, and what may not come through one.
  */
 #include "common/base/clock.h"
 #include "common/base/handover.h"
@@ -20,8 +20,10 @@
 
 static struct error err;
 
-/* The workers' slabs, and the server's reply memory as each worker maps it. */
-static struct shared_memory worker_slab[2], server_memory[2];
+/* The workers' slabs, and the server's reply memory as each worker maps it; of rank 0 a channel and
+ * its bell, if a test opens one. */
+static struct shared_memory worker_slab[2], server_memory[2], bell = {.fd = -1};
+static struct channel *channel;
 
 static void open_shared_service(bool shares)
 {
@@ -48,6 +50,9 @@ static void close_shared_service(void)
         shared_memory_release(&worker_slab[i]);
         shared_memory_release(&server_memory[i]);
     }
+    shared_memory_release(&bell);
+    channel_unref(channel);
+    channel = NULL;
     close_service();
 }
 
@@ -60,8 +65,8 @@ static struct join_request terms_of(unsigned rank, const char *host_id)
     return r;
 }
 
-/* Both ranks join with this host id and open their streams. */
-static void start_ranks(const char *host_id)
+/* Both ranks join with this host id. */
+static void join_ranks(const char *host_id)
 {
     for (unsigned i = 0; i < 2; i++) {
         struct join_request request = terms_of(i, host_id);
@@ -70,32 +75,73 @@ static void start_ranks(const char *host_id)
     }
     for (unsigned i = 0; i < 2; i++)
         check_result("join", raw_end_join(&workers[i]), STATUS_OK, "");
+}
+
+static void start_streams(void)
+{
     for (unsigned i = 0; i < 2; i++)
         raw_start_stream(&workers[i]);
 }
 
-/* Send the slab of worker `index` to the listener as that rank and session, and map the memory that
- * comes back; the status of the reply. */
-static enum status exchange_memory(unsigned index, unsigned rank, uint64_t session)
+/* Connect to the listener, send the slab of worker `index` as that rank and session, and map the
+ * memory that comes back; the status of the reply. */
+static enum status begin_exchange(unsigned index, unsigned rank, uint64_t session, int *ret_fd,
+                                  unsigned char token[HANDOVER_TOKEN_BYTES])
 {
     struct handover_message message = {
         .sender = rank, .has_memory = 1, .size = worker_slab[index].size, .session = session};
     int64_t deadline_ns = clock_deadline_ns(WAIT_MS);
     char name[HANDOVER_NAME_SIZE];
-    unsigned char token[HANDOVER_TOKEN_BYTES];
-    int fd = -1, memory_fd = -1;
+    int memory_fd = -1;
     enum status status;
 
     ck_assert(handover_parse(fd_listener_address(service->fd_listener), name, token));
-    memcpy(message.token, token, sizeof(token));
-    assert_ok(handover_connect(name, deadline_ns, &fd, &err));
-    assert_ok(handover_send(fd, &message, worker_slab[index].fd, deadline_ns, &err));
-    status = handover_receive(fd, token, deadline_ns, &message, &memory_fd, &err);
-    if (status == STATUS_OK)
-        assert_ok(
-            shared_memory_map_read_only(memory_fd, message.size, &server_memory[index], &err));
+    memcpy(message.token, token, HANDOVER_TOKEN_BYTES);
+    assert_ok(handover_connect(name, deadline_ns, ret_fd, &err));
+    assert_ok(handover_send(*ret_fd, &message, worker_slab[index].fd, deadline_ns, &err));
+    status = handover_receive(*ret_fd, token, deadline_ns, &message, &memory_fd, &err);
+    if (status != STATUS_OK)
+        return status;
+    ck_assert_uint_eq(message.sender, HANDOVER_TAKES_CHANNEL);
+    assert_ok(shared_memory_map_read_only(memory_fd, message.size, &server_memory[index], &err));
+    return STATUS_OK;
+}
+
+static enum status exchange_memory(unsigned index, unsigned rank, uint64_t session)
+{
+    unsigned char token[HANDOVER_TOKEN_BYTES];
+    int fd;
+    enum status status = begin_exchange(index, rank, session, &fd, token);
+
     (void)close(fd);
     return status;
+}
+
+/* Memory and a channel of rank 0; the status of the reply to the latter. */
+static enum status exchange_channel(void)
+{
+    struct handover_message message = {.has_memory = 1, .session = 100};
+    int64_t deadline_ns = clock_deadline_ns(WAIT_MS);
+    unsigned char token[HANDOVER_TOKEN_BYTES];
+    struct shared_memory server_bell = SHARED_MEMORY_NONE;
+    int fd, channel_fd, bell_fd;
+    enum status status;
+
+    ck_assert_int_eq(begin_exchange(0, 0, 100, &fd, token), STATUS_OK);
+    memcpy(message.token, token, sizeof(token));
+    assert_ok(channel_create(RAW_PARTITIONS, &channel, &err));
+    assert_ok(channel_bell_open(&bell, &err));
+    channel_handover(channel, &channel_fd, &message.size);
+    assert_ok(handover_send(fd, &message, channel_fd, deadline_ns, &err));
+    message.size = bell.size;
+    assert_ok(handover_send(fd, &message, bell.fd, deadline_ns, &err));
+    status = handover_receive(fd, token, deadline_ns, &message, &bell_fd, &err);
+    (void)close(fd);
+    if (status != STATUS_OK)
+        return status;
+    assert_ok(channel_bell_map(bell_fd, &server_bell, &err));
+    channel_set_bell(channel, server_bell);
+    return STATUS_OK;
 }
 
 static size_t offset_of(uint32_t partition)
@@ -178,7 +224,8 @@ static void check_counters(void)
 START_TEST(test_reference_and_payload_in_one_job)
 {
     open_shared_service(true);
-    start_ranks(service->host_id);
+    join_ranks(service->host_id);
+    start_streams();
     ck_assert_int_eq(exchange_memory(0, 0, 100), STATUS_OK);
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
         send_reference(0, CHUNK_INIT, p, 0, 0.5f);
@@ -209,6 +256,159 @@ START_TEST(test_reference_and_payload_in_one_job)
 }
 END_TEST
 
+/* ---- through a channel ---- */
+
+static void send_through_channel(const struct chunk_header *h)
+{
+    uint8_t head[WIRE_CHUNK_HEAD_MAX];
+
+    ck_assert(channel_send(channel, head, wire_pack_chunk(h, head)));
+}
+
+/* Rank 0's push of a partition, whose elements are in its slab. */
+static struct chunk_header push_in_slab(uint32_t partition, uint64_t round, float value)
+{
+    struct chunk_header h = raw_chunk(&workers[0], CHUNK_PUSH, partition, round);
+    float *at = (float *)((char *)worker_slab[0].base + offset_of(partition));
+
+    for (size_t i = 0; i < h.length / sizeof(float); i++)
+        at[i] = value;
+    h.flags = CHUNK_BY_REFERENCE;
+    h.offset = offset_of(partition);
+    return h;
+}
+
+/* The next reply in the channel, sleeping on the bell until it comes; it lies in the server's
+ * memory and its elements are `value`. */
+static void expect_through_channel(uint64_t round, float value)
+{
+    uint8_t bytes[CHANNEL_MESSAGE_MAX];
+    struct chunk_header h;
+    const float *at;
+    size_t size = 0;
+
+    while (size == 0) {
+        channel_bell_set_asleep(&bell, true);
+        if (!channel_has_message(channel))
+            channel_bell_sleep(&bell, INT64_C(1000000) * WAIT_MS);
+        channel_bell_set_asleep(&bell, false);
+        ck_assert(channel_has_message(channel));
+        assert_ok(channel_receive(channel, bytes, &size, &err));
+    }
+    assert_ok(wire_unpack_chunk(bytes, size, &h, &err));
+    ck_assert_uint_eq(h.round, round);
+    ck_assert_uint_eq(h.flags, CHUNK_BY_REFERENCE);
+    ck_assert_uint_le(h.offset + h.length, server_memory[0].size);
+    at = (const float *)((const char *)server_memory[0].base + h.offset);
+    for (size_t i = 0; i < h.length / sizeof(float); i++)
+        ck_assert_msg(at[i] == value, "partition %u, element %zu: %g", h.partition, i,
+                      (double)at[i]);
+}
+
+/* Open a job in which rank 0 has a channel and all values are 0.5. */
+static void start_with_channel(void)
+{
+    open_shared_service(true);
+    join_ranks(service->host_id);
+    ck_assert_int_eq(exchange_channel(), STATUS_OK);
+    start_streams();
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
+        send_reference(0, CHUNK_INIT, p, 0, 0.5f);
+        send_reference(0, CHUNK_PULL, p, 0, 0.5f);
+        raw_send_valid(&workers[1], CHUNK_PULL, p, 0, 0);
+    }
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
+        expect_reference(0, 0, 0.5f);
+        expect_payload(1, 0, 0.5f);
+    }
+}
+
+/* Rank 0's pushes come through the channel in some rounds, and over its stream in others; each is
+ * answered where it came from. */
+START_TEST(test_channel_and_streams_in_one_job)
+{
+    start_with_channel();
+    for (uint64_t round = 1; round <= 6; round++) {
+        bool by_channel = round % 3 != 0;
+
+        for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
+            struct chunk_header h = push_in_slab(p, round, (float)round);
+
+            raw_send_valid(&workers[1], CHUNK_PUSH, p, round, 10);
+            if (by_channel)
+                send_through_channel(&h);
+            else
+                raw_send(&workers[0], &h, 0, 0);
+        }
+        for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
+            if (by_channel)
+                expect_through_channel(round, 10 + (float)round);
+            else
+                expect_reference(0, round, 10 + (float)round);
+            expect_payload(1, round, 10 + (float)round);
+        }
+    }
+    end_job();
+    close_shared_service();
+}
+END_TEST
+
+/* What may not come through a channel ends the job, as on a stream. */
+static const struct {
+    const char *text;
+    enum chunk_kind kind;
+    uint32_t flags, partition, rank;
+    uint64_t round, offset;
+    bool is_text; /* bytes that are no chunk */
+} bad_in_channel[] = {
+    {"kind 2 and flags 0x2 through its channel", CHUNK_INIT, CHUNK_BY_REFERENCE, 0, 0, 0, 0, false},
+    {"kind 7 and flags 0x2 through its channel", CHUNK_HELLO, CHUNK_BY_REFERENCE, 0, 0, 0, 0,
+     false},
+    {"kind 1 and flags 0 through its channel", CHUNK_PUSH, 0, 0, 0, 1, 0, false},
+    {"refers to", CHUNK_PUSH, CHUNK_BY_REFERENCE, 0, 0, 1, UINT64_MAX - 3, false},
+    {"a chunk of rank 1", CHUNK_PUSH, CHUNK_BY_REFERENCE, 0, 1, 1, 0, false},
+    {"does not hold", CHUNK_PUSH, CHUNK_BY_REFERENCE, 77, 0, 1, 0, false},
+    {"while round 1 is under way", CHUNK_PUSH, CHUNK_BY_REFERENCE, 0, 0, 2, 0, false},
+    {"", CHUNK_PUSH, 0, 0, 0, 0, 0, true},
+};
+
+START_TEST(test_bad_chunks_in_a_channel)
+{
+    struct chunk_header h = {.kind = bad_in_channel[_i].kind,
+                             .flags = bad_in_channel[_i].flags,
+                             .rank = bad_in_channel[_i].rank,
+                             .partition = bad_in_channel[_i].partition,
+                             .round = bad_in_channel[_i].round,
+                             .offset = bad_in_channel[_i].offset,
+                             .length = 4096};
+    struct rpc_result result;
+
+    start_with_channel();
+    if (bad_in_channel[_i].is_text)
+        ck_assert(channel_send(channel, "\xff\xff\xff", 3));
+    else
+        send_through_channel(&h);
+    result = raw_wait_closed(&workers[0].stream);
+    ck_assert_int_ne(result.status, STATUS_OK);
+    ck_assert_msg(strstr(result.text, bad_in_channel[_i].text) != NULL, "%s", result.text);
+    close_shared_service();
+}
+END_TEST
+
+/* A stream takes the channel when it is bound; later ones would never be read. */
+START_TEST(test_channel_after_the_stream)
+{
+    open_shared_service(true);
+    join_ranks(service->host_id);
+    start_streams();
+    raw_send_valid(&workers[0], CHUNK_INIT, 0, 0, 0.5f);
+    raw_send_valid(&workers[0], CHUNK_PULL, 0, 0, 0);
+    expect_payload(0, 0, 0.5f); /* the stream is bound */
+    ck_assert_int_eq(exchange_channel(), STATUS_PEER_LOST);
+    close_shared_service();
+}
+END_TEST
+
 static const struct {
     const char *text;
     uint32_t flags, partition;
@@ -233,7 +433,8 @@ START_TEST(test_bad_references_are_refused)
     struct chunk_header h;
 
     open_shared_service(true);
-    start_ranks(service->host_id);
+    join_ranks(service->host_id);
+    start_streams();
     if (!bad[_i].not_shared)
         ck_assert_int_eq(exchange_memory(0, 0, 100), STATUS_OK);
     h = raw_chunk(&workers[0], CHUNK_INIT, bad[_i].partition, 0);
@@ -251,7 +452,8 @@ START_TEST(test_listener_refuses_unknown_sessions)
 {
     open_shared_service(true);
     ck_assert_int_eq(exchange_memory(0, 0, 100), STATUS_PEER_LOST); /* no job yet */
-    start_ranks(service->host_id);
+    join_ranks(service->host_id);
+    start_streams();
     ck_assert_int_eq(exchange_memory(0, 0, 101), STATUS_PEER_LOST); /* the session of rank 1 */
     ck_assert_int_eq(exchange_memory(0, 0, 0), STATUS_PEER_LOST);
     ck_assert_int_eq(exchange_memory(0, 2, 100), STATUS_PEER_LOST);
@@ -268,7 +470,8 @@ END_TEST
 START_TEST(test_no_memory_is_shared_without_a_request)
 {
     open_shared_service(_i == 0);
-    start_ranks(_i == 0 ? "another host" : "");
+    join_ranks(_i == 0 ? "another host" : "");
+    start_streams();
     (void)pthread_mutex_lock(&service->table.lock);
     ck_assert_ptr_nonnull(service->table.current);
     ck_assert_ptr_null(service->table.current->shard.reply_memory.base);
@@ -285,6 +488,10 @@ int main(void)
 {
     return SUPPORT_RUN("reference", 60, TEST(test_reference_and_payload_in_one_job),
                        LOOP_TEST(test_bad_references_are_refused, 0, sizeof(bad) / sizeof(bad[0])),
+                       TEST(test_channel_and_streams_in_one_job),
+                       LOOP_TEST(test_bad_chunks_in_a_channel, 0,
+                                 sizeof(bad_in_channel) / sizeof(bad_in_channel[0])),
+                       TEST(test_channel_after_the_stream),
                        TEST(test_listener_refuses_unknown_sessions),
                        LOOP_TEST(test_no_memory_is_shared_without_a_request, 0, 2));
 }

@@ -41,7 +41,7 @@ static enum status accept_memory(void *user, unsigned rank, struct worker_memory
         status = error_set(error, STATUS_NOT_FOUND, "no job runs here");
     } else {
         worker_memory_unref(server.memory);
-        server.memory = memory;
+        server.memory = worker_memory_ref(memory);
         server.rank = rank;
     }
     (void)pthread_mutex_unlock(&server.lock);

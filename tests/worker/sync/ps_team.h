@@ -61,6 +61,7 @@ struct team {
     /* Called by each rank before its gradient of a round, when the last round is complete; NULL:
      * nothing. */
     void (*at_step)(struct team_rank *r, uint64_t round);
+    uint64_t seed; /* the test's, for at_step */
 };
 
 /* Defaults: bit-exact (momentum SGD on the server, sums in rank order), and timeouts for a slow
