@@ -2,6 +2,7 @@
 #include "tests/integration/ps_fixture.h"
 
 #include "common/base/clock.h"
+#include "common/base/parse.h"
 #include "tests/integration/job.h"
 #include "tests/support/support.h"
 
@@ -69,17 +70,24 @@ void ps_fixture_start_server(struct ps_fixture *f, unsigned server)
     process_wait_output(&f->server_process[server], "serving on", PS_FIXTURE_WAIT_MS);
 }
 
+unsigned ps_fixture_steps(const struct ps_fixture *f)
+{
+    uint64_t steps;
+
+    ck_assert(parse_uint64(f->steps ? f->steps : PS_FIXTURE_STEPS, &steps) && steps > 10);
+    return (unsigned)steps;
+}
+
 /* A delay schedule for jobs by reference, which are over in milliseconds: no proxy holds them while
  * a test comes to a step, at most the last step but ten. */
 static const char *pace(const struct ps_fixture *f)
 {
     char text[PS_FIXTURE_RANKS_MAX * 32];
-    int steps = atoi(f->steps ? f->steps : PS_FIXTURE_STEPS);
     size_t length = 0;
 
     for (unsigned rank = 0; rank < f->ranks; rank++)
-        length += (size_t)snprintf(text + length, sizeof(text) - length, "%u 0- 1\n%u %d- 50\n",
-                                   rank, rank, steps - 10);
+        length += (size_t)snprintf(text + length, sizeof(text) - length, "%u 0- 1\n%u %u- 50\n",
+                                   rank, rank, ps_fixture_steps(f) - 10);
     return support_write("pace", text, length);
 }
 

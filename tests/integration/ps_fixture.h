@@ -87,6 +87,9 @@ struct ps_fixture {
 
 #define PS_FIXTURE_STEPS "40"
 
+/* Of the job. */
+unsigned ps_fixture_steps(const struct ps_fixture *f);
+
 /* Start the servers, and a proxy for each pair of a worker and a server. */
 void ps_fixture_open(struct ps_fixture *f);
 

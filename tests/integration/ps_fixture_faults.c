@@ -226,7 +226,6 @@ static FILE *open_records(const struct ps_fixture *f, unsigned server)
 void ps_fixture_mark_fault(struct ps_fixture *f, unsigned rank)
 {
     struct fault_proxy *proxy = f->links[rank][0].proxy;
-    int steps = atoi(f->steps ? f->steps : PS_FIXTURE_STEPS);
 
     atomic_store(&f->recovered_ns, 0);
     f->detect_ms = f->last_ms = 0;
@@ -241,8 +240,8 @@ void ps_fixture_mark_fault(struct ps_fixture *f, unsigned rank)
     f->fault_ns = clock_now_ns();
     f->recovery_rank = rank;
     f->recovery_steps = recorded_steps(f, rank) + 2;
-    if (f->recovery_steps > steps)
-        f->recovery_steps = steps;
+    if (f->recovery_steps > ps_fixture_steps(f))
+        f->recovery_steps = ps_fixture_steps(f);
     if (f->by_reference)
         return;
     fault_proxy_call_at(proxy, FAULT_DOWN,

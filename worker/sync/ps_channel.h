@@ -47,8 +47,8 @@ void ps_channel_close(struct sync_ps *s); /* all channels are dropped */
 /* Send a PUSH or FINAL by reference; false: use the stream.  channel: NULL is allowed. */
 bool ps_channel_send(struct channel *channel, const struct chunk_header *header);
 
-/* The training thread is about to send the round's last request, and will soon wait: do not wake the
- * reader's thread for the replies. */
+/* The training thread is about to send the round's last request, and will soon wait: do not wake
+ * the reader's thread for the replies. */
 void ps_channel_expect_wait(struct sync_ps *s);
 
 /* Become the thread that receives, if there are channels and no other thread is busy with that;
