@@ -210,6 +210,7 @@ void ps_channel_close(struct sync_ps *s)
 {
     if (s->reader.bell.base) {
         atomic_store(&s->reader.stop, true);
+        channel_bell_set_asleep(&s->reader.bell, true); /* after a failure it may be set awake */
         channel_bell_ring(&s->reader.bell);
         (void)pthread_join(s->reader.thread, NULL);
     }

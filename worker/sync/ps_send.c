@@ -169,7 +169,7 @@ void ps_request_partition(struct sync_ps *s, size_t partition)
     assert(partition == s->queued);
     s->queued++;
     q = prepare_request(s, partition);
-    if (s->queued == s->map.length)
+    if (s->queued == s->map.length && !s->is_final_round) /* ps_wait_final does not poll */
         ps_channel_expect_wait(s);
     (void)pthread_mutex_unlock(&s->lock);
     if (q.stream)

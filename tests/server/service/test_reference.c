@@ -220,13 +220,9 @@ static void check_counters(void)
     free(stats);
 }
 
-/* Rank 0 by reference and rank 1 by payload, in one job; every other round is undivided. */
-START_TEST(test_reference_and_payload_in_one_job)
+/* All values are 0.5, which both ranks read: rank 0 by reference and rank 1 by payload. */
+static void set_values(void)
 {
-    open_shared_service(true);
-    join_ranks(service->host_id);
-    start_streams();
-    ck_assert_int_eq(exchange_memory(0, 0, 100), STATUS_OK);
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
         send_reference(0, CHUNK_INIT, p, 0, 0.5f);
         send_reference(0, CHUNK_PULL, p, 0, 0.5f);
@@ -236,6 +232,16 @@ START_TEST(test_reference_and_payload_in_one_job)
         expect_reference(0, 0, 0.5f);
         expect_payload(1, 0, 0.5f);
     }
+}
+
+/* Rank 0 by reference and rank 1 by payload, in one job; every other round is undivided. */
+START_TEST(test_reference_and_payload_in_one_job)
+{
+    open_shared_service(true);
+    join_ranks(service->host_id);
+    start_streams();
+    ck_assert_int_eq(exchange_memory(0, 0, 100), STATUS_OK);
+    set_values();
     for (uint64_t round = 1; round <= 4; round++) {
         for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
             if (round % 2 == 0) {
@@ -312,15 +318,7 @@ static void start_with_channel(void)
     join_ranks(service->host_id);
     ck_assert_int_eq(exchange_channel(), STATUS_OK);
     start_streams();
-    for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
-        send_reference(0, CHUNK_INIT, p, 0, 0.5f);
-        send_reference(0, CHUNK_PULL, p, 0, 0.5f);
-        raw_send_valid(&workers[1], CHUNK_PULL, p, 0, 0);
-    }
-    for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
-        expect_reference(0, 0, 0.5f);
-        expect_payload(1, 0, 0.5f);
-    }
+    set_values();
 }
 
 /* Rank 0's pushes come through the channel in some rounds, and over its stream in others; each is
