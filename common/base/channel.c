@@ -90,17 +90,15 @@ void channel_bell_ring(const struct shared_memory *bell)
 
 int64_t polling_until_ns(const struct polling *p, int64_t now_ns)
 {
-    return now_ns + (p->budget_ns > 0 ? p->budget_ns : CHANNEL_POLL_NS);
+    return now_ns + (CHANNEL_POLL_NS >> p->halvings);
 }
 
 void polling_ended(struct polling *p, bool found)
 {
     if (found || ++p->in_vain % 16 == 0)
-        p->budget_ns = CHANNEL_POLL_NS;
-    else if (p->budget_ns > CHANNEL_POLL_NS / 16)
-        p->budget_ns /= 2;
-    else if (p->budget_ns == 0)
-        p->budget_ns = CHANNEL_POLL_NS / 2;
+        p->halvings = 0;
+    else if (p->halvings < 4)
+        p->halvings++;
 }
 
 /* ---- opening ---- */

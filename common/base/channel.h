@@ -85,7 +85,7 @@ void channel_bell_ring(const struct shared_memory *bell);
 #define CHANNEL_POLL_NS 100000
 
 struct polling {
-    int64_t budget_ns; /* 0: CHANNEL_POLL_NS */
+    unsigned halvings; /* of CHANNEL_POLL_NS, at most 4 */
     unsigned in_vain;
 };
 

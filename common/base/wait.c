@@ -9,9 +9,9 @@
 #include "common/base/log.h"
 #include "common/base/progress.h"
 #include "common/base/stop.h"
+#include "common/base/thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -170,16 +170,11 @@ void wait_end(struct wait *w)
 
 enum status wait_monitor_start(struct error *err)
 {
-    sigset_t all, before;
     int failed;
 
     condition_init(&monitor.changed);
     monitor.is_terminal = progress_can_draw();
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all,
-                          &before); /* signals must interrupt the waiting threads */
-    failed = pthread_create(&monitor.thread, NULL, monitor_main, NULL);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    failed = thread_start(&monitor.thread, monitor_main, NULL);
     if (failed != 0)
         return error_set_errno(err, failed, "cannot start the monitor of waits");
     monitor.owner = pthread_self();

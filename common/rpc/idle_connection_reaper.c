@@ -19,11 +19,11 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/parse.h"
+#include "common/base/thread.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -182,18 +182,6 @@ static void reaper_release(struct rpc_idle_reaper *reaper)
     free(reaper);
 }
 
-static int start_thread(struct rpc_idle_reaper *reaper)
-{
-    sigset_t all, before;
-    int failed;
-
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&reaper->thread, NULL, reaper_main, reaper);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 size_t rpc_descriptors_max(void)
 {
     struct rlimit limit;
@@ -216,7 +204,7 @@ enum status rpc_idle_reaper_start(struct rpc_calls *calls, struct rpc_idle_reape
     reaper->limit = rpc_descriptors_max() / 4 * 3;
     reaper->descriptors = opendir("/proc/self/fd");
     init_locks(reaper);
-    failed = start_thread(reaper);
+    failed = thread_start(&reaper->thread, reaper_main, reaper);
     if (failed) {
         reaper_release(reaper);
         return error_set_errno(err, failed, "cannot start the thread that watches descriptors");

@@ -6,11 +6,11 @@
  * fields are set before its thread runs or belong to that thread.
  */
 #include "common/base/log.h"
+#include "common/base/thread.h"
 #include "common/rpc/rpc_internal.h"
 
 #include <grpc/support/log.h>
 #include <malloc.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,14 +37,8 @@ static void *poll_queue(void *user)
 
 enum status rpc_queue_start(struct rpc_queue *queue, const char *name, struct error *err)
 {
-    sigset_t all;
-    sigset_t before;
-    int failed;
+    int failed = thread_start(&queue->thread, poll_queue, queue);
 
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&queue->thread, NULL, poll_queue, queue);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed)
         return error_set_errno(err, failed, "cannot start thread '%s'", name);
     queue->started = true;

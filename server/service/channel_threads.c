@@ -9,10 +9,10 @@
 
 #include "common/base/clock.h"
 #include "common/base/memory.h"
+#include "common/base/thread.h"
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -163,16 +163,12 @@ enum status channel_threads_open(struct channel_threads **ret_threads, struct er
 
 static enum status start_thread(struct channel_thread *t, struct error *err)
 {
-    sigset_t all, before;
     int failed;
     enum status status = t->bell.base ? STATUS_OK : channel_bell_open(&t->bell, err);
 
     if (status != STATUS_OK)
         return status;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&t->thread, NULL, run, t);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    failed = thread_start(&t->thread, run, t);
     if (failed)
         return error_set_errno(err, failed, "cannot start the thread for workers' channels");
     t->started = true;

@@ -11,11 +11,11 @@
 #include "common/base/clock.h"
 #include "common/base/handover.h"
 #include "common/base/memory.h"
+#include "common/base/thread.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -189,13 +189,8 @@ static void *accept_workers(void *user)
 
 static enum status start_thread(struct fd_listener *l, struct error *err)
 {
-    sigset_t all, before;
-    int failed;
+    int failed = thread_start(&l->thread, accept_workers, l);
 
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&l->thread, NULL, accept_workers, l);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed)
         return error_set_errno(err, failed, "cannot start the thread for workers' memory");
     l->started = true;

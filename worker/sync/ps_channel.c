@@ -9,9 +9,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/handover.h"
+#include "common/base/thread.h"
 #include "worker/sync/ps.h"
 
-#include <signal.h>
 #include <string.h>
 
 #define BATCH    16         /* replies of one channel before the next channel's turn */
@@ -110,7 +110,6 @@ void ps_channel_init(struct sync_ps *s)
 static enum status start_reader(struct sync_ps *s, struct error *err)
 {
     struct shared_memory bell = SHARED_MEMORY_NONE;
-    sigset_t all, before;
     int failed;
     enum status status = channel_bell_open(&bell, err);
 
@@ -119,10 +118,7 @@ static enum status start_reader(struct sync_ps *s, struct error *err)
     (void)pthread_mutex_lock(&s->lock);
     s->reader.bell = bell;
     (void)pthread_mutex_unlock(&s->lock);
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&s->reader.thread, NULL, run_reader, s);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    failed = thread_start(&s->reader.thread, run_reader, s);
     if (!failed)
         return STATUS_OK;
     (void)pthread_mutex_lock(&s->lock);

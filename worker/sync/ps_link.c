@@ -108,7 +108,9 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
 
 void ps_link_reject(struct ps_link *l, unsigned lane, const struct error *why)
 {
+    (void)pthread_mutex_lock(&l->lock);
     l->lanes[lane].rejection = *why;
+    (void)pthread_mutex_unlock(&l->lock);
     atomic_store(&l->reply_rejected, true);
     if (l->lanes[lane].stream) /* else the server sends without having been asked */
         rpc_call_cancel(l->lanes[lane].stream);
@@ -133,10 +135,15 @@ static void report_end(struct ps_link *l, const struct rpc_result *result,
 static void on_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
     struct ps_lane *lane = user;
+    struct ps_link *l = lane->link;
+    struct error rejection;
 
     (void)call;
-    (void)atomic_fetch_sub(&lane->link->open_streams, 1);
-    report_end(lane->link, result, lane->rejection.status != STATUS_OK ? &lane->rejection : NULL);
+    (void)pthread_mutex_lock(&l->lock);
+    rejection = lane->rejection;
+    (void)pthread_mutex_unlock(&l->lock);
+    (void)atomic_fetch_sub(&l->open_streams, 1);
+    report_end(l, result, rejection.status != STATUS_OK ? &rejection : NULL);
 }
 
 static const struct rpc_handler stream_handler = {.message = on_message, .closed = on_closed};

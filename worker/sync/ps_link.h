@@ -38,8 +38,8 @@ struct ps_lane {
     atomic_bool heartbeats_active;   /* the Attend call is open */
     atomic_bool has_received;        /* a message has arrived since this was last cleared */
     unsigned silent_heartbeats;      /* the monitor's: sent since a message last arrived */
-    struct error rejection;          /* why a message was rejected: malformed, or take_chunk's
-                                        error; the I/O thread's, but see ps_link_reject */
+    struct error rejection;          /* (the link's lock) why a message was rejected: malformed, or
+                                        take_chunk's error */
 };
 
 /* Call-backs into the owner of a link. */

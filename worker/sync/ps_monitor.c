@@ -11,10 +11,10 @@
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"
+#include "common/base/thread.h"
 #include "worker/sync/ps.h"
 
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -154,13 +154,8 @@ static void *monitor_links(void *user)
 
 enum status ps_monitor_start(struct sync_ps *s, struct error *err)
 {
-    sigset_t all, before;
-    int failed;
+    int failed = thread_start(&s->monitor_thread, monitor_links, s);
 
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before); /* signals go to the program's own threads */
-    failed = pthread_create(&s->monitor_thread, NULL, monitor_links, s);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed)
         return error_set_errno(err, failed, "cannot start thread 'ps-monitor'");
     (void)pthread_setname_np(s->monitor_thread, "ps-monitor");
