@@ -5,6 +5,7 @@
 #include "common/base/host.h"
 
 #include "common/base/cgroup.h"
+#include "common/base/parse.h"
 
 #include <math.h>
 #include <sched.h>
@@ -44,6 +45,36 @@ unsigned host_cores(void)
     return quota < cores ? (unsigned)quota : cores;
 }
 
+unsigned host_job_cores(void)
+{
+    const char *text = getenv("SPARRING_HOST_CORES");
+    uint64_t cores;
+
+    return text && parse_uint64(text, &cores) && cores > 0 && cores <= CPU_SETSIZE ? (unsigned)cores
+                                                                                   : host_cores();
+}
+
+/* "0-3,8": the processors of the affinity mask. */
+static void list_processors(char *text, size_t size)
+{
+    cpu_set_t allowed;
+    size_t length = 0;
+
+    text[0] = '\0';
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
+        return;
+    for (unsigned first = 0, end; first < CPU_SETSIZE && length < size; first = end + 1) {
+        for (end = first; end < CPU_SETSIZE && CPU_ISSET(end, &allowed); end++)
+            ;
+        if (end == first)
+            continue;
+        length +=
+            (size_t)snprintf(text + length, size - length, "%s%u", length > 0 ? "," : "", first);
+        if (end - first > 1 && length < size)
+            length += (size_t)snprintf(text + length, size - length, "-%u", end - 1);
+    }
+}
+
 /* The first word of a file; "" where it cannot be read. */
 static void read_word(const char *path, char text[32])
 {
@@ -59,6 +90,7 @@ void host_info_read(struct host_info *ret)
 {
     struct utsname names;
     long pages = sysconf(_SC_PHYS_PAGES);
+    const char *bind = getenv("SPARRING_BIND");
 
     memset(ret, 0, sizeof(*ret));
     if (uname(&names) == 0) {
@@ -68,7 +100,9 @@ void host_info_read(struct host_info *ret)
                        names.release);
     }
     read_cpu_name(ret->cpu, sizeof(ret->cpu));
-    ret->cores = host_cores();
+    ret->cores = host_job_cores();
+    list_processors(ret->processors, sizeof(ret->processors));
+    (void)snprintf(ret->bind, sizeof(ret->bind), "%s", bind ? bind : "");
     ret->processor_quota = cgroup_processor_quota("");
     if (pages > 0)
         ret->memory_bytes = (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -125,9 +159,11 @@ void host_info_json(const struct host_info *host, struct strbuf *out)
     strbuf_add_json(out, host->name);
     strbuf_add(out, ",\"cpu\":");
     strbuf_add_json(out, host->cpu);
-    strbuf_addf(out, ",\"cores\":%u,\"memory_bytes\":%ju,\"kernel\":", host->cores,
-                (uintmax_t)host->memory_bytes);
+    strbuf_addf(out,
+                ",\"cores\":%u,\"processors\":\"%s\",\"memory_bytes\":%ju,\"kernel\":", host->cores,
+                host->processors, (uintmax_t)host->memory_bytes);
     strbuf_add_json(out, host->kernel);
+    add_json_if_set(out, "bind", host->bind);
     if (isfinite(host->processor_quota))
         strbuf_addf(out, ",\"processor_quota\":%g", host->processor_quota);
     if (isfinite(host->memory_limit))

@@ -12,7 +12,9 @@ struct host_info {
     char name[256];
     char cpu[128];          /* "model name" of /proc/cpuinfo, or the machine type */
     char kernel[128];       /* "Linux 6.1.0" */
-    unsigned cores;         /* host_cores */
+    unsigned cores;         /* host_job_cores */
+    char processors[1024];  /* that this process may use: "0-3,8" */
+    char bind[16];          /* --bind of `sparring launch`; "": not bound by it */
     double processor_quota; /* of its control groups; INFINITY: none */
     uint64_t memory_bytes;
     double memory_limit;         /* of its control groups, bytes; INFINITY: none */
@@ -27,9 +29,13 @@ void host_info_read(struct host_info *ret);
  * control groups rounded up; at least 1. */
 unsigned host_cores(void);
 
-/* {"name":..,"cpu":..,"cores":..,"memory_bytes":..,"kernel":..,"compiler":..,"load":..,
- * "environment":..}, and where they are known or set "processor_quota", "memory_limit", "governor",
- * "congestion_control". */
+/* Processors that all processes of the job on this host may use: SPARRING_HOST_CORES, which
+ * `sparring launch` sets where it gives each process a part of them (--bind), else host_cores(). */
+unsigned host_job_cores(void);
+
+/* {"name":..,"cpu":..,"cores":..,"processors":..,"memory_bytes":..,"kernel":..,"compiler":..,
+ * "load":..,"environment":..}, and where they are known or set "bind", "processor_quota",
+ * "memory_limit", "governor", "congestion_control". */
 void host_info_json(const struct host_info *host, struct strbuf *out);
 
 /* Append the environment variables that configure libraries (threads, NCCL, gRPC), sorted:

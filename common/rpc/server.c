@@ -15,6 +15,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/condition.h"
+#include "common/base/host.h"
 #include "common/base/memory.h"
 #include "common/rpc/loopback.h"
 
@@ -326,10 +327,11 @@ static enum status copy_methods(struct rpc_server *server, const struct rpc_serv
  * times the processor time of one thread). */
 static size_t default_queues(const struct endpoint *listen)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    long count = endpoint_is_loopback(listen) ? cores / 2 : cores;
+    unsigned own = host_cores(), all = host_job_cores();
+    unsigned count = endpoint_is_loopback(listen) ? all / 2 : all;
 
-    return count < 1 ? 1 : count > QUEUES_DEFAULT_MAX ? QUEUES_DEFAULT_MAX : (size_t)count;
+    count = count < own ? count : own;
+    return count < 1 ? 1 : count > QUEUES_DEFAULT_MAX ? QUEUES_DEFAULT_MAX : count;
 }
 
 static enum status start_queues(struct rpc_server *server, const struct rpc_server_config *config,

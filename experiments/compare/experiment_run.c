@@ -49,9 +49,9 @@ static uint64_t seed_of(const struct attempt_run *run)
 }
 
 /* Options that `launch` reads and passes to the workers; all others go to the workers alone. */
-static const char *const launch_options[] = {"backend",     "server-placement", "server-transport",
-                                             "replicas",    "on-rank-loss",     "on-worker-loss",
-                                             "max-restarts"};
+static const char *const launch_options[] = {
+    "backend",      "server-placement", "server-transport", "replicas",
+    "on-rank-loss", "on-worker-loss",   "max-restarts",     "bind"};
 
 static bool is_for_launch(const char *name)
 {

@@ -103,6 +103,23 @@ static void adopt_streams(struct child *c, const struct child_request *request, 
     }
 }
 
+/* A process starts with the affinity mask of the one that forks it. */
+static pid_t fork_bound(const cpu_set_t *processors)
+{
+    cpu_set_t own;
+    pid_t pid;
+
+    if (!processors)
+        return fork();
+    if (sched_getaffinity(0, sizeof(own), &own) != 0 ||
+        sched_setaffinity(0, sizeof(*processors), processors) != 0)
+        return -1;
+    pid = fork();
+    if (pid != 0)
+        (void)sched_setaffinity(0, sizeof(own), &own);
+    return pid;
+}
+
 enum status child_start(struct child *c, const struct child_request *request, struct error *err)
 {
     pid_t parent = getpid();
@@ -114,11 +131,12 @@ enum status child_start(struct child *c, const struct child_request *request, st
         goto out;
     c->kind = request->kind;
     c->index = request->index;
-    c->pid = fork();
+    c->pid = fork_bound(request->processors);
     if (c->pid == 0)
         exec_child(request, &pipes, parent);
     if (c->pid < 0) {
-        status = error_set_errno(err, errno, "cannot start %s %u: fork", c->kind, c->index);
+        status = error_set_errno(err, errno, "cannot start %s %u: %s", c->kind, c->index,
+                                 request->processors ? "fork or set its processors" : "fork");
         goto out;
     }
     close_fd(&pipes.failure[1]);

@@ -9,6 +9,7 @@
 #include "experiments/launch/orphan_reaper.h"
 #include "experiments/launch/output.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -41,8 +42,9 @@ struct child_request {
     const char *file;       /* what to execute; looked up in PATH unless it has a '/' */
     char *const *argv;      /* NULL-terminated */
     char *const *variables; /* "NAME=value" to set, "NAME" to unset; NULL-terminated; borrowed */
-    const char *prefix;   /* before each line of its output; NULL: it inherits our stdout, stderr */
-    const sigset_t *mask; /* its signal mask */
+    const char *prefix; /* before each line of its output; NULL: it inherits our stdout, stderr */
+    const cpu_set_t *processors; /* that it may use; NULL: those of this process */
+    const sigset_t *mask;        /* its signal mask */
     const struct orphan_reaper *orphan_reaper;
 };
 

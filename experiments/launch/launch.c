@@ -8,6 +8,7 @@
 #include "experiments/launch/launch.h"
 
 #include "common/base/file.h"
+#include "common/base/host.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "experiments/launch/child_set.h"
@@ -147,6 +148,7 @@ static void fill_variables(const struct job *j, unsigned local_rank, unsigned re
                            struct variables *v)
 {
     const struct plan *p = j->plan;
+    char interface[OPTION_TEXT_MAX];
 
     v->count = 0;
     if (p->with_mpirun)
@@ -164,6 +166,10 @@ static void fill_variables(const struct job *j, unsigned local_rank, unsigned re
     if (strcmp(p->options.on_rank_loss, "fail") != 0)
         add_variable(v, "SPARRING_ON_RANK_LOSS", p->options.on_rank_loss);
     add_number_variable(v, "SPARRING_RESTARTS", restarts);
+    if (p->options.interface[0] != '\0') {
+        placement_entry(p->options.interface, local_rank, interface, sizeof(interface));
+        add_variable(v, "SPARRING_INTERFACE", interface);
+    }
     if (p->ranks > 1 && !getenv("OMP_NUM_THREADS"))
         add_variable(v, "OMP_NUM_THREADS", "1");
     v->list[v->count] = NULL;
@@ -175,12 +181,15 @@ static enum status start_rank(struct job *j, unsigned local_rank, struct error *
     char path[4400];
     char flag[32];
     char prefix[32];
-    struct child_request request = {.kind = "rank",
-                                    .index = j->plan->node_rank * j->plan->ranks + local_rank,
-                                    .file = path,
-                                    .argv = j->argv,
-                                    .variables = variables.list,
-                                    .prefix = j->plan->options.tee ? prefix : NULL};
+    cpu_set_t processors;
+    struct child_request request = {
+        .kind = "rank",
+        .index = j->plan->node_rank * j->plan->ranks + local_rank,
+        .file = path,
+        .argv = j->argv,
+        .variables = variables.list,
+        .processors = placement_processors(j->plan, false, local_rank, &processors),
+        .prefix = j->plan->options.tee ? prefix : NULL};
 
     fill_variables(j, local_rank, j->child_set.children[j->child_set.servers + local_rank].restarts,
                    &variables);
@@ -228,6 +237,26 @@ static enum status start_mpirun(struct job *j, struct error *err)
 
 /* ---- the job */
 
+/* For the processes' records, and for their numbers of threads. */
+static enum status announce_binding(const struct plan *p, struct error *err)
+{
+    unsigned cores = binding_cores(&p->topology), processes = p->ranks + placement_own_count(p);
+    char text[16];
+
+    (void)unsetenv("SPARRING_BIND");
+    (void)unsetenv("SPARRING_HOST_CORES");
+    if (p->topology.count == 0)
+        return STATUS_OK;
+    if (strcmp(p->options.bind, "core") == 0 && processes > cores)
+        log_warning("--bind core: %u ranks and servers on %u cores, so some share one", processes,
+                    cores);
+    (void)snprintf(text, sizeof(text), "%u", host_cores());
+    if (setenv("SPARRING_BIND", p->options.bind, 1) != 0 ||
+        setenv("SPARRING_HOST_CORES", text, 1) != 0)
+        return error_set_errno(err, errno, "cannot set SPARRING_BIND");
+    return STATUS_OK;
+}
+
 static enum status prepare_job(struct job *j, struct error *err)
 {
     const struct plan *p = j->plan;
@@ -240,6 +269,8 @@ static enum status prepare_job(struct job *j, struct error *err)
         return status;
     memcpy(j->argv, p->program, j->argc * sizeof(char *));
     status = find_own_folder(j, err);
+    if (status == STATUS_OK)
+        status = announce_binding(p, err);
     if (status == STATUS_OK && p->options.run_dir[0] != '\0')
         status = file_make_folder(p->options.run_dir, err);
     if (status == STATUS_OK && p->options.state_dir[0] != '\0')

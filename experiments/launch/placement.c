@@ -148,12 +148,12 @@ unsigned placement_own(const struct plan *p, unsigned local)
     return local == 0 ? p->node_rank : m->colocated + local - 1;
 }
 
-/* Entry `index` of "a,b,[::1]", without brackets. */
-static void node_address(const char *list, unsigned index, char *text, size_t size)
+void placement_entry(const char *list, unsigned index, char *text, size_t size)
 {
+    unsigned count = count_entries(list);
     size_t length;
 
-    for (; index > 0; index--)
+    for (index = count > 0 ? index % count : 0; index > 0; index--)
         list += strcspn(list, ",") + 1;
     length = strcspn(list, ",");
     if (length >= 2 && list[0] == '[' && list[length - 1] == ']') {
@@ -169,7 +169,7 @@ void placement_address(const struct plan *p, unsigned index, struct strbuf *addr
     char text[300];
 
     if (index < p->placement.colocated)
-        node_address(p->options.node_addresses, index, endpoint.host, sizeof(endpoint.host));
+        placement_entry(p->options.node_addresses, index, endpoint.host, sizeof(endpoint.host));
     else
         (void)snprintf(endpoint.host, sizeof(endpoint.host), "%.255s", p->master_addr);
     endpoint_format(&endpoint, text, sizeof(text));
@@ -192,4 +192,19 @@ enum status placement_weights(const struct plan *p, struct strbuf *weights, stru
         strbuf_addf(weights, "%s%u", i > 0 ? "," : "", shares[i]);
     free(shares);
     return STATUS_OK;
+}
+
+const cpu_set_t *placement_processors(const struct plan *p, bool is_server, unsigned local,
+                                      cpu_set_t *set)
+{
+    unsigned servers = placement_own_count(p);
+
+    if (p->topology.count == 0)
+        return NULL;
+    if (strcmp(p->options.bind, "core") == 0)
+        binding_by_core(&p->topology, is_server ? p->ranks + local : local, p->ranks + servers,
+                        set);
+    else
+        binding_by_node(&p->topology, local, is_server ? servers : p->ranks, set);
+    return set;
 }

@@ -30,4 +30,11 @@ void placement_address(const struct plan *p, unsigned index, struct strbuf *addr
  * equal. */
 enum status placement_weights(const struct plan *p, struct strbuf *weights, struct error *err);
 
+/* Entry `index` of "a,b,[::1]", from the first again after the last; without brackets. */
+void placement_entry(const char *list, unsigned index, char *text, size_t size);
+
+/* The processors of the `local`-th rank or server of this node, in *set; NULL with --bind none. */
+const cpu_set_t *placement_processors(const struct plan *p, bool is_server, unsigned local,
+                                      cpu_set_t *set);
+
 #endif

@@ -142,6 +142,21 @@ static const struct option_spec specs[] = {
      .default_text = "false",
      .help = "With one node: start a second process for each server, which keeps a copy of its "
              "shard; their addresses become SPARRING_REPLICAS.  One of the two may then be lost."},
+    {.help = "Processors and networks:"},
+    {.name = "bind",
+     .kind = OPTION_CHOICE,
+     .offset = AT(bind),
+     .default_text = "none",
+     .choices = "core|numa|none",
+     .help = "core divides the physical cores of this host evenly among its ranks and servers; "
+             "numa spreads the ranks, and the servers, over the NUMA nodes; none leaves them to "
+             "the kernel.  Recorded with the processors of each process."},
+    {.name = "interface",
+     .kind = OPTION_TEXT,
+     .offset = AT(interface),
+     .metavar = "NAME,...",
+     .help = "Network interfaces, or addresses of this host, for its ranks in turn; rank R's "
+             "becomes its SPARRING_INTERFACE.  One name is for all."},
     {.help = "Running:"},
     {.name = "run-dir",
      .env = "SPARRING_RUN_DIR",
@@ -330,6 +345,18 @@ static enum status read_master(struct plan *p, const struct option_result *r, st
     return STATUS_OK;
 }
 
+static enum status read_binding(struct plan *p, struct error *err)
+{
+    cpu_set_t allowed;
+
+    if (strcmp(p->options.bind, "none") == 0)
+        return STATUS_OK;
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
+        return error_set_errno(err, errno, "--bind: cannot read this process's processors");
+    binding_read("/sys/devices/system/cpu", &allowed, &p->topology);
+    return STATUS_OK;
+}
+
 /* Refuse options that mpirun cannot honour. */
 static enum status check_backend(struct plan *p, struct error *err)
 {
@@ -345,6 +372,10 @@ static enum status check_backend(struct plan *p, struct error *err)
             err, STATUS_UNSUPPORTED,
             "--backend mpi excludes --pass-local-rank: mpirun gives all ranks the same "
             "words");
+    if (p->topology.count > 0 || strchr(p->options.interface, ','))
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "--backend mpi excludes --bind and a list of --interface: mpirun starts "
+                         "all ranks alike");
     if (geteuid() == 0 &&
         (!getenv("OMPI_ALLOW_RUN_AS_ROOT") || !getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")))
         return error_set(err, STATUS_CONFIG,
@@ -417,6 +448,8 @@ static enum status resolve_plan(struct plan *p, const struct option_result *r, i
         status = read_master(p, r, err);
     if (status == STATUS_OK)
         status = placement_read(p, err);
+    if (status == STATUS_OK)
+        status = read_binding(p, err);
     if (status == STATUS_OK)
         status = check_backend(p, err);
     if (status != STATUS_OK)

@@ -5,6 +5,7 @@
 #define SPARRING_EXPERIMENTS_LAUNCH_PLAN_H
 
 #include "common/option/option.h"
+#include "experiments/launch/binding.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,6 +22,8 @@ struct plan_options {
     char server_transport[OPTION_TEXT_MAX];
     char server_addresses[OPTION_TEXT_MAX];
     char server_placement[OPTION_TEXT_MAX];
+    char bind[OPTION_TEXT_MAX];
+    char interface[OPTION_TEXT_MAX];
     char node_addresses[OPTION_TEXT_MAX];
     bool replicas;
     char run_dir[OPTION_TEXT_MAX];
@@ -54,11 +57,12 @@ struct plan {
     bool tolerates_rank_loss; /* the others go on after the loss of a rank */
     bool elastic;             /* with servers: likewise, and the rank may be restarted */
     struct placement placement;
-    bool with_mpirun;        /* mpirun starts the ranks */
-    const char *master_addr; /* borrowed from options, or constant */
-    uint16_t master_port;    /* 0: any free one */
-    char **program;          /* borrowed from argv, NULL-terminated */
-    bool exit_now;           /* --help, --version or --print-config was printed */
+    bool with_mpirun;                 /* mpirun starts the ranks */
+    struct binding_topology topology; /* of this host; count 0: with --bind none */
+    const char *master_addr;          /* borrowed from options, or constant */
+    uint16_t master_port;             /* 0: any free one */
+    char **program;                   /* borrowed from argv, NULL-terminated */
+    bool exit_now;                    /* --help, --version or --print-config was printed */
 };
 
 /* Does not block; prints --help and the like on stdout. */

@@ -127,12 +127,15 @@ static enum status start_server(struct server_start *s, size_t index, const char
     char dir[OPTION_TEXT_MAX];
     char *argv[8] = {name, listen_word, listen};
     size_t words = 3;
-    struct child_request request = {.kind = "server",
-                                    .index = placement_own(s->plan, (unsigned)index),
-                                    .file = program,
-                                    .argv = argv,
-                                    .variables = variables,
-                                    .prefix = s->plan->options.tee ? prefix : NULL};
+    cpu_set_t processors;
+    struct child_request request = {
+        .kind = "server",
+        .index = placement_own(s->plan, (unsigned)index),
+        .file = program,
+        .argv = argv,
+        .variables = variables,
+        .processors = placement_processors(s->plan, true, (unsigned)index, &processors),
+        .prefix = s->plan->options.tee ? prefix : NULL};
 
     if (is_replica(s->plan, index)) {
         request.kind = "replica";

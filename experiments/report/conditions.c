@@ -98,6 +98,7 @@ static void add_host(struct comparison *c, const struct run *run)
     add_condition(c, "cores", "%s", shared_fact(c, "cores"));
     add_condition(c, "processor quota", "%s", shared_fact(c, "processor_quota"));
     add_condition(c, "memory limit", "%s", shared_fact(c, "memory_limit"));
+    add_condition(c, "binding", "%s", shared_fact(c, "binding"));
     add_condition(c, "governor", "%s", shared_fact(c, "governor"));
     add_condition(c, "congestion control", "%s", shared_fact(c, "congestion_control"));
     add_condition(c, "environment", "%s", shared_fact(c, "environment"));

@@ -143,6 +143,9 @@ static void add_host_facts(struct run_facts *f, const struct run_manifest *manif
     add_number(f, "cores", manifest->cores);
     add_limit(f, "processor_quota", manifest->processor_quota, manifest->has_environment);
     add_limit(f, "memory_limit", manifest->memory_limit, manifest->has_environment);
+    add_known(f, "binding",
+              manifest->bind[0] == '\0' && manifest->processors[0] != '\0' ? "none"
+                                                                           : manifest->bind);
     add_known(f, "governor", manifest->governor);
     add_known(f, "congestion_control", manifest->congestion_control);
     if (manifest->has_environment && manifest->environment[0] == '\0')

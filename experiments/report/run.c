@@ -82,6 +82,8 @@ static const struct json_field host_fields[] = {
     OTHER_FIELD(run_manifest, load, FIELD_NUMBER),
     TEXT_FIELD(run_manifest, governor),
     TEXT_FIELD(run_manifest, congestion_control),
+    TEXT_FIELD(run_manifest, processors),
+    TEXT_FIELD(run_manifest, bind),
     TEXT_FIELD(run_manifest, environment),
 };
 

@@ -48,7 +48,8 @@ struct run_manifest {
     bool has_environment;                 /* false: a version that records no limits either */
     double load;                          /* at the start; NaN: not recorded */
     char governor[32], congestion_control[32];
-    char environment[512]; /* the variables that libraries read */
+    char processors[256], bind[16]; /* of rank 0; processors "": not recorded */
+    char environment[512];          /* the variables that libraries read */
 };
 
 struct run_summary {

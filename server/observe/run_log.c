@@ -82,6 +82,7 @@ enum status run_log_start(struct run_log *r, struct job_table *table, const stru
     metrics_add_int(m, "server", t->server_index);
     metrics_add_int(m, "pid", getpid());
     metrics_add_text(m, "host", host.name);
+    metrics_add_text(m, "processors", host.processors);
     metrics_add_int(m, "world_size", t->world_size);
     metrics_add_int(m, "servers", t->server_count);
     add_settings(m, &r->settings);

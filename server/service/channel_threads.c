@@ -8,6 +8,7 @@
 #include "server/service/channel_threads.h"
 
 #include "common/base/clock.h"
+#include "common/base/host.h"
 #include "common/base/memory.h"
 #include "common/base/thread.h"
 
@@ -15,7 +16,6 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define THREADS_MAX 4u
 #define BATCH       16          /* messages of one channel before the next channel's turn */
@@ -144,14 +144,13 @@ static struct channel_thread *thread_of(struct channel_threads *t, unsigned rank
 enum status channel_threads_open(struct channel_threads **ret_threads, struct error *err)
 {
     struct channel_threads *t = NULL;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned own = host_cores(), half = host_job_cores() / 2; /* the workers use the other half */
     enum status status = mem_calloc(1, sizeof(*t), "channel threads", &t, err);
 
     if (status != STATUS_OK)
         return status;
-    t->count = cores < 2 ? 1 : (unsigned)cores / 2;
-    if (t->count > THREADS_MAX)
-        t->count = THREADS_MAX;
+    t->count = half < own ? half : own;
+    t->count = t->count < 1 ? 1 : t->count > THREADS_MAX ? THREADS_MAX : t->count;
     (void)pthread_mutex_init(&t->start_lock, NULL);
     for (unsigned i = 0; i < t->count; i++) {
         t->threads[i].bell = SHARED_MEMORY_NONE;

@@ -4,6 +4,7 @@
  * when the user interrupts it.
  */
 #include "common/base/file.h"
+#include "common/base/host.h"
 #include "experiments/report/report.h"
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -84,6 +85,28 @@ START_TEST(test_modes_reach_same_loss)
 }
 END_TEST
 
+/* The records say what --bind core did. */
+static void expect_bound(const char *run)
+{
+    char path[700], first[64];
+    json_t *manifest, *server;
+    const json_t *host;
+
+    (void)snprintf(path, sizeof(path), "%s/manifest.json", run);
+    manifest = json_load_file(path, 0, NULL);
+    host = json_object_get(manifest, "host");
+    ck_assert_str_eq(json_string_value(json_object_get(host, "bind")), "core");
+    ck_assert_int_eq(json_integer_value(json_object_get(host, "cores")), host_cores());
+    (void)snprintf(first, sizeof(first), "%s", job_record_text(run, 0, "start", "processors"));
+    ck_assert_str_eq(json_string_value(json_object_get(host, "processors")), first);
+    if (host_cores() > 1)
+        ck_assert_str_ne(job_record_text(run, 1, "start", "processors"), first);
+    server = job_server_record(run, 0, "start");
+    ck_assert_ptr_nonnull(json_object_get(server, "processors"));
+    json_decref(manifest);
+    json_decref(server);
+}
+
 /* Launcher options in an experiment file reach the launcher: the servers' records show them. */
 START_TEST(test_options_of_the_launcher)
 {
@@ -94,7 +117,9 @@ START_TEST(test_options_of_the_launcher)
         "options: {model: 'mlp:784-8-10', steps: 10, threads: 1, device: cpu, sync: ps}\n"
         "modes:\n"
         "- {name: beside, options: {server-placement: colocated}}\n"
-        "- {name: copied, servers: 1, options: {replicas: true, server-transport: unix}}\n";
+        "- {name: copied, servers: 1, options: {replicas: true, server-transport: unix, bind: "
+        "core}}"
+        "\n";
     const char *out = support_path("out");
     char path[600];
     json_t *record;
@@ -117,6 +142,7 @@ START_TEST(test_options_of_the_launcher)
     record = job_summary(path);
     ck_assert_str_eq(json_string_value(json_object_get(record, "status")), "ok");
     json_decref(record);
+    expect_bound(path);
 }
 END_TEST
 

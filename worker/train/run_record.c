@@ -119,6 +119,7 @@ static enum status open_metrics(struct run_record *r, struct error *err)
     metrics_add_int(&r->metrics, "rank", r->rank);
     metrics_add_int(&r->metrics, "pid", getpid());
     metrics_add_text(&r->metrics, "host", host.name);
+    metrics_add_text(&r->metrics, "processors", host.processors);
     return metrics_end(&r->metrics, err);
 }
 

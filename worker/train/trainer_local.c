@@ -15,9 +15,9 @@
 static unsigned default_threads(const struct launch_env *launch)
 {
     unsigned share = launch->local_world_size ? launch->local_world_size : launch->world_size;
-    unsigned threads = share > 0 ? host_cores() / share : 1;
+    unsigned own = host_cores(), threads = share > 0 ? host_job_cores() / share : 1;
 
-    return threads > 0 ? threads : 1;
+    return threads < 1 ? 1 : threads < own ? threads : own;
 }
 
 /* Tokens per sample that the model reads; 0: no sequence model. */

@@ -49,7 +49,7 @@ static enum status shm_open_group(struct collective *group, int64_t deadline_ns,
         return error_set(err, STATUS_CONFIG, "shm: %u ranks on one host are more than %d",
                          group->world_size, RANKS_MAX);
     shm_flags_prepare();
-    g->spin_ns = group->world_size <= host_cores() ? SPIN_NS : 0;
+    g->spin_ns = group->world_size <= host_job_cores() ? SPIN_NS : 0;
     g->yield_ns = YIELD_NS;
     status = make_tables(g, err);
     if (status == STATUS_OK)

@@ -13,6 +13,8 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -65,6 +67,38 @@ START_TEST(library_environment_variables)
     ck_assert_msg(strstr(text.text, "NCCL_TEST_A=1 NCCL_TEST_B=2 OMP_NUM_THREADS=7") != NULL, "%s",
                   text.text);
     ck_assert_ptr_null(strstr(text.text, "XNCCL"));
+    strbuf_release(&text);
+}
+END_TEST
+
+START_TEST(processors_of_the_host)
+{
+    struct host_info host;
+    struct strbuf text = STRBUF_INIT;
+    cpu_set_t own, one;
+    unsigned last = 0;
+    char wanted[64];
+
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(own), &own), 0);
+    for (unsigned i = 0; i < CPU_SETSIZE; i++)
+        last = CPU_ISSET(i, &own) ? i : last;
+    CPU_ZERO(&one);
+    CPU_SET(last, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+    ck_assert_int_eq(setenv("SPARRING_HOST_CORES", "12", 1), 0);
+    ck_assert_int_eq(setenv("SPARRING_BIND", "core", 1), 0);
+    ck_assert_uint_eq(host_cores(), 1);
+    ck_assert_uint_eq(host_job_cores(), 12);
+    host_info_read(&host);
+    host_info_json(&host, &text);
+    (void)snprintf(wanted, sizeof(wanted), "\"cores\":12,\"processors\":\"%u\",", last);
+    ck_assert_msg(strstr(text.text, wanted) && strstr(text.text, "\"bind\":\"core\""), "%s",
+                  text.text);
+    ck_assert_int_eq(setenv("SPARRING_HOST_CORES", "many", 1), 0);
+    ck_assert_uint_eq(host_job_cores(), 1);
+    (void)unsetenv("SPARRING_HOST_CORES");
+    (void)unsetenv("SPARRING_BIND");
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(own), &own), 0);
     strbuf_release(&text);
 }
 END_TEST
@@ -232,6 +266,7 @@ TCase *text_cases(void)
     tcase_add_test(cases, error_keeps_status_and_text);
     tcase_add_test(cases, error_cuts_long_texts);
     tcase_add_test(cases, library_environment_variables);
+    tcase_add_test(cases, processors_of_the_host);
     tcase_add_test(cases, strbuf_grows_and_resets);
     tcase_add_test(cases, strbuf_doubles_read_back);
     tcase_add_test(cases, strbuf_quotes_json_and_html);

@@ -40,6 +40,7 @@ void launch_await_ends(const int *pidfds, size_t count, int timeout_ms);
 
 TCase *launch_cases(void);
 TCase *launch_server_cases(void);
+TCase *launch_binding_cases(void);
 TCase *launch_fault_cases(void);
 TCase *launch_restart_cases(void);
 

@@ -101,6 +101,7 @@ int main(void)
 
     suite_add_tcase(suite, launch_cases());
     suite_add_tcase(suite, launch_server_cases());
+    suite_add_tcase(suite, launch_binding_cases());
     suite_add_tcase(suite, launch_fault_cases());
     suite_add_tcase(suite, launch_restart_cases());
     return support_run(suite);

@@ -61,9 +61,8 @@ END_TEST
  * that did not record limits. */
 START_TEST(test_facts_that_a_manifest_lacks)
 {
-    static const char *const rows[] = {"optimizer", "processor quota",    "memory limit",
-                                       "governor",  "congestion control", "environment",
-                                       "load"};
+    static const char *const rows[] = {"optimizer", "processor quota",    "memory limit", "binding",
+                                       "governor",  "congestion control", "environment",  "load"};
     struct synthetic_run run = synthetic_ring("lacks/ring");
     const char *path = synthetic_write(&run);
     const struct comparison *c;
@@ -82,10 +81,12 @@ START_TEST(test_facts_that_a_manifest_lacks)
 
     synthetic_replace(path, "manifest.json",
                       "{\"options\":{},\"host\":{\"cores\":2,\"load\":0.5,"
-                      "\"congestion_control\":\"cubic\",\"environment\":\"\"}}");
+                      "\"processors\":\"0-1\",\"congestion_control\":\"cubic\","
+                      "\"environment\":\"\"}}");
     c = read_comparison(path);
     ck_assert_str_eq(condition_of(c, "processor quota"), "none");
     ck_assert_str_eq(condition_of(c, "memory limit"), "none");
+    ck_assert_str_eq(condition_of(c, "binding"), "none");
     ck_assert_str_eq(condition_of(c, "environment"), "none");
     ck_assert_str_eq(condition_of(c, "congestion control"), "cubic");
     ck_assert_str_eq(condition_of(c, "governor"), "(not recorded)");
