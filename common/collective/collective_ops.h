@@ -20,6 +20,8 @@ struct collective_work {
     struct collective_args args;
     struct signature signature;
     enum work_state state;
+    int64_t queued_ns;
+    bool runs_at_once;  /* collective_run: it runs when it is queued */
     int64_t started_ns; /* of running */
     unsigned warnings;  /* given so far */
     int64_t compare_ns; /* of running until the next look at the peers' signatures; 0: the first */

@@ -84,7 +84,7 @@ static enum status failed_before(const struct collective *g, struct error *err)
 static void record_queued(struct collective_work *w)
 {
     struct flight_entry entry = {.signature = w->signature,
-                                 .queued_ns = clock_now_ns(),
+                                 .queued_ns = w->queued_ns,
                                  .step = w->args.step,
                                  .bucket = w->args.bucket,
                                  .buckets = w->args.buckets};
@@ -124,6 +124,7 @@ enum status collective_start(struct collective *group, const struct collective_a
         .count = args->count,
         .root = args->root,
     };
+    w->queued_ns = clock_now_ns();
     record_queued(w);
     group->work_count++;
     *ret_work = w;
@@ -276,11 +277,12 @@ static int64_t slice_end(int64_t now_ns, int64_t until_ns, int64_t end_ns)
 }
 
 /* Advance one work until until_ns, or for a slice of time.  An operation of a few bytes takes less
- * than a microsecond: the clock is read once here, and the error's text not cleared. */
+ * than a microsecond: the clock is read once at most, and the error's text not cleared. */
 static void drive_work(struct collective_work *w, int64_t until_ns)
 {
     struct collective *g = w->group;
-    int64_t now_ns = clock_now_ns();
+    bool begins_now = w->runs_at_once && w->state == WORK_QUEUED;
+    int64_t now_ns = begins_now ? w->queued_ns : clock_now_ns();
     struct error err;
     int64_t end_ns;
 
@@ -407,6 +409,8 @@ enum status collective_run(struct collective *group, const struct collective_arg
     struct collective_work *work = NULL;
     enum status status = collective_start(group, args, &work, err);
 
+    if (work)
+        work->runs_at_once = group->work_count == 1;
     return work ? collective_wait(work, INT64_MAX, err) : status;
 }
 

@@ -5,8 +5,9 @@
  * the side that raises, in every operation, it would wait for the line of the flag to come from the
  * core that reads it (80 ns of an operation's 600); so the sleeper lets the kernel run that
  * side's barrier, too (membarrier(2)), unless the process that raises could not agree to it.
- * A sleeper that is killed leaves its count behind, which costs a system call per raise and nothing
- * else.
+ * The count would wait for the same line if it lay on it, so it has a line of its own, one for all
+ * flags that a rank raises.  A sleeper that is killed leaves its count behind, which costs a system
+ * call per raise and nothing else.
  */
 #include "common/collective/shm/shm_arena.h"
 
@@ -59,27 +60,29 @@ void shm_flags_prepare(void)
         atomic_store(&sleepers_order, true);
 }
 
-void shm_flag_raise(struct shm_flag *flag, uint32_t value)
+void shm_flag_raise(const struct shared_memory *own, struct shm_flag *flag, uint32_t value)
 {
-    bool ordered = atomic_load_explicit(&sleepers_order, memory_order_relaxed);
-
-    atomic_store_explicit(&flag->value, value,
-                          ordered ? memory_order_release : memory_order_seq_cst);
+    if (atomic_load_explicit(&sleepers_order, memory_order_relaxed))
+        atomic_store_explicit(&flag->value, value, memory_order_release);
+    else /* not one call: an order that is no constant counts as the strongest */
+        atomic_store_explicit(&flag->value, value, memory_order_seq_cst);
     atomic_signal_fence(memory_order_seq_cst);
-    if (atomic_load(&flag->sleepers) > 0)
+    if (atomic_load(&shm_control_of(own)->sleepers) > 0)
         shm_flag_wake(flag);
 }
 
-void shm_flag_sleep(struct shm_flag *flag, uint32_t value, int64_t timeout_ns)
+void shm_flag_sleep(const struct shared_memory *raiser, struct shm_flag *flag, uint32_t value,
+                    int64_t timeout_ns)
 {
+    atomic_uint *sleepers = &shm_control_of(raiser)->sleepers;
     uint32_t seen;
 
-    atomic_fetch_add(&flag->sleepers, 1);
+    atomic_fetch_add(sleepers, 1);
     (void)syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
     seen = atomic_load(&flag->value);
     if ((int32_t)(seen - value) < 0)
         futex_wait(&flag->value, seen, timeout_ns);
-    atomic_fetch_sub(&flag->sleepers, 1);
+    atomic_fetch_sub(sleepers, 1);
 }
 
 void shm_flag_wake(struct shm_flag *flag)

@@ -3,8 +3,9 @@
  * in it, on which ranks wait for each other.
  *
  *   control   1 page       whether the rank is there, has left, or failed, and why
- *   posts     2 times      a line with flag and signature, a line of locations, then
- *                          SHM_CHUNK_BYTES that the owner publishes with it
+ *   posts     2 times      a line with the flag, the operation's terms and a few bytes of payload,
+ *                          a line of locations, one with the signature, then SHM_CHUNK_BYTES that
+ *                          the owner publishes with it
  *   channels  world_size   one per receiving rank: messages from the owner to it
  *
  * Collectives move in *steps* that all ranks number alike.  At step k a rank fills its post k % 2,
@@ -35,10 +36,10 @@
 #define SHM_FRAGMENTS      4                  /* of a channel, underway at once */
 #define SHM_NO_REGION      UINT32_MAX
 
-/* A number that only grows (modulo 2^32), and who sleeps on it. */
+/* A number that only grows (modulo 2^32). */
 struct shm_flag {
     atomic_uint value;
-    atomic_uint sleepers;
+    uint32_t reserved;
 };
 
 /* Bytes inside a registered region; SHM_NO_REGION: elsewhere, and not visible to other ranks. */
@@ -48,15 +49,29 @@ struct shm_location {
     uint64_t offset;
 };
 
+/* What ranks of one group and generation must agree on. */
+struct shm_terms {
+    uint32_t what; /* call, dtype, op, order: a byte each */
+    uint32_t root;
+    uint64_t sequence, count;
+};
+
+/* Every line that a rank reads after another one wrote it costs about 100 ns, so the first one has
+ * all of an operation of up to SHM_INLINE_BYTES. */
+#define SHM_INLINE_BYTES 32
+
 struct shm_post {
     _Alignas(SHM_LINE) struct shm_flag flag;
-    unsigned char signature[SIGNATURE_BYTES];
+    struct shm_terms terms;
+    unsigned char payload[SHM_INLINE_BYTES];
+    _Alignas(SHM_LINE) struct shm_location input;
+    struct shm_location output;
     double factor;
-    struct shm_location input, output;
     uint32_t in_place; /* input and output share memory */
+    uint32_t reserved;
+    _Alignas(SHM_LINE) unsigned char signature[SIGNATURE_BYTES]; /* read where terms differ */
 };
-_Static_assert(sizeof(struct shm_post) == (size_t)2 * SHM_LINE, "a post is two lines");
-_Static_assert(offsetof(struct shm_post, input) == SHM_LINE, "flag and signature share a line");
+_Static_assert(sizeof(struct shm_post) == (size_t)3 * SHM_LINE, "a post is three lines");
 
 /* One piece of a message; the first one has the signature, and stands alone when `location` says
  * where the whole message is. */
@@ -80,6 +95,8 @@ struct shm_control {
     int32_t fault;   /* ... enum fault ... */
     int32_t culprit; /* ... a rank in the job, or -1 */
     char text[1024];
+    _Alignas(SHM_LINE) atomic_uint sleepers; /* on flags that the arena's owner raises.  On a line
+                                                that nobody writes but them: see shm_flag_raise */
 };
 
 /* Bytes of an arena in a group of that many ranks. */
@@ -92,7 +109,6 @@ static inline struct shm_post *shm_post_of(const struct shared_memory *arena, ui
     return (void *)((char *)arena->base + SHM_PAGE + step % 2 * SHM_POST_STRIDE);
 }
 
-/* Right behind the locations: the processor fetches the next lines of its own accord. */
 static inline unsigned char *shm_chunk_of(const struct shared_memory *arena, uint32_t step)
 {
     return (unsigned char *)(shm_post_of(arena, step) + 1);
@@ -105,16 +121,19 @@ unsigned char *shm_fragment_bytes(const struct shared_memory *arena, unsigned re
 /* Before raising flags: makes that cheaper where the kernel helps.  Idempotent, per process. */
 void shm_flags_prepare(void);
 
-/* Everything written before is visible to a reader that sees the value. */
-void shm_flag_raise(struct shm_flag *flag, uint32_t value);
+/* Everything written before is visible to a reader that sees the value.  `own` is the arena of who
+ * raises the flag, which may lie in another one. */
+void shm_flag_raise(const struct shared_memory *own, struct shm_flag *flag, uint32_t value);
 
 static inline bool shm_flag_reached(const struct shm_flag *flag, uint32_t value)
 {
     return (int32_t)(atomic_load_explicit(&flag->value, memory_order_acquire) - value) >= 0;
 }
 
-/* Sleep until the flag has the value, shm_flag_wake is called, or timeout_ns have passed. */
-void shm_flag_sleep(struct shm_flag *flag, uint32_t value, int64_t timeout_ns);
+/* Sleep until the flag has the value, shm_flag_wake is called, or timeout_ns have passed; `raiser`
+ * is the arena of who raises it. */
+void shm_flag_sleep(const struct shared_memory *raiser, struct shm_flag *flag, uint32_t value,
+                    int64_t timeout_ns);
 void shm_flag_wake(struct shm_flag *flag);
 
 #endif

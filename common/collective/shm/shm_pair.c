@@ -72,7 +72,7 @@ static void write_fragment(struct shm_group *g, struct collective_work *work,
         memcpy(shm_fragment_bytes(arena, peer, number),
                (const unsigned char *)work->args.input + w->moved, piece);
     g->peers[peer].written = w->last = number + 1;
-    shm_flag_raise(&channel->written, number + 1);
+    shm_flag_raise(arena, &channel->written, number + 1);
     add_progress(work, piece);
 }
 
@@ -168,7 +168,7 @@ static enum run_outcome run_recv(struct shm_group *g, struct collective_work *wo
         if (outcome != RUN_DONE)
             return outcome;
         g->peers[peer].read = next;
-        shm_flag_raise(&channel->read, next);
+        shm_flag_raise(&g->peers[g->base.rank].arena, &channel->read, next);
     }
     return RUN_DONE;
 }

@@ -37,9 +37,11 @@ _Static_assert(sizeof(struct step_work) <= COLLECTIVE_WORK_STATE, "fits into a w
 
 static void raise_step(struct shm_group *g, struct step_work *w)
 {
+    const struct shared_memory *own = &g->peers[g->base.rank].arena;
+
     g->step++;
     w->awaited = 1;
-    shm_flag_raise(&shm_post_of(&g->peers[g->base.rank].arena, g->step)->flag, g->step);
+    shm_flag_raise(own, &shm_post_of(own, g->step)->flag, g->step);
 }
 
 static enum run_outcome await_step(struct shm_group *g, struct collective_work *work,
@@ -60,12 +62,22 @@ static enum run_outcome await_step(struct shm_group *g, struct collective_work *
 
 /* ---- arriving ---- */
 
+static struct shm_terms terms_of(const struct signature *s)
+{
+    return (struct shm_terms){.what = (uint32_t)s->call << 24 | (uint32_t)s->dtype << 16 |
+                                      (uint32_t)s->op << 8 | (uint32_t)s->order,
+                              .root = s->root,
+                              .sequence = s->sequence,
+                              .count = s->count};
+}
+
 static void post_arrival(struct shm_group *g, struct collective_work *work)
 {
     const struct collective_args *a = &work->args;
     struct step_work *w = (void *)work->backend;
     struct shm_post *post = shm_post_of(&g->peers[g->base.rank].arena, g->step + 1);
 
+    post->terms = terms_of(&work->signature);
     signature_encode(&work->signature, post->signature);
     post->factor = a->factor;
     shm_payload(g, a, &w->tx, &w->rx);
@@ -83,13 +95,13 @@ static void post_arrival(struct shm_group *g, struct collective_work *work)
 static enum run_outcome compare_signatures(struct shm_group *g, const struct collective_work *work,
                                            struct error *err)
 {
-    const struct shm_post *mine = shm_post_of(&g->peers[g->base.rank].arena, g->step);
+    const struct shm_terms mine = terms_of(&work->signature);
 
     for (unsigned r = 0; r < g->base.world_size; r++) {
         const struct shm_post *post = shm_post_of(&g->peers[r].arena, g->step);
         struct signature theirs;
 
-        if (memcmp(post->signature, mine->signature, SIGNATURE_BYTES) == 0)
+        if (r == g->base.rank || memcmp(&post->terms, &mine, sizeof(mine)) == 0)
             continue;
         if (signature_decode(post->signature, &theirs))
             return collective_mismatch(&g->base, work, r, &theirs, err);

@@ -128,7 +128,7 @@ enum run_outcome shm_wait(struct shm_group *g, struct collective_work *work, uns
         else if (!slept)
             (void)sched_yield();
         else
-            shm_flag_sleep(flag, value,
+            shm_flag_sleep(&g->peers[peer].arena, flag, value,
                            until_ns - now_ns < SLICE_NS ? until_ns - now_ns : SLICE_NS);
     }
     if (checked_ns != 0)
