@@ -139,16 +139,20 @@ START_TEST(processes_are_bound)
         launch_install_server("trap 'exit 0' TERM\n" SHOW_PROCESSORS " | sed s/^/server:/\n"
                               "echo 7001 > \"$file\"\n"
                               "mkfifo \"$0.$$\"\nread x < \"$0.$$\"\n");
-    const char script[] = "[ $RANK$SPARRING_RESTARTS = 10 ] && kill -9 $$; " SHOW_PROCESSORS
-                          " | sed \"s/^/rank $RANK:/\"";
-    const char *out =
-        launch_with(program, 0, NULL,
-                    ARGS("--nproc-per-node=2", "--servers=1", "--bind=core", "--on-rank-loss=wait",
-                         "--max-restarts=1", "--", "sh", "-c", script));
+    const char script[] = "case $RANK$SPARRING_RESTARTS in\n"
+                          "00) read x < \"$go\";; 10) kill -9 $$;; 11) echo > \"$go\";;\n"
+                          "esac; " SHOW_PROCESSORS " | sed \"s/^/rank $RANK:/\"";
+    char go[600];
+    const char *out;
+    const char *const extra[] = {go, NULL};
     static const char *const names[] = {"rank 0", "rank 1", "server"};
     char wanted[8192];
     cpu_set_t own, set;
 
+    (void)snprintf(go, sizeof(go), "go=%.500s", launch_fifo("go"));
+    out = launch_with(program, 0, extra,
+                      ARGS("--nproc-per-node=2", "--servers=1", "--bind=core",
+                           "--on-rank-loss=wait", "--max-restarts=1", "--", "sh", "-c", script));
     ck_assert_int_eq(sched_getaffinity(0, sizeof(own), &own), 0);
     binding_read("/sys/devices/system/cpu", &own, &topology);
     for (unsigned i = 0; i < 3; i++) {
