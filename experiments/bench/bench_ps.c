@@ -80,14 +80,16 @@ static const struct option_spec specs[] = {
     {.name = "kinds",
      .kind = OPTION_TEXT,
      .offset = AT(kinds),
-     .default_text = "exchange,grpc-echo,socket",
+     .default_text = "exchange,grpc-echo,grpc-sum,socket",
      .metavar = "NAME,...",
-     .help = "exchange: our workers and servers, with the sum.  grpc-echo: gRPC alone, the same "
-             "bytes on as many streams, sent back as they came.  socket: the same over plain "
-             "sockets.  torch-rpc: PyTorch's RPC parameter server, with the sum (over tcp and "
-             "shm).  replica: exchange, with a second process for each server that keeps its "
-             "shard, too.  state: exchange, with the servers' --state-dir in $TMPDIR or /tmp and a "
-             "snapshot every 10 rounds."},
+     .help =
+         "exchange: our workers and servers, with the sum.  grpc-echo: gRPC alone, the same "
+         "bytes on as many streams, sent back as they came.  grpc-sum: the same, and the server "
+         "adds each byte once.  socket: the same over plain "
+         "sockets.  torch-rpc: PyTorch's RPC parameter server, with the sum (over tcp and "
+         "shm).  replica: exchange, with a second process for each server that keeps its "
+         "shard, too.  state: exchange, with the servers' --state-dir in $TMPDIR or /tmp and a "
+         "snapshot every 10 rounds."},
     {.name = "compression",
      .kind = OPTION_TEXT,
      .offset = AT(compression),

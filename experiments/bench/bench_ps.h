@@ -38,6 +38,7 @@
 enum ps_kind {
     PS_EXCHANGE,  /* our workers and servers, with the sum */
     PS_GRPC_ECHO, /* gRPC C core alone: the server sends every message back unchanged */
+    PS_GRPC_SUM,  /* the same, and the server adds each byte once */
     PS_SOCKET,    /* plain sockets: the server receives a piece and sends it back */
     PS_TORCH_RPC, /* PyTorch's RPC parameter server, with the sum */
     PS_REPLICA,   /* exchange, with a replica for each server */

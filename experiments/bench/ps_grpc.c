@@ -3,7 +3,8 @@
  * ceiling of exchange.  As many connections from each worker to each server, one stream on each,
  * messages of one partition, as many completion queues with a thread each as sparring-server has.
  * The server sends every message back by reference; the worker copies it into the result, since
- * training needs a contiguous gradient.  No headers, no sum, no job state.
+ * training needs a contiguous gradient.  No headers, no job state, and no sum but with kind
+ * grpc-sum.
  */
 #include "experiments/bench/ps_grpc.h"
 

@@ -1,9 +1,9 @@
 /*
- * ps_grpc: shared by worker and server of kind grpc-echo; the only sources outside common/rpc that
- * use gRPC: they measure it without common/rpc, but under the same conditions.
+ * ps_grpc: shared by worker and server of kinds grpc-echo and grpc-sum; the only sources outside
+ * common/rpc that use gRPC: they measure it without common/rpc, but under the same conditions.
  *
  *   ps_grpc.c         library, queues, credentials
- *   ps_grpc_server.c  sends every message back unchanged
+ *   ps_grpc_server.c  sends every message back unchanged; of grpc-sum, adds it before
  *   ps_grpc_worker.c  an iteration: sends all pieces and copies the replies into the result
  */
 #ifndef SPARRING_EXPERIMENTS_BENCH_PS_GRPC_H

@@ -1,11 +1,13 @@
 /*
- * ps_grpc_server: the server of kind grpc-echo.  All operations of a stream run on its queue's
- * thread, so there are no locks.
+ * ps_grpc_server: the server of kinds grpc-echo and grpc-sum.  All operations of a stream run on
+ * its queue's thread, so there are no locks.
  */
 #include "common/rpc/loopback.h"
+#include "common/tensor/tensor.h"
 #include "experiments/bench/ps_grpc.h"
 
 #include <grpc/byte_buffer.h>
+#include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc_security.h>
 #include <limits.h>
 #include <pthread.h>
@@ -27,12 +29,16 @@ struct stream {
     struct pending *first, *last; /* to be sent back, owned */
     bool sending, initial_sent, ended, finished;
     int cancelled;
+    float
+        *sum; /* of grpc-sum: what a worker sends over this stream in an iteration; else NULL ... */
+    size_t count, at; /* ... its elements, and the byte where the next slice begins */
 };
 
 struct call_request {
     struct tag tag;
     grpc_server *server;
     grpc_completion_queue *queue;
+    const struct ps_words *words;
     void *method;
     grpc_call *call;
     gpr_timespec deadline;
@@ -82,6 +88,41 @@ static void send_next(struct stream *s)
     free(p);
 }
 
+/* An element that is in two slices is left out. */
+static void add_slice(struct stream *s, const unsigned char *bytes, size_t length)
+{
+    size_t skipped = (sizeof(float) - s->at % sizeof(float)) % sizeof(float);
+
+    while (length >= skipped + sizeof(float)) {
+        size_t first = (s->at + skipped) / sizeof(float) % s->count;
+        size_t count = (length - skipped) / sizeof(float);
+        size_t taken;
+
+        count = count < s->count - first ? count : s->count - first;
+        vector_add_bytes(s->sum + first, bytes + skipped, count);
+        taken = skipped + count * sizeof(float);
+        bytes += taken;
+        length -= taken;
+        s->at += taken;
+        skipped = 0;
+    }
+    s->at += length;
+}
+
+static void add_message(struct stream *s)
+{
+    grpc_byte_buffer_reader reader;
+    grpc_slice slice;
+
+    if (!s->sum || !grpc_byte_buffer_reader_init(&reader, s->received))
+        return;
+    while (grpc_byte_buffer_reader_next(&reader, &slice)) {
+        add_slice(s, GRPC_SLICE_START_PTR(slice), GRPC_SLICE_LENGTH(slice));
+        grpc_slice_unref(slice);
+    }
+    grpc_byte_buffer_reader_destroy(&reader);
+}
+
 static void server_received(struct tag *tag, bool ok)
 {
     struct stream *s = tag->owner;
@@ -92,6 +133,7 @@ static void server_received(struct tag *tag, bool ok)
         send_next(s);
         return;
     }
+    add_message(s);
     *p = (struct pending){.buffer = s->received};
     s->received = NULL;
     if (s->last)
@@ -131,11 +173,18 @@ static void request_call(struct call_request *request)
 static void call_arrived(struct tag *tag, bool ok)
 {
     struct call_request *request = tag->owner;
+    const struct ps_words *w = request->words;
     struct stream *s = ok ? calloc(1, sizeof(*s)) : NULL;
     grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
 
     if (!s)
         return;
+    if (w->kind == PS_GRPC_SUM) {
+        s->count = (size_t)(w->bytes / sizeof(float) / w->servers / w->connections) + 1;
+        s->sum = calloc(s->count, sizeof(*s->sum));
+        if (!s->sum)
+            return; /* as without memory for the stream: the worker's turn does not end */
+    }
     s->call = request->call;
     s->on_receive = (struct tag){server_received, s};
     s->on_send = (struct tag){server_sent, s};
@@ -208,8 +257,8 @@ enum status ps_grpc_serve(const struct ps_words *words, struct error *err)
         return status; /* the process ends: nothing to release */
     grpc_server_start(server);
     for (int i = 0; i < count * REQUESTS_PER_QUEUE; i++) {
-        requests[i] =
-            (struct call_request){.server = server, .queue = queues[i % count], .method = method};
+        requests[i] = (struct call_request){
+            .server = server, .queue = queues[i % count], .words = words, .method = method};
         requests[i].tag = (struct tag){call_arrived, &requests[i]};
         request_call(&requests[i]);
     }

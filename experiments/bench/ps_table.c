@@ -14,7 +14,7 @@
 
 #define MIB (1024.0 * 1024.0)
 
-const char *const ps_kind_names[PS_KINDS] = {"exchange",  "grpc-echo", "socket",
+const char *const ps_kind_names[PS_KINDS] = {"exchange",  "grpc-echo", "grpc-sum", "socket",
                                              "torch-rpc", "replica",   "state"};
 const char *const ps_transport_names[PS_TRANSPORTS] = {"tcp", "unix", "shm"};
 

@@ -179,8 +179,8 @@ static const struct ps_worker_ops *ops_of(uint64_t kind)
 {
     static const struct ps_worker_ops *const kinds[PS_KINDS] = {
         [PS_EXCHANGE] = &ps_exchange_worker, [PS_GRPC_ECHO] = &ps_grpc_worker,
-        [PS_SOCKET] = &ps_socket_worker,     [PS_REPLICA] = &ps_exchange_worker,
-        [PS_STATE] = &ps_exchange_worker,
+        [PS_GRPC_SUM] = &ps_grpc_worker,     [PS_SOCKET] = &ps_socket_worker,
+        [PS_REPLICA] = &ps_exchange_worker,  [PS_STATE] = &ps_exchange_worker,
     };
 
     return kind < PS_KINDS ? kinds[kind] : NULL;
@@ -241,7 +241,7 @@ int bench_ps_server(int argc, char **argv)
     struct error err = {0};
     enum status status = parse_words(&words, argc, argv, &err);
 
-    if (status == STATUS_OK && words.kind == PS_GRPC_ECHO)
+    if (status == STATUS_OK && (words.kind == PS_GRPC_ECHO || words.kind == PS_GRPC_SUM))
         status = ps_grpc_serve(&words, &err);
     else if (status == STATUS_OK && words.kind == PS_SOCKET)
         status = ps_socket_serve(&words, &err);

@@ -89,12 +89,13 @@ static void check_row(const json_t *row)
 
 START_TEST(test_a_small_run)
 {
-    static const char *const kinds[] = {"exchange", "grpc-echo", "socket", "replica", "state"};
+    static const char *const kinds[] = {"exchange", "grpc-echo", "grpc-sum",
+                                        "socket",   "replica",   "state"};
     const char *output;
     json_t *report = run_bench_ps(ARGS("--workers", "2", "--servers", "2", "--bytes", "300000",
                                        "--partition-bytes", "64K", "--rounds", "4", "--warmup", "1",
                                        "--transport", "tcp,unix", "--kinds",
-                                       "exchange,grpc-echo,socket,replica,state"),
+                                       "exchange,grpc-echo,grpc-sum,socket,replica,state"),
                                   &output);
 
     check_lines(output);
