@@ -177,13 +177,13 @@ static void call_arrived(struct tag *tag, bool ok)
     struct stream *s = ok ? calloc(1, sizeof(*s)) : NULL;
     grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
 
-    if (!s)
-        return;
-    if (w->kind == PS_GRPC_SUM) {
+    if (s && w->kind == PS_GRPC_SUM) {
         s->count = (size_t)(w->bytes / sizeof(float) / w->servers / w->connections) + 1;
         s->sum = calloc(s->count, sizeof(*s->sum));
-        if (!s->sum)
-            return; /* as without memory for the stream: the worker's turn does not end */
+    }
+    if (!s || (w->kind == PS_GRPC_SUM && !s->sum)) { /* the worker's turn does not end */
+        free(s);
+        return;
     }
     s->call = request->call;
     s->on_receive = (struct tag){server_received, s};

@@ -53,6 +53,12 @@ enum status compute_open(const char *device, unsigned local_rank, unsigned threa
                          struct compute **ret_compute, struct error *err);
 void compute_close(struct compute *c); /* NULL allowed */
 
+/* Call first in main.  OpenBLAS knows processors by their models; of one that is newer it takes
+ * kernels without wide vectors, which makes matrix products several times as slow.  Then this sets
+ * OPENBLAS_CORETYPE, unless it is set, and starts the program again, because OpenBLAS reads it when
+ * it is loaded.  Returns otherwise, and after a failure. */
+void compute_choose_kernels(char **argv);
+
 /* "cpu (OpenBLAS ..., 1 thread)", "cuda:0 (NVIDIA H200)" */
 const char *compute_name(const struct compute *c);
 /* Why auto has not chosen a GPU, or "". */

@@ -177,7 +177,7 @@ START_TEST(test_odd_shapes)
         if (!row_has(row, "kind", "ratio"))
             measured += number_of(row, "wrong") == 0 && number_of(row, "seconds") > 0;
     }
-    ck_assert_uint_eq(measured, (size_t)2 * 2 * 3 * 3);
+    ck_assert_uint_eq(measured, (size_t)2 * 2 * 3 * 4);
     json_decref(report);
 }
 END_TEST

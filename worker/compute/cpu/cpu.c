@@ -12,8 +12,32 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define THREADS_MAX 1024u
+/* What OpenBLAS takes for an Intel processor that it does not know. */
+#define OLD_KERNELS "Prescott"
+
+void compute_choose_kernels(char **argv)
+{
+    static const char *const kernels[SIMD_LEVELS] = {
+#ifdef SPARRING_SIMD_X86
+        [SIMD_AVX2] = "Haswell",
+        [SIMD_AVX512] = "SkylakeX",
+#endif
+    };
+    const char *wanted = kernels[simd_level()];
+    char path[4096];
+    ssize_t length;
+
+    if (!wanted || getenv("OPENBLAS_CORETYPE") || strcmp(openblas_get_corename(), OLD_KERNELS) != 0)
+        return;
+    length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    if (length <= 0 || setenv("OPENBLAS_CORETYPE", wanted, 1) != 0)
+        return;
+    path[length] = '\0';
+    (void)execv(path, argv);
+}
 
 static void cpu_close(struct compute *c)
 {
