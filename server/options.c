@@ -45,8 +45,9 @@ static const struct option_spec service_specs[] = {
      .min = 0,
      .max = 64,
      .metavar = "N",
-     .help = "Threads that serve connections; 0 takes one per core, or per two cores on a loopback "
-             "address, where the workers need the others, and at most 4."},
+     .help =
+         "Threads that serve connections, and as many for shared memory, at most 4; 0 takes one "
+         "per core, or per two cores for workers of this host, which need the others."},
     {.name = "share-memory",
      .env = "SPARRING_SHARE_MEMORY",
      .kind = OPTION_BOOL,

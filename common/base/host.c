@@ -54,6 +54,13 @@ unsigned host_job_cores(void)
                                                                                    : host_cores();
 }
 
+unsigned host_cores_part(unsigned parts)
+{
+    unsigned own = host_cores(), part = host_job_cores() / parts;
+
+    return part < 1 ? 1 : part < own ? part : own;
+}
+
 /* "0-3,8": the processors of the affinity mask. */
 static void list_processors(char *text, size_t size)
 {

@@ -33,6 +33,10 @@ unsigned host_cores(void);
  * `sparring launch` sets where it gives each process a part of them (--bind), else host_cores(). */
 unsigned host_job_cores(void);
 
+/* How many threads one of `parts` equal users of the job's processors starts: its part of
+ * host_job_cores(), at most host_cores(), at least 1. */
+unsigned host_cores_part(unsigned parts);
+
 /* {"name":..,"cpu":..,"cores":..,"processors":..,"memory_bytes":..,"kernel":..,"compiler":..,
  * "load":..,"environment":..}, and where they are known or set "bind", "processor_quota",
  * "memory_limit", "governor", "congestion_control". */

@@ -327,11 +327,9 @@ static enum status copy_methods(struct rpc_server *server, const struct rpc_serv
  * times the processor time of one thread). */
 static size_t default_queues(const struct endpoint *listen)
 {
-    unsigned own = host_cores(), all = host_job_cores();
-    unsigned count = endpoint_is_loopback(listen) ? all / 2 : all;
+    unsigned count = host_cores_part(endpoint_is_loopback(listen) ? 2 : 1);
 
-    count = count < own ? count : own;
-    return count < 1 ? 1 : count > QUEUES_DEFAULT_MAX ? QUEUES_DEFAULT_MAX : count;
+    return count > QUEUES_DEFAULT_MAX ? QUEUES_DEFAULT_MAX : count;
 }
 
 static enum status start_queues(struct rpc_server *server, const struct rpc_server_config *config,

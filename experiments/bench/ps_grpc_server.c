@@ -29,8 +29,7 @@ struct stream {
     struct pending *first, *last; /* to be sent back, owned */
     bool sending, initial_sent, ended, finished;
     int cancelled;
-    float
-        *sum; /* of grpc-sum: what a worker sends over this stream in an iteration; else NULL ... */
+    float *sum;       /* of grpc-sum: what a worker sends in an iteration; else NULL ... */
     size_t count, at; /* ... its elements, and the byte where the next slice begins */
 };
 

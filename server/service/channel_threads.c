@@ -141,16 +141,16 @@ static struct channel_thread *thread_of(struct channel_threads *t, unsigned rank
     return &t->threads[rank % t->count];
 }
 
-enum status channel_threads_open(struct channel_threads **ret_threads, struct error *err)
+enum status channel_threads_open(unsigned threads, struct channel_threads **ret_threads,
+                                 struct error *err)
 {
     struct channel_threads *t = NULL;
-    unsigned own = host_cores(), half = host_job_cores() / 2; /* the workers use the other half */
     enum status status = mem_calloc(1, sizeof(*t), "channel threads", &t, err);
 
     if (status != STATUS_OK)
         return status;
-    t->count = half < own ? half : own;
-    t->count = t->count < 1 ? 1 : t->count > THREADS_MAX ? THREADS_MAX : t->count;
+    t->count = threads > 0 ? threads : host_cores_part(2);
+    t->count = t->count > THREADS_MAX ? THREADS_MAX : t->count;
     (void)pthread_mutex_init(&t->start_lock, NULL);
     for (unsigned i = 0; i < t->count; i++) {
         t->threads[i].bell = SHARED_MEMORY_NONE;

@@ -30,7 +30,9 @@ struct channel_reader {
     struct channel_reader *next; /* the thread's list */
 };
 
-enum status channel_threads_open(struct channel_threads **ret_threads, struct error *err);
+/* At most so many threads; 0: one for each two processors, since the workers use the others. */
+enum status channel_threads_open(unsigned threads, struct channel_threads **ret_threads,
+                                 struct error *err);
 
 /* Start the thread of a rank's channel, if it does not run yet; its bell is borrowed. */
 enum status channel_threads_start(struct channel_threads *t, unsigned rank, int *ret_bell_fd,

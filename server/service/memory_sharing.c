@@ -76,14 +76,14 @@ static enum status accept_channel(void *user, unsigned rank, struct worker_memor
     return status;
 }
 
-void memory_sharing_open(struct service *s)
+void memory_sharing_open(struct service *s, unsigned threads)
 {
     const struct fd_listener_config config = {
         .accept_memory = accept_memory, .accept_channel = accept_channel, .user = s};
     struct error why = {0};
 
     host_id_find(NULL, s->host_id);
-    if (channel_threads_open(&s->channel_threads, &why) != STATUS_OK)
+    if (channel_threads_open(threads, &s->channel_threads, &why) != STATUS_OK)
         log_warning("%s", why.text);
     else if (fd_listener_open(&config, &s->fd_listener, &why) != STATUS_OK)
         log_warning("no memory is shared with workers of this host: %s", why.text);

@@ -221,7 +221,7 @@ enum status service_open(const struct service_config *config, struct service **r
                      .is_durable = is_given(config->state_dir),
                  });
     if (config->share_memory)
-        memory_sharing_open(s);
+        memory_sharing_open(s, config->threads);
     status = restore_open(s, config->state_dir, err);
     if (status == STATUS_OK)
         status = supervisor_start(s, err);

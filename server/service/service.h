@@ -31,7 +31,7 @@ struct service_config {
     const char *listen_origin;    /* the option that gave the address ("--listen"), for messages */
     struct rpc_security security; /* its texts are borrowed until service_close */
     bool bind_ranks;              /* a peer may act only for the ranks that its certificate names */
-    unsigned threads;             /* of rpc; 0: the default of rpc_server_config */
+    unsigned threads;             /* of rpc, and of channels; 0: their defaults */
     int64_t timeout_ms; /* how long ranks wait for a silent rank, in a join and in a round */
     bool show_metrics;  /* serve a Prometheus page */
     struct endpoint metrics_listen;    /* port 0: any free port; loopback, or insecure */

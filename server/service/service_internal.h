@@ -55,7 +55,7 @@ enum status authorize_server(const struct service *s, const struct rpc_call *cal
 /* ------------------------------------------------------------------ memory_sharing.c */
 
 /* Open the listener.  A failure is logged, and no memory is shared. */
-void memory_sharing_open(struct service *s);
+void memory_sharing_open(struct service *s, unsigned threads);
 
 /* True when the joining rank requests shared memory and runs on this host. */
 bool memory_sharing_is_possible(const struct service *s, const struct join_request *request);

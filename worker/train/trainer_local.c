@@ -14,10 +14,9 @@
 
 static unsigned default_threads(const struct launch_env *launch)
 {
-    unsigned share = launch->local_world_size ? launch->local_world_size : launch->world_size;
-    unsigned own = host_cores(), threads = share > 0 ? host_job_cores() / share : 1;
+    unsigned ranks = launch->local_world_size ? launch->local_world_size : launch->world_size;
 
-    return threads < 1 ? 1 : threads < own ? threads : own;
+    return host_cores_part(ranks > 0 ? ranks : 1);
 }
 
 /* Tokens per sample that the model reads; 0: no sequence model. */

@@ -72,15 +72,17 @@ static void restart(void)
 {
     service_close(service);
     for (unsigned i = 0; i < session_terms.world_size; i++) {
-        enum status status;
+        struct rpc_result ended;
 
         if (!workers[i].stream.call)
             continue;
         /* A stream that the server had not received yet is not ended by it: gRPC would keep it for
          * the next server. */
         rpc_call_cancel(workers[i].stream.call);
-        status = raw_wait_closed(&workers[i].stream).status;
-        ck_assert(status == STATUS_UNAVAILABLE || status == STATUS_CANCELLED);
+        ended = raw_wait_closed(&workers[i].stream);
+        /* Without a status of the server: the stream was cancelled, or its connection lost. */
+        ck_assert_msg(ended.status == STATUS_UNAVAILABLE || !ended.by_peer, "rank %u: %s (%s)", i,
+                      ended.text, status_name(ended.status));
     }
     close_workers();
     open_state();
