@@ -100,6 +100,7 @@ static enum status init_group_head(struct collective *g, const struct collective
         config->heartbeat_timeout_ms > 0 ? config->heartbeat_timeout_ms : 1500;
     g->streams = config->streams;
     g->segment_bytes = config->segment_bytes;
+    g->security = config->security;
     g->store = config->store;
     g->mesh = config->mesh;
     g->flight = config->flight;
@@ -354,7 +355,8 @@ enum status collective_open_like(const struct collective *like, const struct col
                                        .timeout_ms = like->timeout_ms,
                                        .heartbeat_timeout_ms = like->heartbeat_timeout_ms,
                                        .streams = like->streams,
-                                       .segment_bytes = like->segment_bytes};
+                                       .segment_bytes = like->segment_bytes,
+                                       .security = like->security};
     struct collective *g;
     enum status status;
 

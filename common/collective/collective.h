@@ -5,7 +5,8 @@
  *   shm   ranks of one host reduce in shared memory
  *   ring  TCP between hosts: a pipelined ring for large messages, direct exchanges or recursive
  *         doubling for small ones
- *   grpc  the same ring over gRPC streams, to measure the transport apart from the algorithm
+ *   grpc  the same ring over gRPC streams: for encrypted links (TLS), and to measure the transport
+ *         apart from the algorithm
  *   hier  two levels: shm inside a host, ring between hosts
  *   nccl  device memory, in the CUDA module
  *   mpi   under mpirun      gloo  the real library; both for comparison
@@ -45,6 +46,7 @@ struct collective;
 struct collective_work;
 struct flight;
 struct mesh;
+struct rpc_security;
 
 #define COLLECTIVE_WORKS_MAX 64 /* started and not yet waited for, per group */
 
@@ -61,12 +63,15 @@ struct collective_config {
                                    reaches the store */
     const char *host_id; /* ranks with equal ones share a host; NULL: SPARRING_HOSTID, else found */
     int64_t timeout_ms;  /* of every operation, and of the connection phase */
-    int64_t heartbeat_timeout_ms; /* silence after which a rank counts as stopped or cut off;
-                                     <= 0: 1500 */
-    unsigned streams;             /* TCP connections between two ranks; 0: one, and between
-                                     neighbours on different hosts 1, 2 or 4, whichever carried a
-                                     large message fastest when the group opened */
-    size_t segment_bytes;         /* of the ring's pipeline; 0: tuned */
+    int64_t heartbeat_timeout_ms;        /* silence after which a rank counts as stopped or cut off;
+                                            <= 0: 1500 */
+    unsigned streams;                    /* TCP connections between two ranks; 0: one, and between
+                                            neighbours on different hosts 1, 2 or 4, whichever carried a
+                                            large message fastest when the group opened */
+    size_t segment_bytes;                /* of the ring's pipeline; 0: tuned */
+    const struct rpc_security *security; /* of links over gRPC: mutual TLS, and the token in both
+                                            directions; borrowed for the group's life.  NULL, or
+                                            without files: plaintext.  The mesh is plaintext */
 };
 
 /* Monotone counters of one rank. */

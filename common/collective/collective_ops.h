@@ -51,7 +51,8 @@ struct collective {
     char transport[16];
     unsigned streams;
     size_t segment_bytes;
-    struct mesh *mesh; /* NULL in a world of one */
+    const struct rpc_security *security; /* NULL: plaintext */
+    struct mesh *mesh;                   /* NULL in a world of one */
     bool owns_mesh;
     bool in_mesh;     /* mesh_group_index is taken */
     bool keeps_trail; /* of its collectives, in the mesh */

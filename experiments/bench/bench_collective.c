@@ -94,7 +94,7 @@ static int run_collective(enum collective_call call, int argc, char **argv)
         .summary = "Measure a collective by backend and size, backends taking turns. Options of "
                    "nccl-tests are taken, too.",
         .usage = "[OPTION]...",
-        .tables = {{sweep_specs, 0}},
+        .tables = SWEEP_TABLES,
     };
     struct error err = {0};
     char **words = NULL;

@@ -13,6 +13,7 @@
 
 #include "common/collective/collective.h"
 #include "common/option/option.h"
+#include "common/rpc/security_options.h"
 #include "experiments/bench/bench_report.h"
 
 #include <stdbool.h>
@@ -55,9 +56,17 @@ struct sweep_options {
     char rate[OPTION_TEXT_MAX];
     int64_t timeout_ms;
     char json[OPTION_TEXT_MAX];
+    struct security_options security; /* of backend grpc */
 };
 
 extern const struct option_spec sweep_specs[];
+#define SWEEP_TABLES                                                                               \
+    {                                                                                              \
+        {sweep_specs, 0},                                                                          \
+        {                                                                                          \
+            security_specs, offsetof(struct sweep_options, security)                               \
+        }                                                                                          \
+    }
 
 enum series_kind {
     SERIES_BACKEND,

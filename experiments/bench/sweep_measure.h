@@ -19,6 +19,7 @@ struct bench_rank {
     const struct sweep_options *options;
     struct sweep sweep;
     unsigned rank, world_size;
+    struct rpc_security security; /* of the groups; from the options */
     struct store *store;
     struct collective *control;
     struct collective *groups[SERIES_MAX]; /* NULL for a ceiling and for an unavailable backend */

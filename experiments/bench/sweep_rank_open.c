@@ -34,7 +34,8 @@ static enum status open_group(struct bench_rank *b, const char *backend, const c
                                        .mesh = b->control ? collective_mesh(b->control) : NULL,
                                        .interface_host = getenv("SPARRING_BENCH_ADDRESS"),
                                        .host_id = getenv("SPARRING_BENCH_ADDRESS"),
-                                       .timeout_ms = b->options->timeout_ms};
+                                       .timeout_ms = b->options->timeout_ms,
+                                       .security = &b->security};
 
     return collective_open(&config, ret_group, err);
 }
@@ -78,8 +79,10 @@ static enum status open_backend(struct bench_rank *b, size_t series, struct erro
 static enum status open_series(struct bench_rank *b, struct error *err)
 {
     const char *address = getenv("SPARRING_BENCH_ADDRESS");
-    enum status status = open_group(b, "ring", "control", &b->control, err);
+    enum status status;
 
+    b->security = security_options_read(&b->options->security, false);
+    status = open_group(b, "ring", "control", &b->control, err);
     for (size_t s = 0; s < b->sweep.length && status == STATUS_OK; s++) {
         if (b->sweep.series[s].kind == SERIES_BACKEND)
             status = open_backend(b, s, err);
@@ -262,7 +265,7 @@ int sweep_rank_main(enum collective_call call, int argc, char **argv, sweep_corr
 {
     struct sweep_options options = {0};
     struct option_result origins = {0};
-    const struct option_set set = {.program = "sparring bench", .tables = {{sweep_specs, 0}}};
+    const struct option_set set = {.program = "sparring bench", .tables = SWEEP_TABLES};
     struct error err = {0};
     char config[600];
     char *words[] = {argv[0], config, NULL};

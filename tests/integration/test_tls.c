@@ -88,6 +88,26 @@ static const char *make_certificates(int wanted, const char *const *words)
     return process_run(wanted, 60000, NULL, argv);
 }
 
+/* With the certificate and the token in use: the ring over gRPC is encrypted; over TCP it is not,
+ * and rank 0 says so. */
+static void check_allreduce(void)
+{
+    static const char *const transports[] = {"grpc", "tcp"};
+
+    for (size_t i = 0; i < 2; i++) {
+        struct job job = {.ranks = 2};
+        const char *folder;
+        json_t *summary;
+
+        job.worker = ARGS(SMALL, "--backend", "ring", "--transport", transports[i]);
+        folder = job_run(&job, 0);
+        summary = job_summary(folder);
+        ck_assert_str_eq(json_string_value(json_object_get(summary, "status")), "ok");
+        ck_assert_int_eq(strstr(job_output(), "travel in plaintext over ring") != NULL, i == 1);
+        json_decref(summary);
+    }
+}
+
 START_TEST(test_job_with_token_and_ranks)
 {
     struct job job = {.ranks = 2, .servers = 1, .worker = ARGS(SMALL, "--sync", "ps")};
@@ -103,6 +123,7 @@ START_TEST(test_job_with_token_and_ranks)
     summary = job_summary(job_run(&job, 0));
     ck_assert_str_eq(json_string_value(json_object_get(summary, "status")), "ok");
     json_decref(summary);
+    check_allreduce();
 
     certificate_make_authority("ca"); /* for start_server */
     certificate_make("node", "ca", "subjectAltName=IP:127.0.0.1");

@@ -23,9 +23,9 @@ const struct option_spec worker_sync_specs[] = {
      .default_text = "auto",
      .metavar = "NAME",
      .help = "Of allreduce: auto (shm when all ranks share a host, hier when some do, else ring), "
-             "shm, ring (TCP), grpc (the ring over gRPC), hier (shm inside a host, a ring between "
-             "hosts), nccl (GPUs), gloo, or mpi (under mpirun, which 'sparring launch --backend "
-             "mpi' starts)."},
+             "shm, ring (TCP), grpc (the ring over gRPC, encrypted where --tls-ca is given), hier "
+             "(shm inside a host, a ring between hosts), nccl (GPUs), gloo, or mpi (under mpirun, "
+             "which 'sparring launch --backend mpi' starts)."},
     {.name = "transport",
      .env = "SPARRING_TRANSPORT",
      .kind = OPTION_CHOICE,

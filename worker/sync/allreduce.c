@@ -19,9 +19,11 @@
 #include "worker/sync/allreduce.h"
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define MIB                1048576.0
 #define FIRST_BUCKET_BYTES ((size_t)1 << 20)
@@ -106,10 +108,23 @@ static bool allreduce_close(struct sync *base, const struct error *failure)
     return true;
 }
 
+/* TLS files protect the store, and the ring only over gRPC. */
+static void warn_of_plaintext(const struct sync_allreduce *s, const struct sync_config *config)
+{
+    const char *backend = collective_backend(s->group);
+    bool over_tcp = (!config->transport || strcmp(config->transport, "tcp") == 0) &&
+                    (strcmp(backend, "ring") == 0 || strcmp(backend, "hier") == 0);
+    bool has_tls = s->security.ca_file && s->security.ca_file[0];
+
+    if (over_tcp && has_tls && s->rank == 0)
+        log_warning("gradients travel in plaintext over %s; --transport grpc encrypts them",
+                    backend);
+}
+
 static enum status open_group(struct sync_allreduce *s, const struct sync_config *config,
                               struct error *err)
 {
-    struct collective_config group = {
+    const struct collective_config group = {
         .backend = config->backend,
         .transport = config->transport,
         .interface_host = config->interface_host,
@@ -120,9 +135,12 @@ static enum status open_group(struct sync_allreduce *s, const struct sync_config
         .store = config->store,
         .flight = config->flight,
         .timeout_ms = config->timeout_ms,
+        .security = &s->security,
     };
     enum status status = collective_open(&group, &s->group, err);
 
+    if (status == STATUS_OK)
+        warn_of_plaintext(s, config);
     if (status == STATUS_OK && config->memory)
         status = collective_register(s->group, config->memory, err);
     return status;
@@ -167,6 +185,7 @@ static enum status allreduce_open(const struct sync_config *config, struct sync 
     s->base.yields = SYNC_YIELDS_GRADIENTS;
     s->config = config->ddp ? *config->ddp : DDP_DEFAULTS;
     s->hook = hooks[s->config.hook];
+    s->security = config->security;
     s->table = config->table;
     s->params = config->params;
     s->grads = config->grads;

@@ -86,6 +86,7 @@ struct sync_allreduce {
     sync_refresh_fn *refresh_params;    /* or NULL */
     void *user;                         /* of both call-backs */
     unsigned rank, world_size;
+    struct rpc_security security;       /* the group's */
     struct collective_stats past_stats; /* of earlier groups */
     enum reduce_order order;
     struct bucket_plan plan;

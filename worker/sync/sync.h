@@ -62,8 +62,10 @@ struct sync_config {
     struct store *store; /* NULL with local */
     int64_t timeout_ms;
     enum reduce_order order;
-    const char *manifest; /* text of common/manifest; ps sends it to the servers */
-    const char *job;      /* run identifier */
+    const char *manifest;         /* text of common/manifest; ps sends it to the servers */
+    const char *job;              /* run identifier */
+    struct rpc_security security; /* of ps, and of links over gRPC; its texts are borrowed until
+                                     sync_close */
     /* allreduce */
     const char *backend;          /* as in collective_config, as the next three */
     const char *transport;        /* "tcp", "grpc" */
@@ -94,7 +96,6 @@ struct sync_config {
     uint64_t steps_before; /* optimizer steps of the run that this one continues */
     struct compression compression; /* zeroed: none */
     bool overlap_forward;           /* finish may return before the parameters arrive: sync_await */
-    struct rpc_security security;   /* its texts are borrowed until sync_close */
 };
 
 struct sync_counters { /* monotone, of this rank */

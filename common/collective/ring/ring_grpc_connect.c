@@ -14,6 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define HANDSHAKE_MS 10000
+
 /* The state of a call, before and after it is assigned to a link. */
 struct session {
     struct grpc_links *links;
@@ -189,12 +191,26 @@ static const struct rpc_handler handler = {
 
 /* ---- connecting ---- */
 
+/* Without TLS the cookie of the hello keeps strangers out, on any interface. */
+static struct rpc_security link_security(const struct collective *group)
+{
+    const struct rpc_security *s = group->security;
+    bool has_tls = s && s->ca_file && s->ca_file[0];
+
+    if (!has_tls)
+        return (struct rpc_security){.insecure = true};
+    return (struct rpc_security){.ca_file = s->ca_file,
+                                 .cert_file = s->cert_file,
+                                 .key_file = s->key_file,
+                                 .token_file = s->token_file};
+}
+
 static enum status open_server(struct grpc_links *l, struct collective *group,
                                struct endpoint *self, struct error *err)
 {
     const struct rpc_method method = {.path = GRPC_LINK_PATH, .handler = &handler, .user = l};
     struct rpc_server_config config = {.listen_origin = "the ring's interface",
-                                       .security = {.insecure = true},
+                                       .security = link_security(group),
                                        .methods = &method,
                                        .method_count = 1};
     enum status status;
@@ -207,16 +223,34 @@ static enum status open_server(struct grpc_links *l, struct collective *group,
     return status;
 }
 
-static enum status call_peer(struct grpc_links *l, unsigned peer, const struct endpoint *self,
-                             struct error *err)
+/* Over TLS, ask the peer, which listens already, whether it can be reached: core repeats a
+ * handshake that fails for ever, and the answer tells why. */
+static enum status check_handshake(struct rpc_client *client, int64_t deadline_ns,
+                                   struct error *err)
+{
+    int64_t until_ns = clock_deadline_ns(HANDSHAKE_MS);
+    uint8_t *reply = NULL;
+    size_t size;
+    enum status status =
+        rpc_client_unary(client, "/grpc.health.v1.Health/Check", (const uint8_t *)"", 0,
+                         until_ns < deadline_ns ? until_ns : deadline_ns, &reply, &size, err);
+
+    free(reply);
+    return status;
+}
+
+static enum status call_peer(struct grpc_links *l, const struct collective *group, unsigned peer,
+                             const struct endpoint *self, int64_t deadline_ns, struct error *err)
 {
     struct grpc_link *link = &l->links[peer];
-    struct rpc_client_config config = {.security = {.insecure = true}};
+    struct rpc_client_config config = {.security = link_security(group)};
     struct session *s = NULL;
     enum status status = ring_endpoint_parse(&l->endpoints[peer], self, &config.target, err);
 
     if (status == STATUS_OK)
         status = rpc_client_open(&config, &link->client, err);
+    if (status == STATUS_OK && !config.security.insecure)
+        status = check_handshake(link->client, deadline_ns, err);
     if (status == STATUS_OK)
         status = mem_calloc(1, sizeof(*s), "link", &s, err);
     if (status != STATUS_OK)
@@ -298,7 +332,7 @@ enum status grpc_links_connect(struct grpc_links *l, struct collective *group, i
         status = collective_exchange(group, "ring ready", &one, 1, ready, deadline_ns, err);
     free(ready);
     for (unsigned peer = 0; peer < l->rank && status == STATUS_OK; peer++) {
-        status = call_peer(l, peer, &self, err);
+        status = call_peer(l, group, peer, &self, deadline_ns, err);
         if (status != STATUS_OK)
             status = error_prefix(err, "to rank %u: ", peer);
     }

@@ -4,6 +4,7 @@
  * ranks and parents: test_bench_deaths.c.
  */
 #include "tests/experiments/bench/backends.h"
+#include "tests/support/certificate.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 
@@ -142,6 +143,27 @@ START_TEST(gloo_takes_turns_with_the_ring)
     ck_assert_ptr_nonnull(strstr(output, "ring\n"));
     ck_assert_ptr_nonnull(strstr(output, "gloo\n"));
     ck_assert_ptr_null(strstr(output, "ceiling"));
+}
+END_TEST
+
+START_TEST(the_ring_over_grpc_takes_tls)
+{
+    const char *cert, *output;
+
+    if (!certificate_can_make())
+        return;
+    certificate_make_authority("ca");
+    certificate_make("node", "ca", "subjectAltName=IP:127.0.0.1");
+    for (int missing = 0; missing < 2; missing++) {
+        cert = missing ? support_path("none.pem") : certificate_file("node", "pem");
+        output = process_run(missing ? 1 : 0, WAIT_MS, NULL,
+                             ARGS(support_program("sparring"), "bench", "all_reduce", "--backend",
+                                  "grpc", "--nproc", "2", "--min-bytes", "4K", "--max-bytes", "4K",
+                                  "--rounds", "2", "--ceiling=false", "--tls-ca",
+                                  certificate_file("ca", "pem"), "--tls-cert", cert, "--tls-key",
+                                  certificate_file("node", "key")));
+        ck_assert_msg(strstr(output, missing ? cert : "grpc") != NULL, "%s", output);
+    }
 }
 END_TEST
 
@@ -349,7 +371,7 @@ static void add_table_row(void *context, const struct sweep_result *result, cons
 START_TEST(wrong_elements_fail_the_bench)
 {
     struct error err = {0};
-    struct option_set set = {.program = "test", .tables = {{sweep_specs, 0}}, .usage = ""};
+    struct option_set set = {.program = "test", .tables = SWEEP_TABLES, .usage = ""};
     const char *const words[] = {
         "test",           "--backend=ring", "--nproc=3",       "--min-bytes=4K", "--rounds=1",
         "--max-bytes=4K", "--iterations=2", "--ceiling=false", "--check=2",      NULL};
@@ -421,13 +443,13 @@ int main(int argc, char **argv)
     /* sparring bench all_reduce --as-rank RANK FOLDER, of wrong_elements_fail_the_bench */
     if (argc == 6 && strcmp(argv[3], SWEEP_AS_RANK) == 0)
         return sweep_rank_main(COLLECTIVE_ALL_REDUCE, argc - 2, argv + 2, corrupt);
-    return SUPPORT_RUN("bench_collective", TEST_TIMEOUT_S, TEST_CASE("runs", TEST_TIMEOUT_S),
-                       LOOP_TEST(a_small_run_gives_rows_and_a_file, 0, 2),
-                       TEST(the_file_has_the_keys_of_nccl_tests),
-                       TEST(gloo_takes_turns_with_the_ring), LOOP_TEST(collectives_are_right, 0, 9),
-                       TEST(mpirun_starts_the_ranks), LOOP_TEST(namespaces_carry_the_ranks, 0, 2),
-                       TEST(bad_options_are_refused), TEST(wrong_elements_fail_the_bench),
-                       TEST_CASE("figures", 0), TEST(values_are_exact_in_any_order),
-                       TEST(wrong_elements_are_counted), TEST(options_of_nccl_tests_are_translated),
-                       TEST(sizes_follow_factor_or_step));
+    return SUPPORT_RUN(
+        "bench_collective", TEST_TIMEOUT_S, TEST_CASE("runs", TEST_TIMEOUT_S),
+        LOOP_TEST(a_small_run_gives_rows_and_a_file, 0, 2),
+        TEST(the_file_has_the_keys_of_nccl_tests), TEST(gloo_takes_turns_with_the_ring),
+        TEST(the_ring_over_grpc_takes_tls), LOOP_TEST(collectives_are_right, 0, 9),
+        TEST(mpirun_starts_the_ranks), LOOP_TEST(namespaces_carry_the_ranks, 0, 2),
+        TEST(bad_options_are_refused), TEST(wrong_elements_fail_the_bench), TEST_CASE("figures", 0),
+        TEST(values_are_exact_in_any_order), TEST(wrong_elements_are_counted),
+        TEST(options_of_nccl_tests_are_translated), TEST(sizes_follow_factor_or_step));
 }
