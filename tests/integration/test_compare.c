@@ -25,7 +25,7 @@ static const char experiment_text[] =
     "nproc: 2\n"
     "repeats: 6\n"
     "deadline: 120\n"
-    "options: {model: 'mlp:784-32-10', data: digits, steps: 40,\n"
+    "options: {model: 'mlp:784-32-10', data: digits, samples: 1280, steps: 40,\n"
     "          batch-size: 16, lr: 0.05, threads: 1, device: cpu,\n"
     "          reduce: reproducible, partition-bytes: 32K}\n"
     "modes:\n"
@@ -125,7 +125,8 @@ START_TEST(test_options_of_the_launcher)
         "nproc: 2\n"
         "repeats: 1\n"
         "verdict: none\n"
-        "options: {model: 'mlp:784-8-10', steps: 10, threads: 1, device: cpu, sync: ps}\n"
+        "options: {model: 'mlp:784-8-10', samples: 512, steps: 10, threads: 1, device: cpu, sync: "
+        "ps}\n"
         "modes:\n"
         "- {name: beside, options: {server-placement: colocated}}\n"
         "- {name: copied, servers: 1, options: {replicas: true, server-transport: unix, bind: "
@@ -163,7 +164,7 @@ START_TEST(test_mode_that_fails)
         "repeats: 1\n"
         "verdict: none\n"
         "deadline: 60\n"
-        "options: {model: 'mlp:784-8-10', steps: 10, threads: 1, device: cpu}\n"
+        "options: {model: 'mlp:784-8-10', samples: 512, steps: 10, threads: 1, device: cpu}\n"
         "modes:\n"
         "- {name: good, options: {sync: allreduce}}\n"
         "- {name: bad, options: {sync: allreduce, backend: no-such-backend}}\n";
@@ -181,11 +182,11 @@ END_TEST
 
 START_TEST(test_interrupt)
 {
-    static const char endless[] =
-        "repeats: 1\n"
-        "verdict: none\n"
-        "options: {model: 'mlp:784-8-10', steps: 100000000, threads: 1, device: cpu}\n"
-        "modes: [{name: ps, servers: 1, options: {sync: ps}}]\n";
+    static const char endless[] = "repeats: 1\n"
+                                  "verdict: none\n"
+                                  "options: {model: 'mlp:784-8-10', samples: 512, steps: "
+                                  "100000000, threads: 1, device: cpu}\n"
+                                  "modes: [{name: ps, servers: 1, options: {sync: ps}}]\n";
     const char *out = support_path("out");
     struct process compare;
 

@@ -18,7 +18,7 @@ static const char experiment[] =
     "repeats: 1\n"
     "verdict: none\n"
     "deadline: 60\n"
-    "options: {model: mlp:784-16-10, data: digits, steps: 20, batch-size: "
+    "options: {model: mlp:784-16-10, data: digits, samples: 640, steps: 20, batch-size: "
     "16, evaluate: never}\n"
     "modes:\n"
     "  - {name: shm, options: {sync: allreduce, backend: shm}}\n"
