@@ -12,6 +12,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 /* The effect of a leave on the other ranks. */
 struct leave_effect {
@@ -46,10 +47,24 @@ static void mark_rank_lost(struct service *s, struct job *j, const struct leave_
     session->until_ns = clock_now_ns();
 }
 
+/* True when this server has stopped the job and keeps its folder, to continue it after a restart:
+ * the rank leaves then, or the job would wait for it.  Lock held. */
+static bool is_job_kept(const struct service *s, const char *job)
+{
+    const struct job_table *t = &s->table;
+
+    return t->draining && s->persistence.dir.path[0] != '\0' &&
+           t->last_failure.status == STATUS_UNAVAILABLE && strcmp(t->last_job, job) == 0;
+}
+
 /* Check that the rank is a member and may leave.  Lock held. */
-static enum status check_leave(const struct job *j, const struct leave_request *request,
+static enum status check_leave(const struct service *s, const struct leave_request *request,
                                struct error *err)
 {
+    const struct job *j = s->table.current;
+
+    if (!j && is_job_kept(s, request->job))
+        return error_set(err, STATUS_UNAVAILABLE, "%s", s->table.last_failure.text);
     if (!j || j->state == JOB_GATHERING)
         return error_set(err, STATUS_NOT_FOUND, "job '%s' does not run here", request->job);
     if (request->rank < j->members.world_size && j->state == JOB_RUNNING &&
@@ -64,7 +79,7 @@ static enum status apply_leave(struct service *s, const struct leave_request *re
                                struct leave_effect *effect, struct error *err)
 {
     struct job *j = s->table.current;
-    enum status status = check_leave(j, request, err);
+    enum status status = check_leave(s, request, err);
     bool shrinks;
 
     if (status != STATUS_OK)

@@ -4,6 +4,7 @@
  */
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "server/service/service_internal.h"
 #include "tests/server/service/session_job.h"
 #include "tests/support/support.h"
 
@@ -178,6 +179,24 @@ START_TEST(test_lost_replies)
     session_expect_all(0, 1, session_sum(1));
     session_round(2);
     session_end();
+}
+END_TEST
+
+/* A rank that leaves while the server stops is told to come back: the folder knows it as a member.
+ */
+START_TEST(test_leave_while_stopping)
+{
+    session_start(0.5f);
+    session_round(1);
+    job_table_drain(&service->table);
+    for (unsigned i = 0; i < session_terms.world_size; i++)
+        check_result("leave", raw_leave(&workers[i], "raw", ""), STATUS_UNAVAILABLE, "is stopping");
+    restart();
+    session_resume(0);
+    session_resume(1);
+    session_end();
+    wait_removed(job_folder);
+    check_serves_another_job();
 }
 END_TEST
 
@@ -431,8 +450,9 @@ int main(void)
 {
     return SUPPORT_RUN(
         "persistence", 60, CHECKED_FIXTURE(setup, teardown), TEST(test_stop_and_resume),
-        TEST(test_lost_replies), TEST(test_no_rank_reconnects), TEST(test_failed_job_is_resumed),
-        TEST(test_a_lost_rank_stays_lost), TEST(test_leave_is_persistent), TEST(test_foreign_joins),
-        TEST(test_one_service_at_a_time), TEST(test_a_port_that_is_taken), TEST(test_damaged_files),
-        TEST(test_a_full_disk), TEST(test_unsupported_configuration));
+        TEST(test_leave_while_stopping), TEST(test_lost_replies), TEST(test_no_rank_reconnects),
+        TEST(test_failed_job_is_resumed), TEST(test_a_lost_rank_stays_lost),
+        TEST(test_leave_is_persistent), TEST(test_foreign_joins), TEST(test_one_service_at_a_time),
+        TEST(test_a_port_that_is_taken), TEST(test_damaged_files), TEST(test_a_full_disk),
+        TEST(test_unsupported_configuration));
 }
