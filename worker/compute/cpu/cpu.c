@@ -1,8 +1,8 @@
 /*
- * cpu: the reference device: its memory and its table.  Matrix products use OpenBLAS (convolutions
- * use cpu_multiply.c), everything else loops that are compiled once per vector width.  Limits: a
- * dimension is at most INT_MAX, OpenBLAS's index type.  Threads: one caller; OpenBLAS runs its
- * products on its own threads.
+ * cpu: the reference device: its memory and its table.  Matrix products use OpenBLAS, convolutions
+ * oneDNN, everything else loops that are compiled once per vector width.  Limits: a dimension is at
+ * most INT_MAX, OpenBLAS's index type.  Threads: one caller; the libraries have threads of their
+ * own.
  */
 #include "worker/compute/cpu/cpu.h"
 
@@ -41,8 +41,12 @@ void compute_choose_kernels(char **argv)
 
 static void cpu_close(struct compute *c)
 {
-    free(((struct cpu *)c)->scratch);
-    free(c);
+    struct cpu *cpu = (struct cpu *)c;
+
+    (void)dnnl_stream_destroy(cpu->stream);
+    (void)dnnl_engine_destroy(cpu->engine);
+    free(cpu->scratch);
+    free(cpu);
 }
 
 enum status cpu_reserve(struct cpu *cpu, size_t count, const char *what, struct error *err)
@@ -180,7 +184,6 @@ enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, str
     static const struct image_kernels *const image_tables[SIMD_LEVELS] = SIMD_TABLES(image_kernels);
     static const struct sequence_kernels *const sequence_tables[SIMD_LEVELS] =
         SIMD_TABLES(sequence_kernels);
-    static const struct product_kernels *const products[SIMD_LEVELS] = SIMD_TABLES(product_kernels);
     struct cpu *cpu = NULL;
     enum status status;
 
@@ -195,7 +198,12 @@ enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, str
     cpu->kernels = tables[simd_level()];
     cpu->images = image_tables[simd_level()];
     cpu->sequence = sequence_tables[simd_level()];
-    cpu->product = simd_level() != SIMD_BASELINE ? products[simd_level()] : NULL;
+    cpu->threads = threads;
+    if (dnnl_engine_create(&cpu->engine, dnnl_cpu, 0) != dnnl_success ||
+        dnnl_stream_create(&cpu->stream, cpu->engine, dnnl_stream_default_flags) != dnnl_success) {
+        cpu_close(&cpu->base);
+        return error_set(err, STATUS_INTERNAL, "oneDNN does not start on this processor");
+    }
     (void)snprintf(cpu->text, sizeof(cpu->text), "cpu (OpenBLAS %s, %d thread%s)",
                    openblas_get_corename(), openblas_get_num_threads(),
                    openblas_get_num_threads() == 1 ? "" : "s");

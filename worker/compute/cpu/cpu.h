@@ -8,16 +8,18 @@
 #include "worker/compute/compute_ops.h"
 #include "worker/compute/cpu/cpu_kernels.h"
 #include "worker/compute/cpu/image_kernels.h"
-#include "worker/compute/cpu/product_kernels.h"
 #include "worker/compute/cpu/sequence_kernels.h"
+
+#include <oneapi/dnnl/dnnl.h>
 
 struct cpu {
     struct compute base;
     const struct cpu_kernels *kernels;
     const struct image_kernels *images;
     const struct sequence_kernels *sequence;
-    const struct product_kernels *product; /* NULL: OpenBLAS is used, on processors with narrow
-                                              registers */
+    unsigned threads;
+    dnnl_engine_t engine; /* of convolutions */
+    dnnl_stream_t stream;
     float *scratch; /* of the running operation, owned; grown by cpu_reserve */
     size_t scratch_count;
     char text[96]; /* compute_name */
@@ -25,8 +27,7 @@ struct cpu {
     size_t correct;
 };
 
-/* Grow the scratch memory to at least `count` floats.  May move it, so call it only while
- * operations are being prepared. */
+/* Grow the scratch memory to at least `count` floats.  May move it, and what it holds is lost. */
 enum status cpu_reserve(struct cpu *cpu, size_t count, const char *what, struct error *err);
 
 /* cpu_linear.c */

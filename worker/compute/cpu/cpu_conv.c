@@ -1,101 +1,220 @@
 /*
- * Convolution on the CPU: patches of the images (im2col) times the filters, one block at a time.
+ * Convolution on the CPU by oneDNN: forward and both gradients are a "pass" each, made for one
+ * batch size when that is first used (oneDNN keeps the code that it generated, so a change of the
+ * batch, for the last batch of an epoch or to evaluate, is cheap).
  *
- * A block is the part of the output that makes a matrix product of a good size: several images if
- * one has few points, some rows of one image if its patches would not stay in the cache.  An image
- * is first copied to planes with a border of zeros and, with a stride, its columns sorted by their
- * remainder.  One tap of the kernel then reads a contiguous part of a row for any padding and
- * stride, and im2col copies rows in whole vectors (a copy may overrun its row; the next copy
- * overwrites the excess).  Backward input does the reverse.  A 1 x 1 kernel without stride and
- * padding needs no patches if a block is one image.
+ * oneDNN chooses how the tensors of a pass lie in memory; those that it wants in another layout
+ * than ours are copied to scratch memory of the device and back by its reorders.  Direct algorithms
+ * only: Winograd's, which oneDNN takes by itself where it can, are faster for 3 x 3 kernels but
+ * lose about one decimal digit.
  *
- * Bits: sums run in the order of the products (cpu_multiply.c), which depends on the processor
- * (and, with OpenBLAS, on the number of threads), not on the run.  Scratch memory belongs to the
- * device and is shared by all operations; the padded images belong to the plan, since their borders
- * stay zero between calls.
- *
- * Source: Chellapilla, Puri and Simard 2006.
+ * Bits: sums run in oneDNN's order, which depends on the processor and on the number of threads,
+ * not on the run.
  */
 #include "common/base/memory.h"
-#include "worker/compute/cpu/cpu_multiply.h"
+#include "worker/compute/cpu/cpu.h"
 
 #include <assert.h>
+#include <cblas.h>
+#include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
-#include <string.h>
 
-#define SLACK       IMAGE_CHUNK /* floats after an array that whole vectors may overrun */
-#define POINTS_MIN  192         /* of a block: with fewer the product is inefficient */
-#define PATCHES_MAX (1u << 17)  /* floats of a block: half a MiB, in the second-level cache */
+/* libgomp's; its header is not in the path of every compiler. */
+void omp_set_num_threads(int threads);
+
+#define LINE 16 /* floats, on whose multiples the tensors in scratch memory begin */
+
+enum direction { FORWARD, BACKWARD_WEIGHT, BACKWARD_INPUT, DIRECTIONS };
+enum tensor { INPUT, WEIGHT, OUTPUT, TENSORS };
+
+/* A tensor of a pass, in our layout and in oneDNN's. */
+struct side {
+    dnnl_memory_t ours, theirs; /* the same one, where the layouts are equal */
+    dnnl_primitive_t copy;      /* a reorder, to theirs or of the result to ours; NULL: equal */
+    size_t offset;              /* of theirs in scratch memory, in floats */
+};
+
+struct pass {
+    size_t batch; /* 0: not made */
+    dnnl_primitive_t primitive;
+    struct side sides[TENSORS];
+};
 
 struct conv_plan {
-    size_t rows, columns;      /* of the output */
-    size_t points;             /* rows * columns */
-    size_t patch;              /* channels * kernel * kernel */
-    size_t images, block_rows; /* of a block: images > 1 only with all rows */
     size_t max_batch;
-    bool direct;                     /* the image itself is the patch matrix */
-    size_t phase_pitch, row_pitch;   /* columns of one remainder; all of them */
-    size_t plane_pitch, image_pitch; /* a padded channel; a padded image */
-    float *padded;                   /* images * image_pitch; NULL where direct */
-    /* Layout of the scratch memory: a block's patches (patch, points), unless direct; its values
-     * (filters, points), if it has several images; the scratch memory of cpu_multiply. */
-    size_t values_offset, multiply_offset;
+    size_t points; /* of an output plane */
+    struct pass passes[DIRECTIONS];
 };
 
-/* Part of the output: `rows` rows of `images` images. */
-struct block {
-    size_t image, images, row, rows;
-    size_t points; /* of all */
+/* Which tensor a pass writes; what oneDNN calls the tensors. */
+static const enum tensor results[DIRECTIONS] = {OUTPUT, WEIGHT, INPUT};
+static const int arguments[DIRECTIONS][TENSORS] = {
+    {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
+    {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST},
+    {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
+};
+static const dnnl_query_t queries[DIRECTIONS][TENSORS] = {
+    {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md},
+    {dnnl_query_src_md, dnnl_query_diff_weights_md, dnnl_query_diff_dst_md},
+    {dnnl_query_diff_src_md, dnnl_query_weights_md, dnnl_query_diff_dst_md},
 };
 
-static size_t smaller(size_t a, size_t b)
+/* A pass keeps the number of threads that was set when it was made, and wants the same when it
+ * runs.  The number is the calling thread's own. */
+static void use_threads(const struct cpu *cpu)
 {
-    return a < b ? a : b;
+    omp_set_num_threads((int)cpu->threads);
 }
 
-static void choose_block(struct conv_plan *plan, size_t max_batch)
+/* Handles of oneDNN are not const; it writes the result only. */
+static void *handle(const void *tensor)
 {
-    size_t rows = PATCHES_MAX / (plan->patch * plan->columns);
-    size_t rows_min = (POINTS_MIN + plan->columns - 1) / plan->columns;
-
-    rows = rows < rows_min ? rows_min : rows;
-    plan->block_rows = smaller(rows, plan->rows);
-    plan->images = smaller((POINTS_MIN + plan->points - 1) / plan->points, max_batch);
-    if (plan->images > 1)
-        plan->block_rows = plan->rows;
+    return (void *)(uintptr_t)tensor;
 }
 
-static size_t larger(size_t a, size_t b)
+static enum status fail(dnnl_status_t code, const char *what, struct error *err)
 {
-    return a > b ? a : b;
+    return code == dnnl_out_of_memory
+               ? error_set(err, STATUS_NO_MEMORY, "no memory for %s", what)
+               : error_set(err, STATUS_INTERNAL, "oneDNN cannot make %s (its status %d)", what,
+                           (int)code);
 }
 
-/* `count` floats plus slack, rounded up so that the next array is aligned. */
-static size_t aligned(size_t count)
+/* ---- making a pass ---- */
+
+static dnnl_status_t describe(const struct convolution *conv, size_t batch,
+                              dnnl_format_tag_t images, dnnl_format_tag_t filters,
+                              dnnl_memory_desc_t ret[TENSORS])
 {
-    return (count + SLACK + IMAGE_CHUNK - 1) / IMAGE_CHUNK * IMAGE_CHUNK;
+    dnnl_dim_t n = (dnnl_dim_t)batch, c = (dnnl_dim_t)conv->channels, k = (dnnl_dim_t)conv->kernel;
+    dnnl_dim_t f = (dnnl_dim_t)conv->filters;
+    dnnl_dims_t input = {n, c, (dnnl_dim_t)conv->height, (dnnl_dim_t)conv->width};
+    dnnl_dims_t weight = {f, c, k, k};
+    dnnl_dims_t output = {
+        n, f, (dnnl_dim_t)compute_windows(conv->height, conv->kernel, conv->stride, conv->padding),
+        (dnnl_dim_t)compute_windows(conv->width, conv->kernel, conv->stride, conv->padding)};
+    dnnl_status_t code = dnnl_memory_desc_init_by_tag(&ret[INPUT], 4, input, dnnl_f32, images);
+
+    if (code == dnnl_success)
+        code = dnnl_memory_desc_init_by_tag(&ret[WEIGHT], 4, weight, dnnl_f32, filters);
+    if (code == dnnl_success)
+        code = dnnl_memory_desc_init_by_tag(&ret[OUTPUT], 4, output, dnnl_f32, images);
+    return code;
 }
 
-static enum status reserve_scratch(struct cpu *cpu, struct conv_plan *plan, size_t filters,
-                                   struct error *err)
+/* The gradients' descriptors want the forward one as a hint. */
+static dnnl_status_t describe_pass(const struct cpu *cpu, const struct convolution *conv,
+                                   enum direction direction, const dnnl_memory_desc_t t[TENSORS],
+                                   dnnl_primitive_desc_t *ret)
 {
-    static const char what[] = "scratch memory of a convolution";
-    size_t points = plan->images * plan->block_rows * plan->columns;
-    size_t forward = cpu_multiply_scratch(cpu, filters, points, plan->patch, false);
-    size_t weight = cpu_multiply_scratch(cpu, filters, plan->patch, points, false);
-    size_t input = cpu_multiply_scratch(cpu, plan->patch, points, filters, true);
-    enum status status = STATUS_OK;
+    dnnl_dim_t s = (dnnl_dim_t)conv->stride, p = (dnnl_dim_t)conv->padding;
+    dnnl_dims_t strides = {s, s}, padding = {p, p};
+    dnnl_primitive_desc_t hint;
+    dnnl_convolution_desc_t d;
+    dnnl_status_t code = dnnl_convolution_forward_desc_init(
+        &d, dnnl_forward_training, dnnl_convolution_direct, &t[INPUT], &t[WEIGHT], NULL, &t[OUTPUT],
+        strides, padding, padding);
 
-    plan->values_offset = plan->direct ? 0 : aligned(plan->patch * points);
-    plan->multiply_offset =
-        plan->values_offset + (plan->images > 1 ? aligned(filters * points) : 0);
-    if (!plan->direct)
-        status = mem_calloc_aligned(plan->images * plan->image_pitch + SLACK, sizeof(float), what,
-                                    &plan->padded, err);
-    if (status == STATUS_OK)
-        status = cpu_reserve(cpu, plan->multiply_offset + larger(forward, larger(weight, input)),
-                             what, err);
-    return status;
+    if (code == dnnl_success)
+        code = dnnl_primitive_desc_create(&hint, &d, NULL, cpu->engine, NULL);
+    if (code != dnnl_success)
+        return code;
+    if (direction == FORWARD) {
+        *ret = hint;
+        return dnnl_success;
+    }
+    code = direction == BACKWARD_WEIGHT
+               ? dnnl_convolution_backward_weights_desc_init(&d, dnnl_convolution_direct, &t[INPUT],
+                                                             &t[WEIGHT], NULL, &t[OUTPUT], strides,
+                                                             padding, padding)
+               : dnnl_convolution_backward_data_desc_init(&d, dnnl_convolution_direct, &t[INPUT],
+                                                          &t[WEIGHT], &t[OUTPUT], strides, padding,
+                                                          padding);
+    if (code == dnnl_success)
+        code = dnnl_primitive_desc_create(ret, &d, NULL, cpu->engine, hint);
+    (void)dnnl_primitive_desc_destroy(hint);
+    return code;
+}
+
+static dnnl_status_t make_copy(const struct cpu *cpu, const dnnl_memory_desc_t *from,
+                               const dnnl_memory_desc_t *to, dnnl_primitive_t *ret)
+{
+    dnnl_primitive_desc_t d;
+    dnnl_status_t code =
+        dnnl_reorder_primitive_desc_create(&d, from, cpu->engine, to, cpu->engine, NULL);
+
+    if (code != dnnl_success)
+        return code;
+    code = dnnl_primitive_create(ret, d);
+    (void)dnnl_primitive_desc_destroy(d);
+    return code;
+}
+
+/* *used: floats of scratch memory so far. */
+static dnnl_status_t make_side(const struct cpu *cpu, struct side *side,
+                               const dnnl_memory_desc_t *ours, const dnnl_memory_desc_t *theirs,
+                               bool is_result, size_t *used)
+{
+    dnnl_status_t code = dnnl_memory_create(&side->ours, ours, cpu->engine, DNNL_MEMORY_NONE);
+
+    side->theirs = side->ours;
+    if (code != dnnl_success || dnnl_memory_desc_equal(ours, theirs))
+        return code;
+    side->theirs = NULL;
+    side->offset = *used;
+    *used += (dnnl_memory_desc_get_size(theirs) / sizeof(float) + LINE) / LINE * LINE;
+    code = dnnl_memory_create(&side->theirs, theirs, cpu->engine, DNNL_MEMORY_NONE);
+    if (code != dnnl_success)
+        return code;
+    return is_result ? make_copy(cpu, theirs, ours, &side->copy)
+                     : make_copy(cpu, ours, theirs, &side->copy);
+}
+
+static void release_pass(struct pass *pass)
+{
+    for (int t = 0; t < TENSORS; t++) {
+        struct side *side = &pass->sides[t];
+
+        (void)dnnl_primitive_destroy(side->copy);
+        if (side->theirs != side->ours)
+            (void)dnnl_memory_destroy(side->theirs);
+        (void)dnnl_memory_destroy(side->ours);
+    }
+    (void)dnnl_primitive_destroy(pass->primitive);
+    *pass = (struct pass){0};
+}
+
+/* Scratch memory also has room for the result of a gradient that is to be added. */
+static enum status make_pass(struct cpu *cpu, const struct convolution *conv,
+                             enum direction direction, size_t batch, struct pass *pass,
+                             struct error *err)
+{
+    static const char what[] = "a convolution";
+    dnnl_memory_desc_t ours[TENSORS], any[TENSORS];
+    dnnl_primitive_desc_t d = NULL;
+    size_t used = 0;
+    dnnl_status_t code = describe(conv, batch, dnnl_nchw, dnnl_oihw, ours);
+
+    use_threads(cpu);
+    if (code == dnnl_success)
+        code = describe(conv, batch, dnnl_format_tag_any, dnnl_format_tag_any, any);
+    if (code == dnnl_success)
+        code = describe_pass(cpu, conv, direction, any, &d);
+    if (code == dnnl_success)
+        code = dnnl_primitive_create(&pass->primitive, d);
+    for (int t = 0; t < TENSORS && code == dnnl_success; t++)
+        code = make_side(cpu, &pass->sides[t], &ours[t],
+                         dnnl_primitive_desc_query_md(d, queries[direction][t], 0),
+                         t == (int)results[direction], &used);
+    (void)dnnl_primitive_desc_destroy(d);
+    if (code != dnnl_success) {
+        release_pass(pass);
+        return fail(code, what, err);
+    }
+    pass->batch = batch;
+    if (direction != FORWARD)
+        used += dnnl_memory_desc_get_size(&ours[results[direction]]) / sizeof(float);
+    return cpu_reserve(cpu, used, "scratch memory of a convolution", err);
 }
 
 enum status cpu_conv_prepare(struct compute *c, struct convolution *conv, size_t max_batch,
@@ -103,26 +222,15 @@ enum status cpu_conv_prepare(struct compute *c, struct convolution *conv, size_t
 {
     struct conv_plan *plan = NULL;
     enum status status = mem_calloc(1, sizeof(*plan), "plan of a convolution", &plan, err);
-    size_t width = conv->width + 2 * conv->padding;
 
     if (status != STATUS_OK)
         return status;
-    plan->rows = compute_windows(conv->height, conv->kernel, conv->stride, conv->padding);
-    plan->columns = compute_windows(conv->width, conv->kernel, conv->stride, conv->padding);
-    plan->points = plan->rows * plan->columns;
-    plan->patch = conv->channels * conv->kernel * conv->kernel;
     plan->max_batch = max_batch;
-    choose_block(plan, max_batch);
-    plan->direct =
-        plan->images == 1 && conv->kernel == 1 && conv->stride == 1 && conv->padding == 0;
-    if (plan->direct)
-        plan->block_rows = plan->rows;
-    plan->phase_pitch = (width + conv->stride - 1) / conv->stride;
-    plan->row_pitch = conv->stride * plan->phase_pitch;
-    plan->plane_pitch = (conv->height + 2 * conv->padding) * plan->row_pitch;
-    plan->image_pitch = conv->channels * plan->plane_pitch;
+    plan->points = compute_windows(conv->height, conv->kernel, conv->stride, conv->padding) *
+                   compute_windows(conv->width, conv->kernel, conv->stride, conv->padding);
     conv->plan = plan;
-    status = reserve_scratch((struct cpu *)c, plan, conv->filters, err);
+    for (enum direction d = FORWARD; d < DIRECTIONS && status == STATUS_OK; d++)
+        status = make_pass((struct cpu *)c, conv, d, max_batch, &plan->passes[d], err);
     if (status != STATUS_OK)
         cpu_conv_release(c, conv);
     return status;
@@ -133,193 +241,83 @@ void cpu_conv_release(struct compute *c, struct convolution *conv)
     struct conv_plan *plan = conv->plan;
 
     (void)c;
-    free(plan->padded);
+    for (enum direction d = FORWARD; d < DIRECTIONS; d++)
+        release_pass(&plan->passes[d]);
     free(plan);
     conv->plan = NULL;
 }
 
-/* ---- blocks ---- */
+/* ---- running a pass ---- */
 
-static struct block first_block(const struct conv_plan *plan, size_t batch)
+static dnnl_status_t run_copy(const struct cpu *cpu, const struct side *side, bool is_result)
 {
-    struct block b = {.images = smaller(plan->images, batch), .rows = plan->block_rows};
+    dnnl_exec_arg_t words[] = {{DNNL_ARG_FROM, is_result ? side->theirs : side->ours},
+                               {DNNL_ARG_TO, is_result ? side->ours : side->theirs}};
 
-    b.points = b.images * b.rows * plan->columns;
-    return b;
+    return side->copy ? dnnl_primitive_execute(side->copy, cpu->stream, 2, words) : dnnl_success;
 }
 
-/* False: `b` was the last block. */
-static bool next_block(const struct conv_plan *plan, struct block *b, size_t batch)
+static dnnl_status_t set_memory(const struct cpu *cpu, const struct side *side, void *data)
 {
-    b->row += b->rows;
-    if (b->row == plan->rows) {
-        b->row = 0;
-        b->image += b->images;
+    dnnl_status_t code = dnnl_memory_set_data_handle(side->ours, data);
+
+    if (code == dnnl_success && side->copy)
+        code = dnnl_memory_set_data_handle(side->theirs, cpu->scratch + side->offset);
+    return code;
+}
+
+static dnnl_status_t execute(const struct cpu *cpu, const struct pass *pass,
+                             enum direction direction, void *const data[TENSORS])
+{
+    const enum tensor result = results[direction];
+    dnnl_exec_arg_t words[TENSORS];
+    dnnl_status_t code = dnnl_success;
+
+    for (int t = 0; t < TENSORS && code == dnnl_success; t++) {
+        words[t] = (dnnl_exec_arg_t){arguments[direction][t], pass->sides[t].theirs};
+        code = set_memory(cpu, &pass->sides[t], data[t]);
+        if (code == dnnl_success && t != (int)result)
+            code = run_copy(cpu, &pass->sides[t], false);
     }
-    if (b->image == batch)
-        return false;
-    b->images = smaller(plan->images, batch - b->image);
-    b->rows = smaller(plan->block_rows, plan->rows - b->row);
-    b->points = b->images * b->rows * plan->columns;
-    return true;
+    if (code == dnnl_success)
+        code = dnnl_primitive_execute(pass->primitive, cpu->stream, TENSORS, words);
+    if (code == dnnl_success)
+        code = run_copy(cpu, &pass->sides[result], true);
+    return code == dnnl_success ? dnnl_stream_wait(cpu->stream) : code;
 }
 
-/* ---- patches ---- */
-
-/* Offset of column w, counting the border, within a padded row. */
-static size_t padded_column(const struct convolution *conv, size_t w)
+/* Run a pass over tensors in our layout; with `accumulate` the result, of `count` floats, is
+ * added. */
+static enum status run(struct cpu *cpu, const struct convolution *conv, enum direction direction,
+                       const void *const tensors[TENSORS], size_t batch, bool accumulate,
+                       size_t count, struct error *err)
 {
-    const struct conv_plan *plan = conv->plan;
+    struct conv_plan *plan = conv->plan;
+    struct pass *pass = &plan->passes[direction];
+    const enum tensor result = results[direction];
+    void *data[TENSORS] = {handle(tensors[INPUT]), handle(tensors[WEIGHT]),
+                           handle(tensors[OUTPUT])};
+    float *sum = data[result];
+    dnnl_status_t code;
 
-    return w % conv->stride * plan->phase_pitch + w / conv->stride;
-}
+    assert(batch > 0 && batch <= plan->max_batch);
+    use_threads(cpu);
+    if (pass->batch != batch) {
+        enum status status;
 
-/* Offset in a padded image of the first element that `tap` reads for output row `row`. */
-static size_t tap_offset(const struct convolution *conv, size_t tap, size_t row)
-{
-    const struct conv_plan *plan = conv->plan;
-    size_t k = conv->kernel;
-
-    return tap / (k * k) * plan->plane_pitch +
-           (row * conv->stride + tap / k % k) * plan->row_pitch + padded_column(conv, tap % k);
-}
-
-/* Copy a row of an image into its padded row, where columns of equal remainder are contiguous. */
-static void pad_row(const struct convolution *conv, const float *row, float *padded)
-{
-    size_t stride = conv->stride;
-
-    if (stride == 1) {
-        memcpy(padded + conv->padding, row, conv->width * sizeof(*row));
-        return;
+        release_pass(pass);
+        status = make_pass(cpu, conv, direction, batch, pass, err);
+        if (status != STATUS_OK)
+            return status;
     }
-    for (size_t phase = 0; phase < smaller(stride, conv->width); phase++) {
-        float *out = padded + padded_column(conv, conv->padding + phase);
-
-        for (size_t w = phase; w < conv->width; w += stride)
-            *out++ = row[w];
-    }
-}
-
-static void unpad_row(const struct convolution *conv, const float *padded, float *row,
-                      bool accumulate)
-{
-    size_t stride = conv->stride;
-
-    for (size_t phase = 0; phase < smaller(stride, conv->width); phase++) {
-        const float *in = padded + padded_column(conv, conv->padding + phase);
-
-        for (size_t w = phase; w < conv->width; w += stride, in++)
-            row[w] = accumulate ? row[w] + *in : *in;
-    }
-}
-
-/* Offset of the padded row for row `line`, counted over all channels. */
-static size_t padded_row(const struct convolution *conv, size_t line)
-{
-    const struct conv_plan *plan = conv->plan;
-
-    return line / conv->height * plan->plane_pitch +
-           (line % conv->height + conv->padding) * plan->row_pitch;
-}
-
-static void pad(const struct convolution *conv, const float *image, float *padded)
-{
-    for (size_t line = 0; line < conv->channels * conv->height; line++)
-        pad_row(conv, image + line * conv->width, padded + padded_row(conv, line));
-}
-
-static void unpad(const struct convolution *conv, const float *padded, float *image,
-                  bool accumulate)
-{
-    for (size_t line = 0; line < conv->channels * conv->height; line++)
-        unpad_row(conv, padded + padded_row(conv, line), image + line * conv->width, accumulate);
-}
-
-/* im2col: the block's patches (patch, points) of x, a batch; x itself if the plan is direct. */
-static const float *im2col(const struct cpu *cpu, const struct convolution *conv,
-                           const struct block *b, const float *x)
-{
-    const struct conv_plan *plan = conv->plan;
-    size_t image = conv->channels * conv->height * conv->width;
-    size_t length = b->rows * plan->columns;
-    float *out = cpu->scratch;
-
-    if (plan->direct)
-        return x + b->image * image;
-    for (size_t i = 0; i < b->images && b->row == 0; i++)
-        pad(conv, x + (b->image + i) * image, plan->padded + i * plan->image_pitch);
-    for (size_t tap = 0; tap < plan->patch; tap++) {
-        const float *in = plan->padded + tap_offset(conv, tap, b->row);
-
-        for (size_t i = 0; i < b->images; i++, out += length)
-            cpu->images->copy_rows(in + i * plan->image_pitch, conv->stride * plan->row_pitch, out,
-                                   b->rows, plan->columns);
-    }
-    return cpu->scratch;
-}
-
-/* col2im: add a block's patches to plan->padded. */
-static void col2im(const struct cpu *cpu, const struct convolution *conv, const struct block *b)
-{
-    const struct conv_plan *plan = conv->plan;
-    const float *in = cpu->scratch;
-
-    for (size_t tap = 0; tap < plan->patch; tap++) {
-        float *out = plan->padded + tap_offset(conv, tap, b->row);
-
-        for (size_t i = 0; i < b->images; i++, in += b->rows * plan->columns)
-            cpu->images->add_rows(in, out + i * plan->image_pitch, conv->stride * plan->row_pitch,
-                                  b->rows, plan->columns);
-    }
-}
-
-/* ---- outputs ---- */
-
-/* Offset in y and dy of the block's first image. */
-static size_t block_offset(const struct convolution *conv, const struct block *b)
-{
-    const struct conv_plan *plan = conv->plan;
-
-    return b->image * conv->filters * plan->points + b->row * plan->columns;
-}
-
-/* The block of dy as a matrix (filters, points): in place, or gathered from several images. */
-static struct operand output_gradients(const struct cpu *cpu, const struct convolution *conv,
-                                       const struct block *b, const float *dy)
-{
-    const struct conv_plan *plan = conv->plan;
-    float *values = cpu->scratch + plan->values_offset;
-
-    if (plan->images == 1)
-        return (struct operand){.data = dy + block_offset(conv, b), .row = plan->points};
-    for (size_t f = 0; f < conv->filters; f++)
-        for (size_t i = 0; i < b->images; i++)
-            memcpy(values + f * b->points + i * plan->points,
-                   dy + ((b->image + i) * conv->filters + f) * plan->points,
-                   plan->points * sizeof(*dy));
-    return (struct operand){.data = values, .row = b->points};
-}
-
-/* Store the product's result in y, with bias and activation. */
-static void store_output(const struct cpu *cpu, const struct convolution *conv,
-                         const struct block *b, float *y)
-{
-    const struct conv_plan *plan = conv->plan;
-    const float *values = plan->images > 1 ? cpu->scratch + plan->values_offset : NULL;
-    bool relu = conv->activation == ACTIVATION_RELU;
-
-    if (!values && !conv->bias && !relu)
-        return;
-    for (size_t i = 0; i < b->images; i++) {
-        for (size_t f = 0; f < conv->filters; f++) {
-            float *out = y + block_offset(conv, b) + (i * conv->filters + f) * plan->points;
-
-            cpu->images->add_scalar(values ? values + f * b->points + i * plan->points : out, out,
-                                    b->rows * plan->columns, conv->bias ? conv->bias[f] : 0.0f,
-                                    relu);
-        }
-    }
+    if (accumulate)
+        data[result] = cpu->scratch + cpu->scratch_count - count;
+    code = execute(cpu, pass, direction, data);
+    if (code != dnnl_success)
+        return fail(code, "a convolution's result", err);
+    if (accumulate)
+        cblas_saxpy((blasint)count, 1.0f, data[result], 1, sum, 1);
+    return STATUS_OK;
 }
 
 /* ---- the operations ---- */
@@ -327,23 +325,18 @@ static void store_output(const struct cpu *cpu, const struct convolution *conv,
 enum status cpu_conv_forward(struct compute *c, const struct convolution *conv, const void *x,
                              void *y, size_t batch, struct error *err)
 {
-    const struct cpu *cpu = (const struct cpu *)c;
+    struct cpu *cpu = (struct cpu *)c;
     const struct conv_plan *plan = conv->plan;
-    struct block b = first_block(plan, batch);
-    struct multiplication product = {
-        .m = conv->filters, .k = plan->patch, .a = {.data = conv->weight, .row = plan->patch}};
+    const void *const tensors[TENSORS] = {x, conv->weight, y};
+    bool relu = conv->activation == ACTIVATION_RELU;
+    float *plane = y;
+    enum status status = run(cpu, conv, FORWARD, tensors, batch, false, 0, err);
 
-    (void)err;
-    assert(batch > 0 && batch <= plan->max_batch);
-    do {
-        product.n = b.points;
-        product.b = (struct operand){.data = im2col(cpu, conv, &b, x), .row = b.points};
-        product.c = plan->images > 1 ? cpu->scratch + plan->values_offset
-                                     : (float *)y + block_offset(conv, &b);
-        product.c_row = plan->images > 1 ? b.points : plan->points;
-        cpu_multiply(cpu, &product, b.image > 0 || b.row > 0, cpu->scratch + plan->multiply_offset);
-        store_output(cpu, conv, &b, y);
-    } while (next_block(plan, &b, batch));
+    if (status != STATUS_OK || (!conv->bias && !relu))
+        return status;
+    for (size_t i = 0; i < batch * conv->filters; i++, plane += plan->points)
+        cpu->images->add_scalar(plane, plane, plan->points,
+                                conv->bias ? conv->bias[i % conv->filters] : 0.0f, relu);
     return STATUS_OK;
 }
 
@@ -365,73 +358,22 @@ enum status cpu_conv_backward_weight(struct compute *c, const struct convolution
                                      const void *x, const void *dy, size_t batch, bool accumulate,
                                      struct error *err)
 {
-    const struct cpu *cpu = (const struct cpu *)c;
-    const struct conv_plan *plan = conv->plan;
-    struct block b = first_block(plan, batch);
-    struct multiplication product = {.m = conv->filters,
-                                     .n = plan->patch,
-                                     .c = conv->dweight,
-                                     .c_row = plan->patch,
-                                     .accumulate = accumulate};
+    const void *const tensors[TENSORS] = {x, conv->dweight, dy};
+    size_t count = conv->filters * conv->channels * conv->kernel * conv->kernel;
+    enum status status =
+        run((struct cpu *)c, conv, BACKWARD_WEIGHT, tensors, batch, accumulate, count, err);
 
-    (void)err;
-    assert(batch > 0 && batch <= plan->max_batch);
-    do {
-        product.k = b.points;
-        product.a = output_gradients(cpu, conv, &b, dy);
-        product.b =
-            (struct operand){.data = im2col(cpu, conv, &b, x), .row = b.points, .transposed = true};
-        cpu_multiply(cpu, &product, false, cpu->scratch + plan->multiply_offset);
-        product.accumulate = true;
-    } while (next_block(plan, &b, batch));
-    if (conv->dbias)
-        backward_bias(cpu, conv, dy, batch, accumulate);
-    return STATUS_OK;
-}
-
-/* Add a block's patches to dx: clear the padded images at an image's first rows, and copy them to
- * dx after its last rows. */
-static void scatter(const struct cpu *cpu, const struct convolution *conv, const struct block *b,
-                    float *dx, bool accumulate)
-{
-    const struct conv_plan *plan = conv->plan;
-    size_t image = conv->channels * conv->height * conv->width;
-
-    if (b->row == 0)
-        memset(plan->padded, 0, b->images * plan->image_pitch * sizeof(float));
-    col2im(cpu, conv, b);
-    if (b->row + b->rows < plan->rows)
-        return;
-    for (size_t i = 0; i < b->images; i++)
-        unpad(conv, plan->padded + i * plan->image_pitch, dx + (b->image + i) * image, accumulate);
+    if (status == STATUS_OK && conv->dbias)
+        backward_bias((const struct cpu *)c, conv, dy, batch, accumulate);
+    return status;
 }
 
 enum status cpu_conv_backward_input(struct compute *c, const struct convolution *conv,
                                     const void *dy, void *dx, size_t batch, bool accumulate,
                                     struct error *err)
 {
-    const struct cpu *cpu = (const struct cpu *)c;
-    const struct conv_plan *plan = conv->plan;
-    struct block b = first_block(plan, batch);
-    struct multiplication product = {
-        .m = plan->patch,
-        .k = conv->filters,
-        .a = {.data = conv->weight, .row = plan->patch, .transposed = true},
-        .accumulate = plan->direct && accumulate};
+    const void *const tensors[TENSORS] = {dx, conv->weight, dy};
+    size_t count = batch * conv->channels * conv->height * conv->width;
 
-    (void)err;
-    assert(batch > 0 && batch <= plan->max_batch);
-    do {
-        product.n = b.points;
-        product.b = output_gradients(cpu, conv, &b, dy);
-        product.c =
-            plan->direct ? (float *)dx + b.image * plan->patch * plan->points : cpu->scratch;
-        product.c_row = b.points;
-        cpu_multiply(cpu, &product, b.image > 0 || b.row > 0, cpu->scratch + plan->multiply_offset);
-        if (!plan->direct)
-            scatter(cpu, conv, &b, dx, accumulate);
-    } while (next_block(plan, &b, batch));
-    if (plan->padded) /* the border must be zero between calls */
-        memset(plan->padded, 0, plan->images * plan->image_pitch * sizeof(float));
-    return STATUS_OK;
+    return run((struct cpu *)c, conv, BACKWARD_INPUT, tensors, batch, accumulate, count, err);
 }

@@ -13,7 +13,6 @@
 
 typedef float floats __attribute__((vector_size(LANES * sizeof(float))));
 typedef float floats4 __attribute__((vector_size(4 * sizeof(float))));
-typedef float floats16 __attribute__((vector_size(16 * sizeof(float))));
 typedef double doubles __attribute__((vector_size(LANES * sizeof(double))));
 
 #define LOAD(to, from) memcpy(&(to), (from), sizeof(to)) /* one unaligned load */
@@ -129,55 +128,6 @@ static void add_scalar(const float *x, float *y, size_t count, float scalar, boo
         float value = x[i] + scalar;
 
         y[i] = relu && value < 0.0f ? 0.0f : value;
-    }
-}
-
-/* ---- rows ---- */
-
-/* `chunk` is a constant: each memcpy is a load and a store. */
-static inline void copy_chunks(const float *x, size_t x_row, float *y, size_t rows, size_t columns,
-                               size_t chunk)
-{
-    for (size_t row = 0; row < rows; row++, x += x_row, y += columns)
-        for (size_t j = 0; j < columns; j += chunk)
-            memcpy(y + j, x + j, chunk * sizeof(*y));
-}
-
-static void copy_rows(const float *x, size_t x_row, float *y, size_t rows, size_t columns)
-{
-    if (columns > 8)
-        copy_chunks(x, x_row, y, rows, columns, IMAGE_CHUNK);
-    else if (columns > 4)
-        copy_chunks(x, x_row, y, rows, columns, 8);
-    else
-        copy_chunks(x, x_row, y, rows, columns, 4);
-}
-
-#define ADD_CHUNK(type)                                                                            \
-    do {                                                                                           \
-        type sum;                                                                                  \
-        type terms;                                                                                \
-                                                                                                   \
-        LOAD(sum, y + j);                                                                          \
-        LOAD(terms, x + j);                                                                        \
-        sum += terms;                                                                              \
-        memcpy(y + j, &sum, sizeof(sum));                                                          \
-        j += sizeof(type) / sizeof(float);                                                         \
-    } while (0)
-
-static void add_rows(const float *x, float *y, size_t y_row, size_t rows, size_t columns)
-{
-    for (size_t row = 0; row < rows; row++, x += columns, y += y_row) {
-        size_t j = 0;
-
-        while (j + 16 <= columns)
-            ADD_CHUNK(floats16);
-        if (j + 8 <= columns)
-            ADD_CHUNK(floats);
-        if (j + 4 <= columns)
-            ADD_CHUNK(floats4);
-        for (; j < columns; j++)
-            y[j] += x[j];
     }
 }
 
@@ -303,7 +253,5 @@ const struct image_kernels SIMD_NAME(image_kernels) = {
     .norm_gradient_sums = norm_gradient_sums,
     .norm_gradient = norm_gradient,
     .add_scalar = add_scalar,
-    .copy_rows = copy_rows,
-    .add_rows = add_rows,
     .max_pool = max_pool,
 };

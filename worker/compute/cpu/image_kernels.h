@@ -16,8 +16,6 @@ struct norm_channel {
     bool relu;
 };
 
-#define IMAGE_CHUNK 16 /* floats, one AVX-512 register */
-
 /* Arrays do not overlap unless said. */
 struct image_kernels {
     double (*sum)(const float *x, size_t count);
@@ -34,11 +32,6 @@ struct image_kernels {
                           size_t count, float mean_dy, float mean_product);
     /* y = x + scalar, with relu then max(y, 0); y may be x. */
     void (*add_scalar)(const float *x, float *y, size_t count, float scalar, bool relu);
-    /* y (rows, columns) = rows of x that start x_row apart.  Reads and writes whole chunks: up to
-     * IMAGE_CHUNK - 1 floats after the last row of both. */
-    void (*copy_rows)(const float *x, size_t x_row, float *y, size_t rows, size_t columns);
-    /* Rows of y that start y_row apart += x (rows, columns). */
-    void (*add_rows)(const float *x, float *y, size_t y_row, size_t rows, size_t columns);
     /* One plane; y and chosen are (rows, columns) of the output. */
     void (*max_pool)(const struct pool *p, const float *x, int32_t *argmax, float *y);
 };
