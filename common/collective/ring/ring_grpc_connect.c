@@ -262,9 +262,10 @@ static enum status call_peer(struct grpc_links *l, const struct collective *grou
         free(s);
         return status;
     }
-    if (send_hello(l, link->call, peer) != STATUS_OK)
-        return error_set(err, STATUS_PEER_LOST, "the call ended at once");
-    rpc_call_receive(link->call);
+    if (send_hello(l, link->call, peer) == STATUS_OK)
+        rpc_call_receive(link->call);
+    else
+        rpc_call_cancel(link->call); /* if it has not ended by itself; on_closed gets the reason */
     return STATUS_OK;
 }
 
