@@ -69,9 +69,9 @@ struct collective_config {
                                             neighbours on different hosts 1, 2 or 4, whichever carried a
                                             large message fastest when the group opened */
     size_t segment_bytes;                /* of the ring's pipeline; 0: tuned */
-    const struct rpc_security *security; /* of links over gRPC: mutual TLS, and the token in both
-                                            directions; borrowed for the group's life.  NULL, or
-                                            without files: plaintext.  The mesh is plaintext */
+    const struct rpc_security *security; /* of links over gRPC: mutual TLS, and a token that
+                                            either end wants; borrowed for the group's life.  NULL,
+                                            or without files: plaintext.  The mesh is plaintext */
 };
 
 /* Monotone counters of one rank. */

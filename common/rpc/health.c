@@ -240,7 +240,7 @@ void rpc_health_methods(struct rpc_health *health, struct rpc_method *ret_method
     static const struct rpc_handler check = {check_start, check_message, check_closed};
     static const struct rpc_handler watch = {watch_start, watch_message, watch_closed};
 
-    ret_methods[0] = (struct rpc_method){.path = "/grpc.health.v1.Health/Check",
+    ret_methods[0] = (struct rpc_method){.path = RPC_HEALTH_CHECK,
                                          .handler = &check,
                                          .user = health,
                                          .max_head_bytes = REQUEST_BYTES_MAX,

@@ -58,7 +58,7 @@ void rpc_probe_start(struct rpc_call *call)
     probe->call = call;
     probe->grpc = grpc_channel_create_call(
         call->channel, NULL, GRPC_PROPAGATE_DEFAULTS, call->queue->grpc,
-        grpc_slice_from_static_string("/grpc.health.v1.Health/Check"), NULL, deadline, NULL);
+        grpc_slice_from_static_string(RPC_HEALTH_CHECK), NULL, deadline, NULL);
     grpc_metadata_array_init(&probe->initial);
     grpc_metadata_array_init(&probe->trailing);
     probe->details = grpc_empty_slice();

@@ -62,6 +62,13 @@ struct rpc_security {
     const char *token_file;
 };
 
+/* *ret_tls: all three files are given.  STATUS_INVALID names those that are missing. */
+enum status rpc_security_check(const struct rpc_security *security, bool *ret_tls,
+                               struct error *err);
+
+/* Served by every server, also without the token. */
+#define RPC_HEALTH_CHECK "/grpc.health.v1.Health/Check"
+
 /* ------------------------------------------------------------------ messages */
 
 /* Bytes of a payload in the sender's memory. */

@@ -149,8 +149,6 @@ bool rpc_status_from_name(const uint8_t *name, size_t size, enum status *ret);
 /* ------------------------------------------------------------------ credentials.c */
 
 /* STATUS_INVALID when only some of the three files are given. */
-enum status rpc_security_check(const struct rpc_security *security, bool *ret_tls,
-                               struct error *err);
 enum status rpc_server_credentials(const struct rpc_security *security,
                                    grpc_server_credentials **ret, struct error *err);
 enum status rpc_client_credentials(const struct rpc_security *security,

@@ -115,8 +115,8 @@ static void start_health_check(struct unary *unary)
     if (unary->health_check)
         rpc_call_unref(unary->health_check);
     unary->health_check = NULL;
-    if (rpc_client_call(unary->client, "/grpc.health.v1.Health/Check", unary->deadline_ns, &handler,
-                        unary, &unary->health_check, &none) == STATUS_OK) {
+    if (rpc_client_call(unary->client, RPC_HEALTH_CHECK, unary->deadline_ns, &handler, unary,
+                        &unary->health_check, &none) == STATUS_OK) {
         (void)rpc_call_send(unary->health_check, (const uint8_t *)"", 0, NULL);
         rpc_call_send_done(unary->health_check);
         rpc_call_receive(unary->health_check);

@@ -139,6 +139,11 @@ enum status persistence_write_membership(struct job *j, struct error *err)
 
 /* ------------------------------------------------------------------ end of a job */
 
+bool persistence_keeps(const struct job_table *t, const struct error *failure)
+{
+    return t->draining && failure->status == STATUS_UNAVAILABLE;
+}
+
 struct job *persistence_next_ended(struct job_table *t, enum folder_action *ret_action)
 {
     struct job *j = t->over;
@@ -151,8 +156,7 @@ struct job *persistence_next_ended(struct job_table *t, enum folder_action *ret_
     if (j->failure.status == STATUS_OK || j->role == JOB_SUPERSEDED)
         *ret_action = FOLDER_REMOVE; /* or the replica continues it */
     else
-        *ret_action =
-            t->draining && j->failure.status == STATUS_UNAVAILABLE ? FOLDER_KEEP : FOLDER_PUT_ASIDE;
+        *ret_action = persistence_keeps(t, &j->failure) ? FOLDER_KEEP : FOLDER_PUT_ASIDE;
     return j;
 }
 

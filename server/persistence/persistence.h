@@ -56,6 +56,10 @@ enum status persistence_write_membership(struct job *j, struct error *err);
 /* What to do with the folder of a job that has ended. */
 enum folder_action { FOLDER_KEEP, FOLDER_REMOVE, FOLDER_PUT_ASIDE };
 
+/* True when a job that has failed like this is continued after a restart: a server that stops has
+ * interrupted it.  Lock held. */
+bool persistence_keeps(const struct job_table *t, const struct error *failure);
+
 /* A job that has ended and whose folder was not handled yet, or NULL.  Lock held; the job stays
  * valid, because only the supervisor frees jobs.  Then, without the lock, apply the action. */
 struct job *persistence_next_ended(struct job_table *t, enum folder_action *ret_action);

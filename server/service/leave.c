@@ -47,14 +47,14 @@ static void mark_rank_lost(struct service *s, struct job *j, const struct leave_
     session->until_ns = clock_now_ns();
 }
 
-/* True when this server has stopped the job and keeps its folder, to continue it after a restart:
- * the rank leaves then, or the job would wait for it.  Lock held. */
+/* True when this job was the last one here and its folder is kept: the rank must leave after the
+ * restart, because the folder has it as a member.  Lock held. */
 static bool is_job_kept(const struct service *s, const char *job)
 {
     const struct job_table *t = &s->table;
 
-    return t->draining && s->persistence.dir.path[0] != '\0' &&
-           t->last_failure.status == STATUS_UNAVAILABLE && strcmp(t->last_job, job) == 0;
+    return s->persistence.dir.path[0] != '\0' && persistence_keeps(t, &t->last_failure) &&
+           strcmp(t->last_job, job) == 0;
 }
 
 /* Check that the rank is a member and may leave.  Lock held. */

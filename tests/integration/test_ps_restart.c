@@ -106,8 +106,8 @@ static void start_job(struct run *r, const struct job_options *job_options)
 static bool restart_random_servers(struct run *r, int64_t step)
 {
     unsigned k = support_random() < 0.5;
-    int64_t reached;
     bool is_sigterm = support_random() < 0.3;
+    int64_t reached;
 
     job_await_step(r->folder, 0, step);
     (void)poll(NULL, 0, (int)(support_random() * 10));

@@ -114,8 +114,9 @@ static void warn_of_plaintext(const struct sync_allreduce *s, const struct sync_
     const char *backend = collective_backend(s->group);
     bool over_tcp = (!config->transport || strcmp(config->transport, "tcp") == 0) &&
                     (strcmp(backend, "ring") == 0 || strcmp(backend, "hier") == 0);
-    bool has_tls = s->security.ca_file && s->security.ca_file[0];
+    bool has_tls = false;
 
+    (void)rpc_security_check(&s->security, &has_tls, NULL);
     if (over_tcp && has_tls && s->rank == 0)
         log_warning("gradients travel in plaintext over %s; --transport grpc encrypts them",
                     backend);

@@ -191,18 +191,13 @@ static const struct rpc_handler handler = {
 
 /* ---- connecting ---- */
 
-/* Without TLS the cookie of the hello keeps strangers out, on any interface. */
+/* Plaintext on any interface, too: without TLS the cookie of the hello keeps strangers out. */
 static struct rpc_security link_security(const struct collective *group)
 {
-    const struct rpc_security *s = group->security;
-    bool has_tls = s && s->ca_file && s->ca_file[0];
+    struct rpc_security security = group->security ? *group->security : (struct rpc_security){0};
 
-    if (!has_tls)
-        return (struct rpc_security){.insecure = true};
-    return (struct rpc_security){.ca_file = s->ca_file,
-                                 .cert_file = s->cert_file,
-                                 .key_file = s->key_file,
-                                 .token_file = s->token_file};
+    security.insecure = true;
+    return security;
 }
 
 static enum status open_server(struct grpc_links *l, struct collective *group,
@@ -232,7 +227,7 @@ static enum status check_handshake(struct rpc_client *client, int64_t deadline_n
     uint8_t *reply = NULL;
     size_t size;
     enum status status =
-        rpc_client_unary(client, "/grpc.health.v1.Health/Check", (const uint8_t *)"", 0,
+        rpc_client_unary(client, RPC_HEALTH_CHECK, (const uint8_t *)"", 0,
                          until_ns < deadline_ns ? until_ns : deadline_ns, &reply, &size, err);
 
     free(reply);
@@ -245,11 +240,14 @@ static enum status call_peer(struct grpc_links *l, const struct collective *grou
     struct grpc_link *link = &l->links[peer];
     struct rpc_client_config config = {.security = link_security(group)};
     struct session *s = NULL;
+    bool has_tls = false;
     enum status status = ring_endpoint_parse(&l->endpoints[peer], self, &config.target, err);
 
     if (status == STATUS_OK)
+        status = rpc_security_check(&config.security, &has_tls, err);
+    if (status == STATUS_OK)
         status = rpc_client_open(&config, &link->client, err);
-    if (status == STATUS_OK && !config.security.insecure)
+    if (status == STATUS_OK && has_tls)
         status = check_handshake(link->client, deadline_ns, err);
     if (status == STATUS_OK)
         status = mem_calloc(1, sizeof(*s), "link", &s, err);

@@ -6,7 +6,7 @@
  * oneDNN chooses how the tensors of a pass lie in memory; those that it wants in another layout
  * than ours are copied to scratch memory of the device and back by its reorders.  Direct algorithms
  * only: Winograd's, which oneDNN takes by itself where it can, are faster for 3 x 3 kernels but
- * lose about one decimal digit.
+ * lose almost one decimal digit.
  *
  * Bits: sums run in oneDNN's order, which depends on the processor and on the number of threads,
  * not on the run.
@@ -189,10 +189,10 @@ static enum status make_pass(struct cpu *cpu, const struct convolution *conv,
                              enum direction direction, size_t batch, struct pass *pass,
                              struct error *err)
 {
-    static const char what[] = "a convolution";
     dnnl_memory_desc_t ours[TENSORS], any[TENSORS];
     dnnl_primitive_desc_t d = NULL;
     size_t used = 0;
+    enum status status;
     dnnl_status_t code = describe(conv, batch, dnnl_nchw, dnnl_oihw, ours);
 
     use_threads(cpu);
@@ -209,12 +209,15 @@ static enum status make_pass(struct cpu *cpu, const struct convolution *conv,
     (void)dnnl_primitive_desc_destroy(d);
     if (code != dnnl_success) {
         release_pass(pass);
-        return fail(code, what, err);
+        return fail(code, "a convolution", err);
     }
     pass->batch = batch;
     if (direction != FORWARD)
         used += dnnl_memory_desc_get_size(&ours[results[direction]]) / sizeof(float);
-    return cpu_reserve(cpu, used, "scratch memory of a convolution", err);
+    status = cpu_reserve(cpu, used, "scratch memory of a convolution", err);
+    if (status != STATUS_OK)
+        release_pass(pass);
+    return status;
 }
 
 enum status cpu_conv_prepare(struct compute *c, struct convolution *conv, size_t max_batch,

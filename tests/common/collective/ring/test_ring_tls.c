@@ -164,11 +164,11 @@ END_TEST
 /* Neither side falls back to plaintext. */
 START_TEST(test_one_side_without_tls)
 {
+    if (!prepare())
+        return;
     for (unsigned with_tls = 0; with_tls < 2; with_tls++) {
         struct tls_rank ranks[2] = {0};
 
-        if (!prepare())
-            return;
         ranks[with_tls].security = security_of("node");
         run_ranks(ranks, 2, SHORT_MS);
         ck_assert_int_ne(ranks[0].status, STATUS_OK);
@@ -177,8 +177,23 @@ START_TEST(test_one_side_without_tls)
 }
 END_TEST
 
+START_TEST(test_one_of_three_files)
+{
+    struct tls_rank ranks[2] = {0};
+
+    if (!prepare())
+        return;
+    for (unsigned r = 0; r < 2; r++)
+        ranks[r].security.cert_file = certificate_file("node", "pem");
+    run_ranks(ranks, 2, TIMEOUT_MS);
+    for (unsigned r = 0; r < 2; r++)
+        expect_failure(&ranks[r], "TLS needs three files; missing: certificate authority key");
+}
+END_TEST
+
 int main(void)
 {
     return SUPPORT_RUN("ring_tls", 120, TEST(test_sums_under_tls), TEST(test_a_token_is_wanted),
-                       TEST(test_a_certificate_of_another_host), TEST(test_one_side_without_tls));
+                       TEST(test_a_certificate_of_another_host), TEST(test_one_side_without_tls),
+                       TEST(test_one_of_three_files));
 }
