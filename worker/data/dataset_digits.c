@@ -1,5 +1,5 @@
 /*
- * digits, the built-in set: draws all samples in open (about 0.2 s for 12000 on one core) and keeps
+ * digits, the built-in set: draws all samples in open (about 0.1 s for 12000 on one core) and keeps
  * them as bytes, so that a step costs the same as with a set from files.
  */
 #include "common/base/memory.h"
