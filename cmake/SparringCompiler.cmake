@@ -50,7 +50,9 @@ if(SPARRING_LINKER)
 endif()
 if(SPARRING_SANITIZE)
     target_compile_options(sparring_base_flags INTERFACE
-        $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${SPARRING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+        $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${SPARRING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>
+        # The runtime of these two checks is in C++ programs only, and ours are C: they could not load a module with it.
+        $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-fno-sanitize=vptr,function>)
     target_link_options(sparring_base_flags INTERFACE -fsanitize=${SPARRING_SANITIZE})
     if(SPARRING_SANITIZE MATCHES "address" AND CMAKE_C_COMPILER_ID STREQUAL "Clang")
         target_compile_definitions(sparring_base_flags INTERFACE __SANITIZE_ADDRESS__) # GCC's name for it

@@ -45,7 +45,8 @@ struct param_copy_map cuda_param_copy_map(const struct cuda *cuda)
 
     map.units = s->device_units;
     map.starts = s->device_starts;
-    map.offsets = s->device_starts + s->views + 1;
+    if (s->views) /* otherwise nothing is allocated, and no kernel reads the map */
+        map.offsets = s->device_starts + s->views + 1;
     map.views = s->views;
     return map;
 }
