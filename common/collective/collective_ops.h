@@ -123,8 +123,8 @@ struct collective_ops {
 
     /* Advance `work`, the oldest one, which is supported, until it is done, until_ns has passed or
      * group->alarm was raised.  May be called with until_ns in the past: then it must not block.
-     * Counts done_bytes and, when done, stats.  world_size is at least 2, except for broadcast,
-     * barrier and the like, which the core answers itself in a world of one. */
+     * Counts done_bytes and, when done, stats.  world_size is at least 2, or 1 with `alone`: else
+     * the core makes the operations of a single rank itself. */
     enum run_outcome (*run)(struct collective *group, struct collective_work *work,
                             int64_t until_ns, struct error *err);
 

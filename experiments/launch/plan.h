@@ -55,7 +55,7 @@ struct plan {
     unsigned node_rank;
     unsigned ranks;           /* of this node */
     bool tolerates_rank_loss; /* the others go on after the loss of a rank */
-    bool elastic;             /* with servers: likewise, and the rank may be restarted */
+    bool elastic; /* --sync ps with shrink or wait: a killed rank may be started again */
     struct placement placement;
     bool with_mpirun;                 /* mpirun starts the ranks */
     struct binding_topology topology; /* of this host; count 0: with --bind none */

@@ -74,7 +74,7 @@ enum status comparison_make(const struct run_list *list, struct comparison *ret,
     if (status == STATUS_OK)
         status = comparison_pair(&c, err);
     if (status == STATUS_OK) {
-        comparison_judge(&c);
+        comparison_write_verdict(&c);
         comparison_add_conditions(&c);
     }
     if (status == STATUS_OK &&

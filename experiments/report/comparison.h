@@ -33,13 +33,13 @@ struct mode {
 };
 
 enum ratio_state {
-    RATIO_FASTER,       /* one mode is faster */
-    RATIO_EQUIVALENT,   /* they differ by no more than the design's margin */
-    RATIO_UNDECIDED,    /* neither is significant */
-    RATIO_TOO_FEW,      /* too few blocks for any result to be significant */
-    RATIO_UNFAIR,       /* they differ in a setting that must be equal */
-    RATIO_NO_TARGET,    /* their steps differ in worth, and the design has no target accuracy */
-    RATIO_UNREGISTERED, /* not registered before the runs: a figure without a verdict */
+    RATIO_FASTER,         /* one mode is faster */
+    RATIO_EQUIVALENT,     /* they differ by no more than the design's margin */
+    RATIO_UNDECIDED,      /* neither is significant */
+    RATIO_TOO_FEW,        /* too few blocks for any result to be significant */
+    RATIO_NOT_COMPARABLE, /* they differ in a setting that must be equal */
+    RATIO_NO_TARGET,      /* their steps differ in worth, and the design has no target accuracy */
+    RATIO_NOT_ASKED,      /* not registered before the runs: a figure without a verdict */
 };
 
 /* Mode a over mode b, over the blocks in which both have a good run: throughput; or, where stale or
@@ -132,7 +132,7 @@ enum status comparison_pair_by(const struct comparison *c, const struct ratio *r
 enum status comparison_group(struct comparison *c, struct error *err);          /* group.c */
 enum status comparison_check_fairness(struct comparison *c, struct error *err); /* fairness.c */
 enum status comparison_pair(struct comparison *c, struct error *err);           /* pairs.c */
-void comparison_judge(struct comparison *c);                                    /* verdict.c */
+void comparison_write_verdict(struct comparison *c);                            /* verdict.c */
 void comparison_add_conditions(struct comparison *c);                           /* conditions.c */
 
 /* False when a setting that must be equal differs between the modes.  Call it after

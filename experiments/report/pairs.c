@@ -158,7 +158,7 @@ static bool has_sync(const struct mode *mode, const char *sync)
 }
 
 /* 3 all-reduce against parameter server, 2 two contenders, 1 anything. */
-static int ratio_rank(const struct comparison *c, const struct ratio *r)
+static int ratio_priority(const struct comparison *c, const struct ratio *r)
 {
     const struct mode *a = &c->modes[r->a];
     const struct mode *b = &c->modes[r->b];
@@ -174,7 +174,7 @@ static void register_by_rule(struct comparison *c)
     struct ratio *best = NULL;
 
     for (size_t i = 0; i < c->ratio_count; i++)
-        if (!best || ratio_rank(c, &c->ratios[i]) > ratio_rank(c, best))
+        if (!best || ratio_priority(c, &c->ratios[i]) > ratio_priority(c, best))
             best = &c->ratios[i];
     if (best)
         best->is_registered = true;
@@ -224,9 +224,9 @@ static enum ratio_state judge_ratio(const struct comparison *c, const struct rat
     const double level = design_level(c->design);
 
     if (!r->is_registered)
-        return RATIO_UNREGISTERED;
+        return RATIO_NOT_ASKED;
     if (!comparison_is_fair(c, r->a, r->b))
-        return RATIO_UNFAIR;
+        return RATIO_NOT_COMPARABLE;
     if (!r->is_to_target && (trades_accuracy(&c->modes[r->a]) || trades_accuracy(&c->modes[r->b])))
         return RATIO_NO_TARGET;
     if (r->paired.n < paired_least_blocks(registered, level))

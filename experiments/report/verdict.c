@@ -1,6 +1,6 @@
 /*
- * verdict: the sentences at the top of the report: the results of the registered pairs (pairs.c),
- * and which part of a step explains the main ratio.
+ * verdict: the sentences at the top of the report: the results of the registered pairs, which
+ * pairs.c has judged, and which part of a step explains the main ratio.
  */
 #include "experiments/report/comparison.h"
 
@@ -165,7 +165,7 @@ static void add_verdict_sentence(const struct comparison *c, const struct ratio 
     const char *slower = c->modes[first_wins ? r->b : r->a].label;
     char ratio[96], blocks[128], more[64];
 
-    if (r->state == RATIO_UNFAIR) {
+    if (r->state == RATIO_NOT_COMPARABLE) {
         strbuf_addf(text, "No verdict: %s and %s are not comparable, see the reasons below.",
                     c->modes[r->a].label, c->modes[r->b].label);
         return;
@@ -259,7 +259,7 @@ static void set_why(struct comparison *c)
     char sent_b[FORMAT_MAX];
     char sent[2 * FORMAT_MAX + 16];
 
-    if (c->ratios[c->main_ratio].state == RATIO_UNFAIR)
+    if (c->ratios[c->main_ratio].state == RATIO_NOT_COMPARABLE)
         return;
     format_number(a->spreads[METRIC_tx_payload_bytes].median, 0, sent_a);
     format_number(b->spreads[METRIC_tx_payload_bytes].median, 0, sent_b);
@@ -280,7 +280,7 @@ static void set_why(struct comparison *c)
     strbuf_release(&text);
 }
 
-void comparison_judge(struct comparison *c)
+void comparison_write_verdict(struct comparison *c)
 {
     struct strbuf text = STRBUF_INIT;
 

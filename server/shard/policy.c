@@ -54,7 +54,7 @@ static enum policy_outcome check_round(const struct policy *p, const struct poli
                                        uint64_t round)
 {
     if (round <= p->steps && (p->consistency.backup == 0 || round == 0))
-        return POLICY_STALE;
+        return POLICY_PAST;
     if (round > p->steps + 1)
         return POLICY_AHEAD;
     if (!has_read(r))
@@ -125,7 +125,7 @@ enum policy_outcome policy_push(struct policy *p, unsigned rank, uint64_t round,
 {
     struct policy_rank *r = &p->ranks[rank];
     enum policy_outcome outcome = policy_check(p, rank, round, again);
-    bool slowest = r->clock == p->slowest;
+    bool was_slowest = r->clock == p->slowest;
 
     if (outcome == POLICY_AGAIN_WAITS)
         r->parked = true;
@@ -141,7 +141,7 @@ enum policy_outcome policy_push(struct policy *p, unsigned rank, uint64_t round,
         policy_count_step(p, p->arrived + 1);
     else
         p->arrived++;
-    if (p->consistency.staleness > 0 && slowest)
+    if (p->consistency.staleness > 0 && was_slowest)
         policy_update_slowest(p);
     return outcome;
 }
@@ -291,7 +291,7 @@ const char *policy_outcome_text(enum policy_outcome outcome)
         return "came before this rank has read the initial values";
     case POLICY_TWICE:
         return "came twice";
-    case POLICY_STALE:
+    case POLICY_PAST:
         return "belongs to a round that is complete";
     case POLICY_AHEAD:
         return "belongs to a round that cannot have begun";

@@ -82,7 +82,7 @@ enum policy_outcome {
     POLICY_LATE,          /* of a round that is complete without it: drop it, answer this rank */
     POLICY_UNINITIALISED, /* round 1 before this rank has read round 0 */
     POLICY_TWICE,         /* the same contribution, initial value or read arrived before */
-    POLICY_STALE,         /* of a round that is complete */
+    POLICY_PAST,          /* of a round that is complete */
     POLICY_AHEAD,         /* of a round that cannot have begun, for this rank */
     POLICY_FINISHED,      /* this rank has finished */
     POLICY_VACANT,        /* this rank is vacant */
@@ -112,7 +112,8 @@ void policy_set_target(struct policy *p, unsigned rank, uint64_t steps);
 /* Exact: find the held contribution whose turn it is and count it as applied.  False: none now. */
 bool policy_next_apply(struct policy *p, unsigned *ret_rank);
 
-/* Optimizer steps made between this rank's last read and now. */
+/* Optimizer steps made between this rank's last read and now; not the bound of ssp, which is in
+ * rounds. */
 uint64_t policy_staleness(const struct policy *p, unsigned rank);
 
 /*

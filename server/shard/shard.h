@@ -71,7 +71,8 @@ struct shard_config {
     bool defer_replies; /* lockstep: no reply of a complete round before shard_release_replies */
 };
 
-/* The float32 payload of a message; that of a push is already divided by consistency_divisor.  copy
+/* The float32 payload of a message; a push is yielded already divided by consistency_divisor, by
+ * whichever side does it (CHUNK_UNDIVIDED).  copy
  * or add is called at most once per message.  keep: a source of the same payload that stays valid
  * until drop; called only with rules of staleness. */
 struct shard_source {

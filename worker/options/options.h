@@ -118,8 +118,8 @@ enum sync_transport worker_options_ps_transport(const struct worker_options *o);
 /* The reaction of a job with parameter servers to the loss of a worker (--on-rank-loss). */
 enum worker_loss worker_options_on_loss(const struct worker_options *o);
 
-/* Whether the job is elastic: processes may leave and be replaced (--on-rank-loss shrink, wait).
- * Its workers can agree only through the servers. */
+/* Whether the job is elastic: processes may leave and be replaced (--sync ps with --on-rank-loss
+ * shrink or wait).  Its workers can agree only through the servers. */
 bool worker_options_elastic(const struct worker_options *o);
 
 /* The compression to and from parameter servers.  STATUS_INVALID: unknown name, or, with --sync ps

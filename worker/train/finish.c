@@ -17,8 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum status evaluate_test_set(struct trainer *t, struct run_outcome *outcome,
-                                     struct error *err)
+static enum status evaluate_test_set(struct trainer *t, struct run_end *outcome, struct error *err)
 {
     size_t total = dataset_count(t->test_set);
     size_t features = dataset_features(t->test_set);
@@ -61,7 +60,7 @@ static enum status evaluate_test_set(struct trainer *t, struct run_outcome *outc
                                  outcome->test_accuracy, err);
 }
 
-enum status finish_evaluate(struct trainer *t, struct run_outcome *outcome, struct error *err)
+enum status finish_evaluate(struct trainer *t, struct run_end *outcome, struct error *err)
 {
     /* A rank that has taken over from rank 0 opens the set here, not during recovery, where the
      * other ranks wait for it. */
@@ -120,7 +119,7 @@ static enum status sum_rates(struct trainer *t, double *ret_rate, struct error *
 }
 
 /* A rank may be lost here, too; recovery then completes the last update of ranks behind. */
-static enum status sum_rates_recovering(struct trainer *t, struct run_outcome *outcome,
+static enum status sum_rates_recovering(struct trainer *t, struct run_end *outcome,
                                         struct error *err)
 {
     struct wait wait;
@@ -170,7 +169,7 @@ static uint64_t hash_parameters(const struct trainer *t)
     return hash;
 }
 
-static void add_lost_ranks(const struct trainer *t, struct run_outcome *outcome)
+static void add_lost_ranks(const struct trainer *t, struct run_end *outcome)
 {
     outcome->recoveries = t->recovery.count;
     outcome->lost = t->recovery.lost;
@@ -180,8 +179,7 @@ static void add_lost_ranks(const struct trainer *t, struct run_outcome *outcome)
 }
 
 /* fp16: updates left out because of an overflow change no parameter, but are reported. */
-static enum status add_gradient_scale(struct trainer *t, struct run_outcome *outcome,
-                                      struct error *err)
+static enum status add_gradient_scale(struct trainer *t, struct run_end *outcome, struct error *err)
 {
     struct gradient_scale scale;
     enum status status;
@@ -200,7 +198,7 @@ static enum status add_gradient_scale(struct trainer *t, struct run_outcome *out
     return STATUS_OK;
 }
 
-enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct error *err)
+enum status finish_run(struct trainer *t, struct run_end *outcome, struct error *err)
 {
     bool evaluated = outcome->evaluated && strcmp(t->options->evaluate, "epoch") == 0;
     struct sync_counters total;
@@ -268,7 +266,7 @@ static void resolve_failure(struct trainer *t, struct error *err)
 
 /* Ignore errors of the records: a full disk must not hide the reason.  A rank that the others have
  * excluded leaves the summary to them. */
-void finish_failed(struct trainer *t, struct run_outcome *outcome, bool opened, struct error *err)
+void finish_failed(struct trainer *t, struct run_end *outcome, bool opened, struct error *err)
 {
     resolve_failure(t, err);
     if (!opened)

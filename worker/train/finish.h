@@ -9,14 +9,14 @@
 
 /* Measure loss and accuracy on the test split, into *outcome and the records.  Acts on the lowest
  * rank left only, and only if there is a test split and --evaluate is not "never". */
-enum status finish_evaluate(struct trainer *t, struct run_outcome *outcome, struct error *err);
+enum status finish_evaluate(struct trainer *t, struct run_end *outcome, struct error *err);
 
 /* End a successful run; called on every rank.  With a group every rank waits for the others' last
  * update; with a store only, rank 0 does; an elastic job does not wait. */
-enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct error *err);
+enum status finish_run(struct trainer *t, struct run_end *outcome, struct error *err);
 
 /* End a failed run.  *err is the reason, and is replaced by another rank's failure if that came
  * first.  opened: trainer_open has succeeded, so the records can be ended. */
-void finish_failed(struct trainer *t, struct run_outcome *outcome, bool opened, struct error *err);
+void finish_failed(struct trainer *t, struct run_end *outcome, bool opened, struct error *err);
 
 #endif

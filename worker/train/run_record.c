@@ -293,7 +293,7 @@ static void add_configuration(const struct run_facts *facts, struct strbuf *out)
     strbuf_addf(out, ",\"servers\":%zu}", worker_options_server_count(o));
 }
 
-static void add_lost_ranks(const struct run_outcome *outcome, struct strbuf *out)
+static void add_lost_ranks(const struct run_end *outcome, struct strbuf *out)
 {
     strbuf_addf(out, ",\"recoveries\":%u,\"samples_lost\":%ju,\"lost_ranks\":\"",
                 outcome->recoveries, (uintmax_t)outcome->samples_lost);
@@ -303,7 +303,7 @@ static void add_lost_ranks(const struct run_outcome *outcome, struct strbuf *out
 }
 
 static enum status write_summary(struct run_record *r, const struct run_facts *facts,
-                                 const struct run_outcome *outcome, struct error *err)
+                                 const struct run_end *outcome, struct error *err)
 {
     struct strbuf out = STRBUF_INIT;
     enum status status;
@@ -341,14 +341,14 @@ static void add_hash(struct metrics *m, uint64_t hash)
     metrics_add_text(m, "parameters_hash", text);
 }
 
-static void add_gradient_scale(struct metrics *m, const struct run_outcome *outcome)
+static void add_gradient_scale(struct metrics *m, const struct run_end *outcome)
 {
     metrics_add_int(m, "overflowed_updates", (int64_t)outcome->overflowed_updates);
     metrics_add_double(m, "gradient_scale", outcome->gradient_scale);
 }
 
 enum status run_record_finish(struct run_record *r, const struct run_facts *facts,
-                              const struct run_outcome *outcome, struct error *err)
+                              const struct run_end *outcome, struct error *err)
 {
     struct metrics *m = &r->metrics;
     enum status status;

@@ -41,7 +41,7 @@ struct run_facts {
 };
 
 /* The result of the run. */
-struct run_outcome {
+struct run_end {
     const char *status; /* "ok", or the failure's status name */
     const char *text;   /* "" or the failure's text */
     uint64_t epochs;
@@ -87,7 +87,7 @@ double run_record_samples_per_second(const struct run_record *r);
 
 /* The "end" record of this rank and, from rank 0, summary.json. */
 enum status run_record_finish(struct run_record *r, const struct run_facts *facts,
-                              const struct run_outcome *outcome, struct error *err);
+                              const struct run_end *outcome, struct error *err);
 /* Whether summary.json exists: run_record_open removes that of an earlier run. */
 bool run_record_has_summary(const struct run_record *r);
 void run_record_close(struct run_record *r);

@@ -27,7 +27,7 @@ static void show_progress(struct progress *bar, const struct trainer *t,
 
 /* After the last update.  Ranks with uneven inputs take part in one more exchange of sample counts,
  * which also gives all of them the model of the last rank that trained. */
-static enum status end_all_ranks(struct trainer *t, struct run_outcome *outcome, struct error *err)
+static enum status end_all_ranks(struct trainer *t, struct run_end *outcome, struct error *err)
 {
     unsigned active;
     enum status status = overlap_wait(t, err);
@@ -48,7 +48,7 @@ static enum status end_all_ranks(struct trainer *t, struct run_outcome *outcome,
 
 /* Advance past the updates that were made without this rank, which was late or replaces a lost
  * process.  The batches that it would have contributed are dropped. */
-static void skip_updates(struct trainer *t, uint64_t *index, struct run_outcome *outcome,
+static void skip_updates(struct trainer *t, uint64_t *index, struct run_end *outcome,
                          bool *epoch_end)
 {
     uint64_t count = sync_skipped(t->sync);
@@ -68,7 +68,7 @@ static void skip_updates(struct trainer *t, uint64_t *index, struct run_outcome 
 }
 
 /* One update; or, with uneven inputs and none left on any rank, the end of the epoch. */
-static enum status run_update(struct trainer *t, uint64_t *index, struct run_outcome *outcome,
+static enum status run_update(struct trainer *t, uint64_t *index, struct run_end *outcome,
                               struct progress *bar, bool *ret_epoch_end, struct error *err)
 {
     struct step_record step = {0};
@@ -116,7 +116,7 @@ static void save_on_stop(struct trainer *t, uint64_t completed)
     stop_set_waits(STOP_WAITS_LATE);
 }
 
-static enum status run_steps(struct trainer *t, struct run_outcome *outcome, struct error *err)
+static enum status run_steps(struct trainer *t, struct run_end *outcome, struct error *err)
 {
     bool each_epoch = strcmp(t->options->evaluate, "epoch") == 0;
     struct progress bar = {0};
@@ -164,7 +164,7 @@ enum status train_run(const struct worker_options *options, const struct option_
                         .world_size = launch->world_size,
                         .manifest = STRBUF_INIT,
                         .record.metrics.fd = -1};
-    struct run_outcome outcome = {.status = "ok", .text = ""};
+    struct run_end outcome = {.status = "ok", .text = ""};
     enum status status;
     bool opened;
 

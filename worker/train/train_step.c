@@ -1,7 +1,7 @@
 /*
  * A step: load the batch, forward and backward (which passes gradients to the synchronisation as
  * they become ready), wait for the synchronised slab, run the optimizer unless the servers have,
- * record.  The clock is read at the boundaries of these parts and nowhere else;
+ * record.  The clock is read at the boundaries of these parts and where forward waits (overlap.c);
  * experiments/METRICS.md defines the figures.  No locking: training thread only.
  */
 #include "worker/train/train_step.h"

@@ -116,7 +116,7 @@ static void assert_unfair(const char *reason, const struct synthetic_run *change
     }
     c = read_comparison(support_path(base));
     assert_mentions(&c->reasons, reason);
-    ck_assert_int_eq(c->ratios[c->main_ratio].state, RATIO_UNFAIR);
+    ck_assert_int_eq(c->ratios[c->main_ratio].state, RATIO_NOT_COMPARABLE);
     assert_contains(c->verdict, "No verdict");
     assert_contains(c->verdict, "not comparable");
     report_release(&report);

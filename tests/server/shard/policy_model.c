@@ -65,7 +65,7 @@ enum policy_outcome model_check(const struct model *m, unsigned rank, unsigned r
     if (again && round > 0 && round <= clock && read)
         return model_may_read(m, rank) ? POLICY_AGAIN : POLICY_AGAIN_WAITS;
     if (model_in_rounds() && round <= m->steps && (world.consistency.backup == 0 || round == 0))
-        return POLICY_STALE;
+        return POLICY_PAST;
     if (round > (model_in_rounds() ? m->steps : clock) + 1u)
         return POLICY_AHEAD;
     if (!read)

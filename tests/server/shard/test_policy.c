@@ -97,7 +97,7 @@ static enum policy_outcome model_check(const struct model *m, unsigned rank, uns
     if (mask_has(m->finished, rank))
         return POLICY_FINISHED;
     if (in_rounds() && round <= m->steps && (world.consistency.backup == 0 || round == 0))
-        return POLICY_STALE;
+        return POLICY_PAST;
     if (round > (in_rounds() ? m->steps : clock) + 1u)
         return POLICY_AHEAD;
     if (!mask_has(m->got, rank))
