@@ -72,9 +72,8 @@ struct shard_config {
 };
 
 /* The float32 payload of a message; a push is yielded already divided by consistency_divisor, by
- * whichever side does it (CHUNK_UNDIVIDED).  copy
- * or add is called at most once per message.  keep: a source of the same payload that stays valid
- * until drop; called only with rules of staleness. */
+ * whichever side does it (CHUNK_UNDIVIDED).  copy or add is called at most once per message.  keep:
+ * a source of the same payload that stays valid until drop; called only with rules of staleness. */
 struct shard_source {
     enum status (*copy)(void *user, float *dst, size_t count, struct error *err);
     enum status (*add)(void *user, float *dst, size_t count, struct error *err);

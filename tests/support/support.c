@@ -148,6 +148,13 @@ void support_skip_package(const char *package)
     (void)printf("skipped: no %s; ./bootstrap --tests installs it\n", package);
 }
 
+void support_check_nccl_skip(const char *backend, const char *reason)
+{
+    ck_assert_msg(!getenv("SPARRING_TEST_GPU") || strcmp(backend, "nccl") != 0 ||
+                      strstr(reason, "have the same GPU") != NULL,
+                  "nccl: %s", reason);
+}
+
 const char *support_source(const char *name)
 {
     const char *root = getenv("SPARRING_SOURCE");

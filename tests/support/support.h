@@ -90,6 +90,10 @@ const char *support_data(const char *test_name);
  * tests/run --ci takes for a failure. */
 void support_skip_package(const char *package);
 
+/* Fail where `backend` is nccl, which cannot run for this reason, although SPARRING_TEST_GPU is
+ * set; several ranks of one GPU may skip, since NCCL refuses them. */
+void support_check_nccl_skip(const char *backend, const char *reason);
+
 /* Path inside the source tree ("tests/data/x"). */
 const char *support_source(const char *name);
 

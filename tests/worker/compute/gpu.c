@@ -1,6 +1,6 @@
 /*
- * open_gpu: a GPU that cannot be opened is reported in one line and the test skipped, unless
- * tests/gpu has set SPARRING_TEST_GPU: then it is a failure.
+ * open_gpu: a GPU that cannot be opened is reported in one line and the test skipped; with
+ * SPARRING_TEST_GPU, which tests/gpu and the tests on the emulated GPU set, it is a failure.
  */
 #include "tests/worker/compute/gpu.h"
 #include "tests/support/support.h"

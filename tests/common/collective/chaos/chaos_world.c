@@ -416,8 +416,10 @@ static bool can_run(const char *backend, unsigned size)
     chaos_start(&w, &config);
     report = chaos_report_of(&w, 0, EVENT_MS);
     chaos_end(&w);
-    if (report.status != STATUS_OK)
+    if (report.status != STATUS_OK) {
+        support_check_nccl_skip(backend, report.text);
         (void)printf("skipped: %s with %u ranks: %s\n", backend, size, report.text);
+    }
     return report.status == STATUS_OK;
 }
 

@@ -9,6 +9,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SMALL        ((size_t)17)
@@ -217,12 +218,11 @@ START_TEST(of_two_lost_ranks_all_name_one)
 }
 END_TEST
 
-int main(int argc, char **argv)
+int main(void)
 {
-    bool over_grpc = argc > 1 && strcmp(argv[1], "grpc") == 0;
-
     return SUPPORT_RUN(
-        "chaos_loss", 240, CHECKED_FIXTURE(over_grpc ? chaos_use_grpc : NULL, NULL),
+        "chaos_loss", 240,
+        CHECKED_FIXTURE(getenv("SPARRING_TEST_GRPC") ? chaos_use_grpc : NULL, NULL),
         LOOP_TEST(a_lost_rank_is_named_by_all, 0, LOSS_CASES),
         LOOP_TEST(the_time_out_finds_a_stopped_rank, 0, sizeof(stop_cases) / sizeof(stop_cases[0])),
         LOOP_TEST(a_loss_at_close_holds_nobody_up, 0, 2), TEST(of_two_lost_ranks_all_name_one));

@@ -247,8 +247,7 @@ static bool run_launched(struct start *s, unsigned size)
 {
     struct launch_env launch;
 
-    (void)launched_as(&launch);
-    if (launch.world_size != size)
+    if (!launched_as(&launch) || launch.world_size != size)
         return false;
     s->rank = launch.rank;
     (void)run_rank(s);
@@ -294,9 +293,11 @@ bool conformance_run(const char *backend, unsigned size, conformance_body *body)
     } else {
         run_threads(starts, size);
     }
-    if (starts[0].skipped)
+    if (starts[0].skipped) {
+        support_check_nccl_skip(backend, starts[0].reason);
         tell_skipped(backend, starts[0].reason);
-    else
+    } else {
         atomic_fetch_add(&shared->ran, 1);
+    }
     return !starts[0].skipped;
 }
