@@ -74,9 +74,12 @@ static int become_mpirun(char **argv)
     struct error err = {0};
 
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    /* Open MPI refuses to run as root, as in containers, without both variables. */
+    /* Open MPI refuses to run as root, as in containers, without the first two, and with more ranks
+     * than cores without the others (version 4, 5).  Other MPIs do not know its option for that. */
     (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    (void)setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+    (void)setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
     argv[1] = (char[]){"mpirun"};
     (void)execvp("mpirun", argv + 1);
     (void)error_set(&err, STATUS_NOT_FOUND,

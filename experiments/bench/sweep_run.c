@@ -95,7 +95,6 @@ static enum status add_mpirun_words(const struct sweep_parent *run, struct words
     add_word(w, "%u", run->sweep->nproc);
     add_word(w, "--bind-to");
     add_word(w, "none");
-    add_word(w, "--oversubscribe");
     add_word(w, "%s", self);
     add_rank_words(run, "mpi", w);
     return STATUS_OK;
