@@ -22,31 +22,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct collective_ops *const backends[] = {
-    &collective_ring_ops, &collective_grpc_ops, &collective_shm_ops,
-    &collective_hier_ops, &collective_nccl_ops,
 #ifdef SPARRING_HAVE_GLOO
-    &collective_gloo_ops,
+#define WITH_GLOO(X) X(gloo)
+#else
+#define WITH_GLOO(X)
 #endif
 #ifdef SPARRING_HAVE_MPI
-    &collective_mpi_ops,
+#define WITH_MPI(X) X(mpi)
+#else
+#define WITH_MPI(X)
 #endif
-};
+#define BACKENDS(X) X(ring) X(grpc) X(shm) X(hier) X(nccl) WITH_GLOO(X) WITH_MPI(X)
+#define OPS(name)   &collective_##name##_ops,
+#define NAME(name)  #name,
+
+static const struct collective_ops *const backends[] = {BACKENDS(OPS)};
 
 #define BACKEND_COUNT (sizeof(backends) / sizeof(backends[0]))
 
 const char *const *collective_backends(void)
 {
-    static const char *const names[] = {
-        "ring", "grpc", "shm", "hier", "nccl",
-#ifdef SPARRING_HAVE_GLOO
-        "gloo",
-#endif
-#ifdef SPARRING_HAVE_MPI
-        "mpi",
-#endif
-        NULL,
-    };
+    static const char *const names[] = {BACKENDS(NAME) NULL};
 
     return names;
 }

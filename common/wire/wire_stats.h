@@ -36,7 +36,7 @@
 #define STATS_COUNTERS(X)                                                                          \
     STATS_JOB_COUNTERS(X)                                                                          \
     X(pushes, "Contributions received, one partition of one rank each.")                           \
-    X(records_dropped, "Round records that no disk was fast enough for.")                          \
+    X(records_dropped, "Round and disconnect records that no disk was fast enough for.")           \
     X(restored_jobs, "Jobs of an earlier process that were taken up from the state folder.")       \
     X(journal_records, "Records that were written to a job's journal.")                            \
     X(journal_bytes, "Bytes of them.")                                                             \

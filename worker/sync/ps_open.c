@@ -1,6 +1,6 @@
 /*
- * Opens the worker of a parameter server: parses the server list, makes the shard map and the terms
- * of the joins, joins every server that holds a partition, opens the streams, starts the monitor.
+ * Opens the worker of a parameter server: parses the server list, makes the terms of the joins and
+ * the shard map, joins every server that holds a partition, opens the streams, starts the monitor.
  *
  * Runs on the training thread and takes no lock: no other thread uses the struct before the streams
  * are open.

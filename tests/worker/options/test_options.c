@@ -1,5 +1,5 @@
 /*
- * The settings derived from the options of the consistency modes, every combination that is refused
+ * The settings derived from the options of the consistency modes, the combinations that are refused
  * before any rank waits for another, and the weights of servers.
  */
 #include "worker/options/options.h"
