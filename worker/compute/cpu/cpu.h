@@ -8,9 +8,8 @@
 #include "worker/compute/compute_ops.h"
 #include "worker/compute/cpu/cpu_kernels.h"
 #include "worker/compute/cpu/image_kernels.h"
+#include "worker/compute/cpu/onednn.h"
 #include "worker/compute/cpu/sequence_kernels.h"
-
-#include <oneapi/dnnl/dnnl.h>
 
 struct cpu {
     struct compute base;

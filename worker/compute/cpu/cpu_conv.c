@@ -16,11 +16,7 @@
 
 #include <assert.h>
 #include <cblas.h>
-#include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
-
-/* libgomp's; its header is not in the path of every compiler. */
-void omp_set_num_threads(int threads);
 
 #define LINE 16 /* floats, on whose multiples the tensors in scratch memory begin */
 
@@ -82,41 +78,44 @@ static enum status fail(dnnl_status_t code, const char *what, struct error *err)
 
 /* ---- making a pass ---- */
 
-static dnnl_status_t describe(const struct convolution *conv, size_t batch,
-                              dnnl_format_tag_t images, dnnl_format_tag_t filters,
-                              dnnl_memory_desc_t ret[TENSORS])
+static void release_layouts(onednn_layout t[TENSORS])
+{
+    for (int i = 0; i < TENSORS; i++)
+        (void)dnnl_memory_desc_destroy(t[i]);
+}
+
+/* Also after a failure ret holds what is to be released. */
+static dnnl_status_t make_layouts(const struct convolution *conv, size_t batch,
+                                  dnnl_format_tag_t images, dnnl_format_tag_t filters,
+                                  onednn_layout ret[TENSORS])
 {
     dnnl_dim_t n = (dnnl_dim_t)batch, c = (dnnl_dim_t)conv->channels, k = (dnnl_dim_t)conv->kernel;
     dnnl_dim_t f = (dnnl_dim_t)conv->filters;
-    dnnl_dims_t input = {n, c, (dnnl_dim_t)conv->height, (dnnl_dim_t)conv->width};
-    dnnl_dims_t weight = {f, c, k, k};
-    dnnl_dims_t output = {
-        n, f, (dnnl_dim_t)compute_windows(conv->height, conv->kernel, conv->stride, conv->padding),
-        (dnnl_dim_t)compute_windows(conv->width, conv->kernel, conv->stride, conv->padding)};
-    dnnl_status_t code = dnnl_memory_desc_init_by_tag(&ret[INPUT], 4, input, dnnl_f32, images);
+    const dnnl_dims_t sizes[TENSORS] = {
+        {n, c, (dnnl_dim_t)conv->height, (dnnl_dim_t)conv->width},
+        {f, c, k, k},
+        {n, f, (dnnl_dim_t)compute_windows(conv->height, conv->kernel, conv->stride, conv->padding),
+         (dnnl_dim_t)compute_windows(conv->width, conv->kernel, conv->stride, conv->padding)}};
+    dnnl_status_t code = dnnl_success;
 
-    if (code == dnnl_success)
-        code = dnnl_memory_desc_init_by_tag(&ret[WEIGHT], 4, weight, dnnl_f32, filters);
-    if (code == dnnl_success)
-        code = dnnl_memory_desc_init_by_tag(&ret[OUTPUT], 4, output, dnnl_f32, images);
+    for (int t = 0; t < TENSORS && code == dnnl_success; t++)
+        code = dnnl_memory_desc_create_with_tag(&ret[t], 4, sizes[t], dnnl_f32,
+                                                t == WEIGHT ? filters : images);
     return code;
 }
 
-/* The gradients' descriptors want the forward one as a hint. */
+/* The gradients want the forward pass as a hint. */
 static dnnl_status_t describe_pass(const struct cpu *cpu, const struct convolution *conv,
-                                   enum direction direction, const dnnl_memory_desc_t t[TENSORS],
+                                   enum direction direction, onednn_layout t[TENSORS],
                                    dnnl_primitive_desc_t *ret)
 {
     dnnl_dim_t s = (dnnl_dim_t)conv->stride, p = (dnnl_dim_t)conv->padding;
-    dnnl_dims_t strides = {s, s}, padding = {p, p};
+    dnnl_dims_t strides = {s, s}, dense = {0, 0}, padding = {p, p};
     dnnl_primitive_desc_t hint;
-    dnnl_convolution_desc_t d;
-    dnnl_status_t code = dnnl_convolution_forward_desc_init(
-        &d, dnnl_forward_training, dnnl_convolution_direct, &t[INPUT], &t[WEIGHT], NULL, &t[OUTPUT],
-        strides, padding, padding);
+    dnnl_status_t code = dnnl_convolution_forward_primitive_desc_create(
+        &hint, cpu->engine, dnnl_forward_training, dnnl_convolution_direct, t[INPUT], t[WEIGHT],
+        NULL, t[OUTPUT], strides, dense, padding, padding, NULL);
 
-    if (code == dnnl_success)
-        code = dnnl_primitive_desc_create(&hint, &d, NULL, cpu->engine, NULL);
     if (code != dnnl_success)
         return code;
     if (direction == FORWARD) {
@@ -124,20 +123,18 @@ static dnnl_status_t describe_pass(const struct cpu *cpu, const struct convoluti
         return dnnl_success;
     }
     code = direction == BACKWARD_WEIGHT
-               ? dnnl_convolution_backward_weights_desc_init(&d, dnnl_convolution_direct, &t[INPUT],
-                                                             &t[WEIGHT], NULL, &t[OUTPUT], strides,
-                                                             padding, padding)
-               : dnnl_convolution_backward_data_desc_init(&d, dnnl_convolution_direct, &t[INPUT],
-                                                          &t[WEIGHT], &t[OUTPUT], strides, padding,
-                                                          padding);
-    if (code == dnnl_success)
-        code = dnnl_primitive_desc_create(ret, &d, NULL, cpu->engine, hint);
+               ? dnnl_convolution_backward_weights_primitive_desc_create(
+                     ret, cpu->engine, dnnl_convolution_direct, t[INPUT], t[WEIGHT], NULL,
+                     t[OUTPUT], strides, dense, padding, padding, hint, NULL)
+               : dnnl_convolution_backward_data_primitive_desc_create(
+                     ret, cpu->engine, dnnl_convolution_direct, t[INPUT], t[WEIGHT], t[OUTPUT],
+                     strides, dense, padding, padding, hint, NULL);
     (void)dnnl_primitive_desc_destroy(hint);
     return code;
 }
 
-static dnnl_status_t make_copy(const struct cpu *cpu, const dnnl_memory_desc_t *from,
-                               const dnnl_memory_desc_t *to, dnnl_primitive_t *ret)
+static dnnl_status_t make_copy(const struct cpu *cpu, onednn_layout_ref from, onednn_layout_ref to,
+                               dnnl_primitive_t *ret)
 {
     dnnl_primitive_desc_t d;
     dnnl_status_t code =
@@ -151,9 +148,8 @@ static dnnl_status_t make_copy(const struct cpu *cpu, const dnnl_memory_desc_t *
 }
 
 /* *used: floats of scratch memory so far. */
-static dnnl_status_t make_side(const struct cpu *cpu, struct side *side,
-                               const dnnl_memory_desc_t *ours, const dnnl_memory_desc_t *theirs,
-                               bool is_result, size_t *used)
+static dnnl_status_t make_side(const struct cpu *cpu, struct side *side, onednn_layout_ref ours,
+                               onednn_layout_ref theirs, bool is_result, size_t *used)
 {
     dnnl_status_t code = dnnl_memory_create(&side->ours, ours, cpu->engine, DNNL_MEMORY_NONE);
 
@@ -184,37 +180,45 @@ static void release_pass(struct pass *pass)
     *pass = (struct pass){0};
 }
 
+static dnnl_status_t make_primitive(const struct cpu *cpu, const struct convolution *conv,
+                                    enum direction direction, onednn_layout ours[TENSORS],
+                                    onednn_layout any[TENSORS], struct pass *pass, size_t *used)
+{
+    dnnl_primitive_desc_t d = NULL;
+    dnnl_status_t code = describe_pass(cpu, conv, direction, any, &d);
+
+    if (code == dnnl_success)
+        code = dnnl_primitive_create(&pass->primitive, d);
+    for (int t = 0; t < TENSORS && code == dnnl_success; t++)
+        code = make_side(cpu, &pass->sides[t], ours[t],
+                         dnnl_primitive_desc_query_md(d, queries[direction][t], 0),
+                         t == (int)results[direction], used);
+    (void)dnnl_primitive_desc_destroy(d);
+    return code;
+}
+
 /* Scratch memory also has room for the result of a gradient that is to be added. */
 static enum status make_pass(struct cpu *cpu, const struct convolution *conv,
                              enum direction direction, size_t batch, struct pass *pass,
                              struct error *err)
 {
-    dnnl_memory_desc_t ours[TENSORS], any[TENSORS];
-    dnnl_primitive_desc_t d = NULL;
+    onednn_layout ours[TENSORS] = {NULL}, any[TENSORS] = {NULL};
     size_t used = 0;
     enum status status;
-    dnnl_status_t code = describe(conv, batch, dnnl_nchw, dnnl_oihw, ours);
+    dnnl_status_t code = make_layouts(conv, batch, dnnl_nchw, dnnl_oihw, ours);
 
     use_threads(cpu);
     if (code == dnnl_success)
-        code = describe(conv, batch, dnnl_format_tag_any, dnnl_format_tag_any, any);
+        code = make_layouts(conv, batch, dnnl_format_tag_any, dnnl_format_tag_any, any);
     if (code == dnnl_success)
-        code = describe_pass(cpu, conv, direction, any, &d);
-    if (code == dnnl_success)
-        code = dnnl_primitive_create(&pass->primitive, d);
-    for (int t = 0; t < TENSORS && code == dnnl_success; t++)
-        code = make_side(cpu, &pass->sides[t], &ours[t],
-                         dnnl_primitive_desc_query_md(d, queries[direction][t], 0),
-                         t == (int)results[direction], &used);
-    (void)dnnl_primitive_desc_destroy(d);
-    if (code != dnnl_success) {
-        release_pass(pass);
-        return fail(code, "a convolution", err);
-    }
+        code = make_primitive(cpu, conv, direction, ours, any, pass, &used);
+    if (code == dnnl_success && direction != FORWARD)
+        used += dnnl_memory_desc_get_size(ours[results[direction]]) / sizeof(float);
+    release_layouts(ours);
+    release_layouts(any);
     pass->batch = batch;
-    if (direction != FORWARD)
-        used += dnnl_memory_desc_get_size(&ours[results[direction]]) / sizeof(float);
-    status = cpu_reserve(cpu, used, "scratch memory of a convolution", err);
+    status = code == dnnl_success ? cpu_reserve(cpu, used, "scratch memory of a convolution", err)
+                                  : fail(code, "a convolution", err);
     if (status != STATUS_OK)
         release_pass(pass);
     return status;
