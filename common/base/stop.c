@@ -1,6 +1,9 @@
 /*
  * Signal handlers and the flag that they set.  The handler touches only atomics and an eventfd; all
  * state is process-wide and needs no lock.
+ *
+ * The handler has a stack of its own on the main thread, which receives a process's signals: code
+ * that oneDNN has generated keeps data further below its stack pointer than a handler spares.
  */
 #include "common/base/stop.h"
 
@@ -14,6 +17,7 @@
 #include <unistd.h>
 
 #define WAIT_GRACE_NS INT64_C(10000000000)
+#define STACK_SIZE    65536
 
 static atomic_int signal_seen;
 static atomic_int_least64_t seen_ns;
@@ -33,9 +37,22 @@ static void on_signal(int number)
     errno = saved;
 }
 
+/* A sanitizer has set one already. */
+static enum status set_stack(struct error *err)
+{
+    static char memory[STACK_SIZE];
+    const stack_t stack = {.ss_sp = memory, .ss_size = sizeof(memory)};
+    stack_t present;
+
+    if (sigaltstack(NULL, &present) != 0 ||
+        ((present.ss_flags & SS_DISABLE) != 0 && sigaltstack(&stack, NULL) != 0))
+        return error_set_errno(err, errno, "cannot set a stack for signals");
+    return STATUS_OK;
+}
+
 enum status stop_install(struct error *err)
 {
-    struct sigaction action = {.sa_handler = on_signal};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
     struct sigaction ignore = {.sa_handler = SIG_IGN};
 
     event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -46,7 +63,7 @@ enum status stop_install(struct error *err)
     if (sigaction(SIGTERM, &action, NULL) != 0 || sigaction(SIGINT, &action, NULL) != 0 ||
         sigaction(SIGPIPE, &ignore, NULL) != 0 || sigaction(SIGXFSZ, &ignore, NULL) != 0)
         return error_set_errno(err, errno, "cannot install signal handlers");
-    return STATUS_OK;
+    return set_stack(err);
 }
 
 int stop_requested(void)

@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-/* Install the handlers.  Call once in main before threads start. */
+/* Install the handlers.  Call once in main, on the main thread, before other threads start. */
 enum status stop_install(struct error *err);
 
 /* The signal that requested the stop, or 0. */
