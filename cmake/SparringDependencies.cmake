@@ -8,7 +8,6 @@ pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET grpc>=29)  # the core's own vers
 pkg_check_modules(PROTOBUF_C REQUIRED IMPORTED_TARGET libprotobuf-c>=1.4.0)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
-pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 # Debian's oneDNN has no file for pkg-config, and its CMake package wants OpenCL's headers.
 find_path(ONEDNN_INCLUDE_DIR oneapi/dnnl/dnnl.h REQUIRED)
 find_library(ONEDNN_LIBRARY dnnl REQUIRED)

@@ -9,7 +9,6 @@
 #include "experiments/launch/launch.h"
 #include "experiments/report/report.h"
 #include "experiments/stats/stats.h"
-#include "worker/compute/compute.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -103,8 +102,6 @@ static int bench_main(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "bench") == 0)
-        compute_choose_kernels(argv);
     return dispatch("sparring", subcommands, sizeof(subcommands) / sizeof(subcommands[0]), argc,
                     argv);
 }

@@ -7,7 +7,6 @@
 #include "common/base/stop.h"
 #include "common/base/wait.h"
 #include "common/option/program.h"
-#include "worker/compute/compute.h"
 #include "worker/options/options.h"
 #include "worker/train/train.h"
 
@@ -56,6 +55,5 @@ int main(int argc, char **argv)
         .run = run_worker,
     };
 
-    compute_choose_kernels(argv);
     return program_main(&program, argc, argv);
 }

@@ -122,8 +122,8 @@ void host_info_read(struct host_info *ret)
 
 static bool is_read_by_libraries(const char *variable)
 {
-    static const char *const prefixes[] = {"OMP_", "GOMP_", "KMP_",  "OPENBLAS_", "GOTO_",
-                                           "MKL_", "NCCL_", "GRPC_", "CUDA_",     "MALLOC_"};
+    static const char *const prefixes[] = {"OMP_", "GOMP_", "KMP_",  "DNNL_", "ONEDNN_",
+                                           "MKL_", "NCCL_", "GRPC_", "CUDA_", "MALLOC_"};
 
     for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++)
         if (strncmp(variable, prefixes[i], strlen(prefixes[i])) == 0)

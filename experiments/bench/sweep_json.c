@@ -128,8 +128,8 @@ void sweep_json_add(struct sweep_table *t, const struct sweep_result *result, co
 /* The environment variables that configure backends. */
 static void add_environment(struct strbuf *out)
 {
-    static const char *const prefixes[] = {"NCCL_", "OMPI_",     "I_MPI_",    "MPIR_CVAR_",
-                                           "GLOO_", "SPARRING_", "OPENBLAS_", "OMP_"};
+    static const char *const prefixes[] = {"NCCL_", "OMPI_",     "I_MPI_", "MPIR_CVAR_",
+                                           "GLOO_", "SPARRING_", "DNNL_",  "OMP_"};
     bool first = true;
 
     strbuf_add(out, ",\n\"env\":{");

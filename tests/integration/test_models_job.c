@@ -3,9 +3,8 @@
  * with a tied embedding end with the same bits in every synchronisation mode; without batch
  * normalisation they equal one process with the whole batch, up to rounding.  A transformer learns
  * a text, a convolutional network learns files in the format of CIFAR-10.  Data that does not fit
- * the model is refused in one line.  Matrix products use the processor's wide vectors.
+ * the model is refused in one line.
  */
-#include "common/tensor/simd.h"
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
@@ -183,35 +182,9 @@ START_TEST(test_unfit_data_is_refused)
 }
 END_TEST
 
-/* Also where OpenBLAS does not know the processor; what the user chose is kept. */
-START_TEST(test_kernels_of_the_processor)
-{
-    const char *const words[] = {support_program("sparring-worker"),
-                                 "--model",
-                                 "mlp:784-8-10",
-                                 "--data",
-                                 "digits",
-                                 "--steps",
-                                 "1",
-                                 "--sync",
-                                 "local",
-                                 "--device",
-                                 "cpu",
-                                 NULL};
-    const char *output = process_run(0, 20000, ARGS("OPENBLAS_CORETYPE"), words);
-
-    ck_assert_ptr_nonnull(strstr(output, "OpenBLAS "));
-    if (simd_level() != SIMD_BASELINE)
-        ck_assert_msg(!strstr(output, "OpenBLAS Prescott"), "%s", output);
-    output = process_run(0, 20000, ARGS("OPENBLAS_CORETYPE=Prescott"), words);
-    ck_assert_msg(simd_level() == SIMD_BASELINE || strstr(output, "OpenBLAS Prescott"), "%s",
-                  output);
-}
-END_TEST
-
 int main(void)
 {
-    return SUPPORT_RUN("models_job", 120, TEST(test_kernels_of_the_processor),
+    return SUPPORT_RUN("models_job", 120,
                        LOOP_TEST(test_all_sync_modes_give_same_bits, 0, NETWORKS),
                        LOOP_TEST(test_transformer_learns_text, 0, 2),
                        TEST(test_network_learns_cifar10), TEST(test_unfit_data_is_refused));

@@ -1,5 +1,5 @@
 /*
- * compute: operations on one device's memory, as a table of functions. `cpu` (CBLAS and our own
+ * compute: operations on one device's memory, as a table of functions. `cpu` (oneDNN and our own
  * loops) is the reference; `cuda` is a module (sparring_cuda.so) loaded when a GPU is requested.
  * Matrices are row-major in device memory, dimensions are > 0 and at most INT_MAX.  Parameters,
  * their gradients and statistics are float32; *values* (activations and their gradients, void *)
@@ -53,13 +53,7 @@ enum status compute_open(const char *device, unsigned local_rank, unsigned threa
                          struct compute **ret_compute, struct error *err);
 void compute_close(struct compute *c); /* NULL allowed */
 
-/* Call first in main.  OpenBLAS knows processors by their models; of one that is newer it takes
- * kernels without wide vectors, which makes matrix products several times as slow.  Then this sets
- * OPENBLAS_CORETYPE, unless it is set, and starts the program again, because OpenBLAS reads it when
- * it is loaded.  Returns otherwise, and after a failure. */
-void compute_choose_kernels(char **argv);
-
-/* "cpu (OpenBLAS ..., 1 thread)", "cuda:0 (NVIDIA H200)" */
+/* "cpu (oneDNN 2.6, avx512, 1 thread)", "cuda:0 (NVIDIA H200)" */
 const char *compute_name(const struct compute *c);
 /* Why auto has not chosen a GPU, or "". */
 const char *compute_fallback_reason(const struct compute *c);

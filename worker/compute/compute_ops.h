@@ -165,7 +165,7 @@ struct compute {
     char *fallback_reason; /* owned by compute.c: why `auto` has not chosen a GPU; NULL: none */
 };
 
-/* Open the CPU: kernels on `threads` threads (OpenBLAS; process-wide). */
+/* Open the CPU: kernels on `threads` threads (oneDNN). */
 enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, struct error *err);
 
 /* Find and load the CUDA module, then open device `index` (< 0: local_rank modulo the devices) with

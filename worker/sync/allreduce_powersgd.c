@@ -19,8 +19,8 @@
 
 #include "common/base/memory.h"
 #include "common/base/random.h"
+#include "common/matrix/matrix.h"
 
-#include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,54 +260,68 @@ static void prepare_q(struct sync_allreduce *s, struct powersgd_bucket *b, size_
                                b->matrices[i].rank);
 }
 
-/* out = op(a) b, all row-major and dense; a is (rows, columns). */
-static void multiply(bool transpose, const float *a, size_t rows, size_t columns, const float *b,
-                     size_t rank, float *out)
+/* The gradient in the slab, (rows, columns). */
+static struct matrix gradient_of(const struct sync_allreduce *s, const struct powersgd_matrix *m)
 {
-    cblas_sgemm(CblasRowMajor, transpose ? CblasTrans : CblasNoTrans, CblasNoTrans,
-                (blasint)(transpose ? columns : rows), (blasint)rank,
-                (blasint)(transpose ? rows : columns), 1.0f, a, (blasint)columns, b, (blasint)rank,
-                0.0f, out, (blasint)rank);
+    return (struct matrix){s->grads + m->offset, m->columns, false};
 }
 
-static void compute_p(const struct sync_allreduce *s, const struct powersgd_bucket *b)
+/* Products on one thread: the others belong to backward. */
+static enum status compute_p(const struct sync_allreduce *s, const struct powersgd_bucket *b,
+                             struct error *err)
 {
-    for (size_t i = 0; i < b->matrix_count; i++) {
+    enum status status = STATUS_OK;
+
+    matrix_use_threads(1);
+    for (size_t i = 0; i < b->matrix_count && status == STATUS_OK; i++) {
         const struct powersgd_matrix *m = &b->matrices[i];
 
-        multiply(false, s->grads + m->offset, m->rows, m->columns, b->q + m->q_offset, m->rank,
-                 b->p + m->p_offset);
+        status = matrix_product(m->rows, m->rank, m->columns, gradient_of(s, m),
+                                (struct matrix){b->q + m->q_offset, m->rank, false}, false,
+                                b->p + m->p_offset, m->rank, err);
     }
+    return status;
 }
 
-static void compute_q(const struct sync_allreduce *s, const struct powersgd_bucket *b)
+static enum status compute_q(const struct sync_allreduce *s, const struct powersgd_bucket *b,
+                             struct error *err)
 {
-    for (size_t i = 0; i < b->matrix_count; i++) {
+    enum status status = STATUS_OK;
+
+    for (size_t i = 0; i < b->matrix_count && status == STATUS_OK; i++) {
         const struct powersgd_matrix *m = &b->matrices[i];
+        struct matrix gradient = gradient_of(s, m);
 
         powersgd_orthogonalise(b->p + m->p_offset, m->rows, m->rank);
-        multiply(true, s->grads + m->offset, m->rows, m->columns, b->p + m->p_offset, m->rank,
-                 b->q + m->q_offset);
+        gradient.transposed = true;
+        status = matrix_product(m->columns, m->rank, m->rows, gradient,
+                                (struct matrix){b->p + m->p_offset, m->rank, false}, false,
+                                b->q + m->q_offset, m->rank, err);
     }
+    return status;
 }
 
 /* M = P Q^T, and copy the plain views back to the slab. */
-static void decompress(const struct sync_allreduce *s, const struct powersgd_bucket *b)
+static enum status decompress(const struct sync_allreduce *s, const struct powersgd_bucket *b,
+                              struct error *err)
 {
     const float *raw = b->raw;
+    enum status status = STATUS_OK;
 
-    for (size_t i = 0; i < b->matrix_count; i++) {
+    matrix_use_threads(1);
+    for (size_t i = 0; i < b->matrix_count && status == STATUS_OK; i++) {
         const struct powersgd_matrix *m = &b->matrices[i];
 
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)m->rows, (blasint)m->columns,
-                    (blasint)m->rank, 1.0f, b->p + m->p_offset, (blasint)m->rank,
-                    b->q + m->q_offset, (blasint)m->rank, 0.0f, s->grads + m->offset,
-                    (blasint)m->columns);
+        status = matrix_product(m->rows, m->columns, m->rank,
+                                (struct matrix){b->p + m->p_offset, m->rank, false},
+                                (struct matrix){b->q + m->q_offset, m->rank, true}, false,
+                                s->grads + m->offset, m->columns, err);
     }
     for (size_t i = 0; i < b->plain_count; i++) {
         memcpy(s->grads + b->plain[i].offset, raw, b->plain[i].count * sizeof(float));
         raw += b->plain[i].count;
     }
+    return status;
 }
 
 static void collect_plain(const struct sync_allreduce *s, const struct powersgd_bucket *b)
@@ -330,24 +344,30 @@ static enum status reduce_factors(struct sync_allreduce *s, struct powersgd_buck
         status = allreduce_reduce(s, DTYPE_FLOAT32, b->raw, b->raw_count, index, true, err);
     if (status != STATUS_OK || b->matrix_count == 0)
         return status;
-    compute_p(s, b);
-    status = allreduce_reduce(s, DTYPE_FLOAT32, b->p, b->p_count, index, !s->equal_weights, err);
-    if (status != STATUS_OK)
-        return status;
-    compute_q(s, b);
-    return allreduce_reduce(s, DTYPE_FLOAT32, b->q, b->q_count, index, true, err);
+    status = compute_p(s, b, err);
+    if (status == STATUS_OK)
+        status =
+            allreduce_reduce(s, DTYPE_FLOAT32, b->p, b->p_count, index, !s->equal_weights, err);
+    if (status == STATUS_OK)
+        status = compute_q(s, b, err);
+    if (status == STATUS_OK)
+        status = allreduce_reduce(s, DTYPE_FLOAT32, b->q, b->q_count, index, true, err);
+    return status;
 }
 
 /* Complete a bucket locally after the reduction of its Q. */
-static void finish_bucket(struct sync_allreduce *s, size_t index)
+static enum status finish_bucket(struct sync_allreduce *s, size_t index, struct error *err)
 {
     struct powersgd *state = s->powersgd;
     const struct bucket *bucket = &s->plan.buckets[index];
+    enum status status = decompress(s, &state->buckets[index], err);
 
-    decompress(s, &state->buckets[index]);
+    if (status != STATUS_OK)
+        return status;
     if (state->error)
         subtract_result(s->grads + bucket->offset, state->next + bucket->offset, bucket->count);
     state->reduced = index + 1;
+    return STATUS_OK;
 }
 
 static enum status powersgd_reduce(struct sync_allreduce *s, size_t index, struct error *err)
@@ -367,9 +387,7 @@ static enum status powersgd_reduce(struct sync_allreduce *s, size_t index, struc
     prepare_q(s, b, index);
     collect_plain(s, b);
     status = reduce_factors(s, b, index, err);
-    if (status == STATUS_OK)
-        finish_bucket(s, index);
-    return status;
+    return status == STATUS_OK ? finish_bucket(s, index, err) : status;
 }
 
 /* ---- smaller group ---- */
@@ -406,19 +424,22 @@ static unsigned find_donor(const struct step_progress *progress, unsigned count,
 /* For a step that has ended on other ranks, this rank lacks at most the result of the last
  * operation, because no rank can end a step without this rank: the last bucket's Q; or, for a
  * bucket without matrices, the mean, without which its error is unknown and is reset to zero. */
-static void complete_last_step(struct sync_allreduce *s, const float *q)
+static enum status complete_last_step(struct sync_allreduce *s, const float *q, struct error *err)
 {
     struct powersgd *state = s->powersgd;
     size_t last = state->length - 1;
     struct powersgd_bucket *b = &state->buckets[last];
     const struct bucket *bucket = &s->plan.buckets[last];
+    enum status status = STATUS_OK;
 
     memcpy(b->q, q + state->q_count - b->q_count, b->q_count * sizeof(float));
     if (b->matrix_count > 0)
-        finish_bucket(s, last);
+        status = finish_bucket(s, last, err);
     else if (state->error)
         memset(state->next + bucket->offset, 0, bucket->count * sizeof(float));
-    state->reduced = state->length;
+    if (status == STATUS_OK)
+        state->reduced = state->length;
+    return status;
 }
 
 /* If some ranks have ended a step that others have not, those receive its final Q. */
@@ -447,7 +468,7 @@ static enum status synchronise_q(struct sync_allreduce *s, struct error *err)
         copy_q(state, q, true);
     status = collective_broadcast(s->group, q, (state->q_count + 1) * sizeof(float), donor, err);
     if (status == STATUS_OK && mine.ended < progress[donor].ended)
-        complete_last_step(s, q);
+        status = complete_last_step(s, q, err);
 out:
     free(q);
     free(progress);

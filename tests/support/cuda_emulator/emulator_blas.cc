@@ -1,6 +1,6 @@
 /*
  * emulator_blas: the part of cuBLASLt that the module uses: descriptors as arrays of attributes,
- * and products of column-major matrices by CBLAS in float32, with the epilogue in loops.  Types,
+ * and products of column-major matrices by oneDNN in float32, with the epilogue in loops.  Types,
  * leading dimensions and epilogues are checked as NVIDIA's documentation states; pointers for the
  * alignment that was given to the heuristics, and those of an epilogue for 16 bytes, which cuBLASLt
  * assumes.  ReLU is the maximum of IEEE 754, which turns NaNs into zeros: the documentation
@@ -9,22 +9,25 @@
  */
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 
-#include <cblas.h>
+extern "C" {
+#include "common/matrix/matrix.h"
+}
+
 #include <cublasLt.h>
 #include <cublas_v2.h>
 
 #include <cstdlib>
 #include <vector>
 
-struct matrix {
+struct operand {
     cudaDataType type;
     uint64_t rows, columns;
     int64_t stride;
 };
 
-static struct matrix matrix_of(cublasLtMatrixLayout_t layout)
+static struct operand operand_of(cublasLtMatrixLayout_t layout)
 {
-    struct matrix m;
+    struct operand m;
 
     memcpy(&m.type, &layout->data[CUBLASLT_MATRIX_LAYOUT_TYPE], sizeof(m.type));
     m.rows = layout->data[CUBLASLT_MATRIX_LAYOUT_ROWS];
@@ -68,7 +71,7 @@ template <typename T> static T attribute(cublasLtMatmulDesc_t d, cublasLtMatmulD
     return value;
 }
 
-static std::vector<float> copy_dense(const void *values, const struct matrix &m)
+static std::vector<float> copy_dense(const void *values, const struct operand &m)
 {
     std::vector<float> copy(m.rows * m.columns);
 
@@ -83,7 +86,7 @@ struct product {
     float alpha, beta;
     const void *a, *b, *c;
     void *d;
-    struct matrix sizes[4]; /* A, B, C, D */
+    struct operand sizes[4]; /* A, B, C, D */
 };
 
 static float gelu(float x)
@@ -106,12 +109,12 @@ static void apply_epilogue(const struct product &p, cublasLtMatmulDesc_t op,
     const void *bias = attribute<const void *>(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
     void *aux = attribute<void *>(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
     int64_t aux_stride = attribute<int64_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD);
-    const struct matrix &d = p.sizes[3];
+    const struct operand &d = p.sizes[3];
     bool slope = (epilogue & CUBLASLT_EPILOGUE_DGELU) == CUBLASLT_EPILOGUE_DGELU;
 
     for (size_t j = 0; j < d.columns; j++) {
         for (size_t i = 0; i < d.rows; i++) {
-            float value = r[j * d.rows + i];
+            float value = p.alpha * r[j * d.rows + i];
 
             if (p.beta != 0.0f)
                 value +=
@@ -136,7 +139,7 @@ static void sum_columns(const struct product &p, cublasLtMatmulDesc_t op,
                         const std::vector<float> &b, size_t k, bool transposed)
 {
     void *bias = attribute<void *>(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
-    const struct matrix &d = p.sizes[3];
+    const struct operand &d = p.sizes[3];
 
     for (size_t j = 0; j < d.columns; j++) {
         float sum = 0.0f;
@@ -152,22 +155,24 @@ static void multiply(struct product p)
     cublasLtMatmulDesc_t op = &p.operation;
     bool ta = attribute<int32_t>(op, CUBLASLT_MATMUL_DESC_TRANSA) == CUBLAS_OP_T;
     bool tb = attribute<int32_t>(op, CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_T;
-    const struct matrix &d = p.sizes[3];
+    const struct operand &d = p.sizes[3];
     size_t k = ta ? p.sizes[0].rows : p.sizes[0].columns;
     std::vector<float> a = copy_dense(p.a, p.sizes[0]);
     std::vector<float> b = copy_dense(p.b, p.sizes[1]);
     std::vector<float> r(d.rows * d.columns);
 
-    cblas_sgemm(CblasColMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans,
-                (blasint)d.rows, (blasint)d.columns, (blasint)k, p.alpha, a.data(),
-                (blasint)p.sizes[0].rows, b.data(), (blasint)p.sizes[1].rows, 0.0f, r.data(),
-                (blasint)d.rows);
+    /* A column-major product is the row-major one of the transposes, in the other order. */
+    matrix_use_threads(1);
+    if (matrix_product(d.columns, d.rows, k, {b.data(), p.sizes[1].rows, tb},
+                       {a.data(), p.sizes[0].rows, ta}, false, r.data(), d.rows,
+                       nullptr) != STATUS_OK)
+        abort();
     if (attribute<uint32_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE) == CUBLASLT_EPILOGUE_BGRADB)
         sum_columns(p, op, b, k, tb);
     apply_epilogue(p, op, r);
 }
 
-static bool shapes_match(cublasLtMatmulDesc_t op, const struct matrix *s)
+static bool shapes_match(cublasLtMatmulDesc_t op, const struct operand *s)
 {
     bool ta = attribute<int32_t>(op, CUBLASLT_MATMUL_DESC_TRANSA) == CUBLAS_OP_T;
     bool tb = attribute<int32_t>(op, CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_T;
@@ -314,7 +319,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int *ret_count)
 {
-    struct matrix sizes[4] = {matrix_of(a), matrix_of(b), matrix_of(c), matrix_of(d)};
+    struct operand sizes[4] = {operand_of(a), operand_of(b), operand_of(c), operand_of(d)};
 
     *ret_count = 0;
     if (is_epilogue_refused(op, "invalid"))
@@ -346,10 +351,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
     p.b = b;
     p.c = c;
     p.d = d;
-    p.sizes[0] = matrix_of(a_layout);
-    p.sizes[1] = matrix_of(b_layout);
-    p.sizes[2] = matrix_of(c_layout);
-    p.sizes[3] = matrix_of(d_layout);
+    p.sizes[0] = operand_of(a_layout);
+    p.sizes[1] = operand_of(b_layout);
+    p.sizes[2] = operand_of(c_layout);
+    p.sizes[3] = operand_of(d_layout);
     if (!shapes_match(op, p.sizes))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (is_epilogue_refused(op, NULL))

@@ -246,7 +246,7 @@ void check_attentions(struct compute *c, int rounds)
     check_attention_shape(c, 1, 1, 1, 1, 1.0f);
     check_attention_shape(c, 3, 2, 1, 7, 1.0f);
     check_attention_shape(c, 1, 1, 130, 16, 4.0f); /* three blocks, sharp rows */
-    check_attention_shape(c, 2, 3, 64, 32, 1.0f);
+    check_attention_shape(c, 3, 3, 64, 32, 1.0f);
     check_attention_nan(c);
     for (int round = 0; round < rounds; round++)
         check_attention_shape(c, random_size(3), random_size(4), random_size(140), random_size(40),

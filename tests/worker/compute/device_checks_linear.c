@@ -184,7 +184,9 @@ static void check_linear_shape(struct compute *c, size_t rows, size_t in, size_t
 void check_linears(struct compute *c, int rounds)
 {
     static const size_t shapes[][3] = {
-        {1, 1, 1}, {7, 33, 65}, {300, 16, 40} /* aligned rows, in more than one chunk */};
+        {1, 1, 1},
+        {7, 33, 65},
+        {300, 16, 60} /* in more than one part: on a GPU, and on the threads of a CPU */};
 
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         check_linear_shape(c, shapes[i][0], shapes[i][1], shapes[i][2]);

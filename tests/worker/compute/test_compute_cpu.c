@@ -208,7 +208,7 @@ START_TEST(test_failing_allocations)
                      nth == 1 ? "plan of a convolution" : "scratch memory of a convolution");
         ck_assert_ptr_null(conv.plan);
     }
-    for (size_t nth = 1; nth <= 3; nth++) {
+    for (size_t nth = 1; nth <= 2; nth++) {
         struct attention attention = {.heads = 2, .positions = 5, .width = 6};
 
         mem_fail_nth(nth);

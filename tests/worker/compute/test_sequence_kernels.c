@@ -100,7 +100,7 @@ static void run_elements(const struct sequence_kernels *k, const float *x, const
     o->small[1] = k->dot(x, y, count);
     o->sum = k->exponential_sum(x, o->small[0], o->values, count) -
              k->exponential_sum(x, o->small[0], NULL, count);
-    k->scale(o->values, 0.3f, count);
+    k->scale(o->values, 0.3f, o->values, count);
     k->add(o->values, y, count);
     memcpy(o->more, x, count * sizeof(float));
     k->gelu(o->more, y, y, o->small + WIDTH, 1, count);
@@ -143,7 +143,7 @@ static void run_scores(const struct sequence_kernels *k, const float *x, const f
     memcpy(o->more, y, COUNT * sizeof(float));
     k->softmax_rows(&r, o->values, log_sums, shifts);
     memcpy(o->values, x, COUNT * sizeof(float));
-    k->softmax_rows_backward(&r, o->values, o->more, log_sums, shifts, 0.3f);
+    k->softmax_rows_backward(&r, o->values, o->more, log_sums, shifts);
     for (size_t i = 0; i < r.rows; i++)
         for (size_t j = r.first + i + 1; j < r.keys; j++)
             if (o->values[i * r.stride + j] != 0.0f || o->more[i * r.stride + j] != 0.0f)

@@ -1,43 +1,17 @@
 /*
- * cpu: the reference device: its memory and its table.  Matrix products use OpenBLAS, convolutions
- * oneDNN, everything else loops that are compiled once per vector width.  Limits: a dimension is at
- * most INT_MAX, OpenBLAS's index type.  Threads: one caller; the libraries have threads of their
- * own.
+ * cpu: the reference device: its memory and its table.  Matrix products and convolutions use
+ * oneDNN, everything else loops that are compiled once per vector width.  Threads: one caller;
+ * libgomp has those that oneDNN's work is divided among.
  */
 #include "worker/compute/cpu/cpu.h"
 
 #include "common/base/memory.h"
 
-#include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define THREADS_MAX 1024u
-/* What OpenBLAS takes for an Intel processor that it does not know. */
-#define OLD_KERNELS "Prescott"
-
-void compute_choose_kernels(char **argv)
-{
-    static const char *const kernels[SIMD_LEVELS] = {
-#ifdef SPARRING_SIMD_X86
-        [SIMD_AVX2] = "Haswell",
-        [SIMD_AVX512] = "SkylakeX",
-#endif
-    };
-    const char *wanted = kernels[simd_level()];
-    char path[4096];
-    ssize_t length;
-
-    if (!wanted || getenv("OPENBLAS_CORETYPE") || strcmp(openblas_get_corename(), OLD_KERNELS) != 0)
-        return;
-    length = readlink("/proc/self/exe", path, sizeof(path) - 1);
-    if (length <= 0 || setenv("OPENBLAS_CORETYPE", wanted, 1) != 0)
-        return;
-    path[length] = '\0';
-    (void)execv(path, argv);
-}
 
 static void cpu_close(struct compute *c)
 {
@@ -193,7 +167,6 @@ enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, str
     status = mem_calloc(1, sizeof(*cpu), "cpu device", &cpu, err);
     if (status != STATUS_OK)
         return status;
-    openblas_set_num_threads((int)threads);
     cpu->base.ops = &cpu_ops;
     cpu->kernels = tables[simd_level()];
     cpu->images = image_tables[simd_level()];
@@ -204,9 +177,9 @@ enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, str
         cpu_close(&cpu->base);
         return error_set(err, STATUS_INTERNAL, "oneDNN does not start on this processor");
     }
-    (void)snprintf(cpu->text, sizeof(cpu->text), "cpu (OpenBLAS %s, %d thread%s)",
-                   openblas_get_corename(), openblas_get_num_threads(),
-                   openblas_get_num_threads() == 1 ? "" : "s");
+    (void)snprintf(cpu->text, sizeof(cpu->text), "cpu (oneDNN %d.%d, %s, %u thread%s)",
+                   dnnl_version()->major, dnnl_version()->minor, simd_level_name(simd_level()),
+                   threads, threads == 1 ? "" : "s");
     *ret_compute = &cpu->base;
     return STATUS_OK;
 }

@@ -5,10 +5,11 @@
 #ifndef SPARRING_WORKER_COMPUTE_CPU_CPU_H
 #define SPARRING_WORKER_COMPUTE_CPU_CPU_H
 
+#include "common/matrix/matrix.h"
+#include "common/matrix/onednn.h"
 #include "worker/compute/compute_ops.h"
 #include "worker/compute/cpu/cpu_kernels.h"
 #include "worker/compute/cpu/image_kernels.h"
-#include "worker/compute/cpu/onednn.h"
 #include "worker/compute/cpu/sequence_kernels.h"
 
 struct cpu {
@@ -17,7 +18,7 @@ struct cpu {
     const struct image_kernels *images;
     const struct sequence_kernels *sequence;
     unsigned threads;
-    dnnl_engine_t engine; /* of convolutions */
+    dnnl_engine_t engine; /* of the convolutions */
     dnnl_stream_t stream;
     float *scratch; /* of the running operation, owned; grown by cpu_reserve */
     size_t scratch_count;
@@ -25,6 +26,21 @@ struct cpu {
     double loss;   /* of the last softmax_cross_entropy */
     size_t correct;
 };
+
+/*
+ * PARALLEL_LOOP(elements): divides the iterations of the loop that follows, which are independent,
+ * among the threads of `cpu`, if it passes over so many floats that a second thread saves time.
+ * Without OpenMP (another compiler than GCC, or a sanitizer) the loop runs on one thread.  Entered
+ * with one thread it costs 0.35 us.
+ */
+#define PARALLEL_MIN 16384
+#ifdef _OPENMP
+#define OMP_PRAGMA(text) _Pragma(#text)
+#define PARALLEL_LOOP(elements)                                                                    \
+    OMP_PRAGMA(omp parallel for num_threads((elements) < PARALLEL_MIN ? 1 : cpu->threads))
+#else
+#define PARALLEL_LOOP(elements) (void)cpu;
+#endif
 
 /* Grow the scratch memory to at least `count` floats.  May move it, and what it holds is lost. */
 enum status cpu_reserve(struct cpu *cpu, size_t count, const char *what, struct error *err);

@@ -1,35 +1,52 @@
 /*
- * Causal self-attention, one block of queries of one head of one sample at a time.  Scratch memory
- * holds the block's scores against all visible keys, so that no full (positions, positions) matrix
- * exists; backward recomputes the probabilities from the saved logarithms of the rows' sums.
- * Queries, keys and values are read in the layout that the preceding linear layer writes.
+ * Causal self-attention, one block of queries of one head of one sample at a time on each thread.
+ * Scratch memory holds the block's scores against all visible keys, so that no full (positions,
+ * positions) matrix exists; backward recomputes the probabilities from the saved logarithms of the
+ * rows' sums.  A head's queries, keys and values lie within the rows that the preceding linear
+ * layer writes; they are copied, because dense matrices multiply faster.
  *
  * Source: Dao et al. 2022 (FlashAttention), without its running maximum: a row of scores fits.
  */
 #include "common/base/memory.h"
 #include "worker/compute/cpu/cpu.h"
 
-#include <cblas.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #define BLOCK 64 /* queries */
+#define LINE  16 /* floats, on whose multiples arrays begin */
 
 struct plan {
-    size_t stride;    /* positions, rounded up to whole lanes */
-    float *scores;    /* (BLOCK, stride) */
-    float *gradients; /* (BLOCK, stride), of the scores */
+    size_t head;   /* floats of one head of one sample: positions * size, rounded up */
+    size_t rows;   /* of a block: BLOCK * size */
+    size_t scores; /* of a block */
+    float *memory; /* (threads, floats_of) */
 };
 
-/* A matrix inside a larger one: `stride` elements from row to row. */
-struct panel {
-    const float *data;
-    size_t stride;
+/* Scratch memory of a thread; each (positions, size) but where stated. */
+struct scratch {
+    float *q; /* scaled by 1 / sqrt(size) */
+    float *k, *v, *dy, *dk, *dv;
+    float *rows;               /* (BLOCK, size) */
+    float *scores, *gradients; /* (BLOCK, stride) */
 };
+
+static size_t round_up(size_t count, size_t unit)
+{
+    return (count + unit - 1) / unit * unit;
+}
+
+static size_t floats_of(const struct plan *plan)
+{
+    return 6 * plan->head + plan->rows + 2 * plan->scores;
+}
 
 enum status cpu_attention_prepare(struct compute *c, struct attention *a, size_t max_batch,
                                   struct error *err)
 {
+    size_t threads = ((const struct cpu *)c)->threads;
+    size_t size = a->width / a->heads;
     struct plan *plan = NULL;
     enum status status = mem_calloc(1, sizeof(*plan), "attention", &plan, err);
 
@@ -37,12 +54,11 @@ enum status cpu_attention_prepare(struct compute *c, struct attention *a, size_t
     if (status != STATUS_OK)
         return status;
     a->plan = plan;
-    plan->stride = (a->positions + SCORE_LANES - 1) / SCORE_LANES * SCORE_LANES;
-    status = mem_calloc_aligned(BLOCK * plan->stride, sizeof(float), "attention's scores",
-                                &plan->scores, err);
-    if (status == STATUS_OK)
-        status = mem_calloc_aligned(BLOCK * plan->stride, sizeof(float),
-                                    "attention's score gradients", &plan->gradients, err);
+    plan->head = round_up(a->positions * size, LINE);
+    plan->rows = BLOCK * size;
+    plan->scores = BLOCK * round_up(a->positions, SCORE_LANES);
+    status = mem_calloc_aligned(threads * floats_of(plan), sizeof(float), "attention's scratch",
+                                &plan->memory, err);
     if (status != STATUS_OK)
         cpu_attention_release(c, a);
     return status;
@@ -53,175 +69,224 @@ void cpu_attention_release(struct compute *c, struct attention *a)
     struct plan *plan = a->plan;
 
     (void)c;
-    free(plan->scores);
-    free(plan->gradients);
+    free(plan->memory);
     free(plan);
     a->plan = NULL;
 }
 
-/* out (m, n; stride) = factor a b^T, or a b, or a^T b, + beta out. */
-static void multiply_nt(size_t m, size_t n, size_t k, float factor, struct panel a, struct panel b,
-                        float *out, size_t stride)
+/* That of the calling thread of a parallel loop. */
+static struct scratch own_scratch(const struct attention *a)
 {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)m, (blasint)n, (blasint)k, factor,
-                a.data, (blasint)a.stride, b.data, (blasint)b.stride, 0.0f, out, (blasint)stride);
+    const struct plan *plan = a->plan;
+    float *at = plan->memory + matrix_thread() * floats_of(plan);
+    float *rows = at + 6 * plan->head;
+
+    return (struct scratch){
+        .q = at,
+        .k = at + plan->head,
+        .v = at + 2 * plan->head,
+        .dy = at + 3 * plan->head,
+        .dk = at + 4 * plan->head,
+        .dv = at + 5 * plan->head,
+        .rows = rows,
+        .scores = rows + plan->rows,
+        .gradients = rows + plan->rows + plan->scores,
+    };
 }
 
-static void multiply_nn(size_t m, size_t n, size_t k, struct panel a, struct panel b, float *out,
-                        size_t stride)
-{
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, 1.0f,
-                a.data, (blasint)a.stride, b.data, (blasint)b.stride, 0.0f, out, (blasint)stride);
-}
-
-static void multiply_tn(size_t m, size_t n, size_t k, struct panel a, struct panel b, float beta,
-                        float *out, size_t stride)
-{
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, 1.0f,
-                a.data, (blasint)a.stride, b.data, (blasint)b.stride, beta, out, (blasint)stride);
-}
-
-/* One head of one sample: panels in qkv (or dqkv) and y (or dy), all with `positions` rows. */
+/* Iteration i of the loop over all heads of all samples. */
 struct head {
-    size_t positions, size; /* size: columns */
-    float factor;           /* 1 / sqrt(size) */
-    struct panel q, k, v;
+    size_t positions, size, width;
+    float factor; /* 1 / sqrt(size) */
+    size_t qkv;   /* where its queries begin in qkv: rows of 3 * width, keys at + width */
+    size_t y;     /* where it begins in y: rows of width */
 };
 
-static struct head head_at(const struct attention *a, const float *qkv, size_t sample, size_t head)
+static struct head head_at(const struct attention *a, size_t i)
 {
     size_t size = a->width / a->heads;
-    size_t stride = 3 * a->width;
-    const float *q = qkv + sample * a->positions * stride + head * size;
+    size_t row = i / a->heads * a->positions;
+    size_t column = i % a->heads * size;
 
     return (struct head){
         .positions = a->positions,
         .size = size,
+        .width = a->width,
         .factor = (float)(1.0 / sqrt((double)size)),
-        .q = {q, stride},
-        .k = {q + a->width, stride},
-        .v = {q + 2 * a->width, stride},
+        .qkv = row * 3 * a->width + column,
+        .y = row * a->width + column,
     };
 }
 
-static struct panel from_row(struct panel p, size_t row)
+/* to (rows, h->size) = factor from; strides in floats. */
+static void copy_rows(const struct cpu *cpu, const struct head *h, const float *from,
+                      size_t from_stride, float factor, float *to, size_t to_stride)
 {
-    return (struct panel){p.data + row * p.stride, p.stride};
+    for (size_t i = 0; i < h->positions; i++)
+        cpu->sequence->scale(from + i * from_stride, factor, to + i * to_stride, h->size);
+}
+
+static void copy_qkv(const struct cpu *cpu, const struct head *h, const float *qkv,
+                     const struct scratch *s)
+{
+    size_t stride = 3 * h->width;
+    const float *q = qkv + h->qkv;
+
+    copy_rows(cpu, h, q, stride, h->factor, s->q, h->size);
+    copy_rows(cpu, h, q + h->width, stride, 1.0f, s->k, h->size);
+    copy_rows(cpu, h, q + 2 * h->width, stride, 1.0f, s->v, h->size);
+}
+
+static struct matrix matrix_of(const float *data, size_t stride)
+{
+    return (struct matrix){data, stride, false};
+}
+
+static struct matrix transposed(const float *data, size_t stride)
+{
+    return (struct matrix){data, stride, true};
 }
 
 /* The block of queries that begins at `at`. */
-static struct score_rows rows_at(const struct plan *plan, const struct head *h, size_t at)
+static struct score_rows rows_at(const struct head *h, size_t at)
 {
     size_t rows = h->positions - at < BLOCK ? h->positions - at : BLOCK;
 
     return (struct score_rows){
-        .rows = rows, .first = at, .keys = at + rows, .stride = plan->stride};
+        .rows = rows, .first = at, .keys = at + rows, .stride = round_up(at + rows, SCORE_LANES)};
 }
 
-/* The block's scores against all keys that its last row uses. */
-static void block_scores(const struct plan *plan, const struct head *h, const struct score_rows *r)
+/* out (r->rows, r->keys): the block's rows of `left` against all rows of `right` that its last one
+ * uses. */
+static enum status multiply_rows(const struct head *h, const struct score_rows *r,
+                                 const float *left, const float *right, float *out)
 {
-    multiply_nt(r->rows, r->keys, h->size, h->factor, from_row(h->q, r->first), h->k, plan->scores,
-                r->stride);
+    return matrix_product(r->rows, r->keys, h->size, matrix_of(left + r->first * h->size, h->size),
+                          transposed(right, h->size), false, out, r->stride, NULL);
 }
 
-static void head_forward(const struct cpu *cpu, const struct plan *plan, const struct head *h,
-                         float *log_sums, float *y, size_t stride)
+static enum status head_forward(const struct cpu *cpu, const struct scratch *s,
+                                const struct head *h, float *log_sums, float *y)
 {
     float inverse_sums[BLOCK];
+    enum status status = STATUS_OK;
 
-    for (size_t at = 0; at < h->positions; at += BLOCK, y += BLOCK * stride) {
-        struct score_rows r = rows_at(plan, h, at);
-        struct panel exponentials = {plan->scores, r.stride};
+    for (size_t at = 0; at < h->positions && status == STATUS_OK; at += BLOCK) {
+        struct score_rows r = rows_at(h, at);
 
-        block_scores(plan, h, &r);
-        cpu->sequence->softmax_rows(&r, plan->scores, log_sums + at, inverse_sums);
-        multiply_nn(r.rows, h->size, r.keys, exponentials, h->v, y, stride);
+        status = multiply_rows(h, &r, s->q, s->k, s->scores);
+        if (status != STATUS_OK)
+            break;
+        cpu->sequence->softmax_rows(&r, s->scores, log_sums + at, inverse_sums);
+        status = matrix_product(r.rows, h->size, r.keys, matrix_of(s->scores, r.stride),
+                                matrix_of(s->v, h->size), false, s->rows, h->size, NULL);
         for (size_t i = 0; i < r.rows; i++)
-            cpu->sequence->scale(y + i * stride, inverse_sums[i], h->size);
+            cpu->sequence->scale(s->rows + i * h->size, inverse_sums[i], y + (at + i) * h->width,
+                                 h->size);
     }
+    return status;
+}
+
+static enum status attention_status(enum status status, struct error *err)
+{
+    return status == STATUS_OK
+               ? STATUS_OK
+               : error_set(err, status, "oneDNN does not multiply matrices of attention");
 }
 
 enum status cpu_attention_forward(struct compute *c, const struct attention *a, const void *qkv,
                                   float *log_sums, void *y, size_t batch, struct error *err)
 {
-    float *out = y;
+    const struct cpu *cpu = (const struct cpu *)c;
+    atomic_int status = STATUS_OK;
 
-    (void)err;
+    matrix_use_threads(cpu->threads);
+    PARALLEL_LOOP(batch * a->positions * a->width)
     for (size_t i = 0; i < batch * a->heads; i++) {
-        size_t sample = i / a->heads;
-        struct head h = head_at(a, qkv, sample, i % a->heads);
+        struct scratch s = own_scratch(a);
+        struct head h = head_at(a, i);
+        enum status own;
 
-        head_forward((const struct cpu *)c, a->plan, &h, log_sums + i * a->positions,
-                     out + sample * a->positions * a->width + i % a->heads * h.size, a->width);
+        copy_qkv(cpu, &h, qkv, &s);
+        own = head_forward(cpu, &s, &h, log_sums + i * a->positions, (float *)y + h.y);
+        if (own != STATUS_OK)
+            atomic_store(&status, (int)own);
     }
+    return attention_status((enum status)atomic_load(&status), err);
+}
+
+/* The block's probabilities, and the gradients of its scores. */
+static enum status block_gradients(const struct cpu *cpu, const struct scratch *s,
+                                   const struct head *h, const float *log_sums, const float *y,
+                                   const struct score_rows *r)
+{
+    float shifts[BLOCK];
+    enum status status = multiply_rows(h, r, s->q, s->k, s->scores);
+
+    if (status == STATUS_OK)
+        status = multiply_rows(h, r, s->dy, s->v, s->gradients);
+    if (status != STATUS_OK)
+        return status;
+    for (size_t i = 0; i < r->rows; i++)
+        shifts[i] = cpu->sequence->dot(y + (r->first + i) * h->width,
+                                       s->dy + (r->first + i) * h->size, h->size);
+    cpu->sequence->softmax_rows_backward(r, s->scores, s->gradients, log_sums + r->first, shifts);
     return STATUS_OK;
 }
 
-struct head_gradients {
-    const float *y, *dy; /* (positions, size), width from row to row */
-    size_t width;
-    float *dq, *dk, *dv; /* likewise, 3 * width */
-};
-
-/* The block's probabilities, and the gradients of its scores. */
-static void block_gradients(const struct cpu *cpu, const struct plan *plan, const struct head *h,
-                            const float *log_sums, const struct head_gradients *g,
-                            const struct score_rows *r)
+/* dq is the head's in dqkv.  The last block comes first: it uses all keys, so it sets their
+ * gradients and the others add. */
+static enum status head_backward(const struct cpu *cpu, const struct scratch *s,
+                                 const struct head *h, const float *log_sums, const float *y,
+                                 float *dq)
 {
-    const float *y = g->y + r->first * g->width;
-    struct panel dy = {g->dy + r->first * g->width, g->width};
-    float shifts[BLOCK];
+    size_t stride = 3 * h->width;
+    enum status status = STATUS_OK;
 
-    block_scores(plan, h, r);
-    multiply_nt(r->rows, r->keys, h->size, 1.0f, dy, h->v, plan->gradients, r->stride);
-    for (size_t i = 0; i < r->rows; i++)
-        shifts[i] = cpu->sequence->dot(y + i * g->width, dy.data + i * g->width, h->size);
-    cpu->sequence->softmax_rows_backward(r, plan->scores, plan->gradients, log_sums + r->first,
-                                         shifts, h->factor);
-}
+    for (size_t block = (h->positions + BLOCK - 1) / BLOCK; block-- > 0 && status == STATUS_OK;) {
+        struct score_rows r = rows_at(h, block * BLOCK);
+        size_t first = r.first * h->size;
+        bool add = r.keys < h->positions;
 
-/* Process the last block first: it uses all keys, so it sets their gradients and the others add. */
-static void head_backward(const struct cpu *cpu, const struct plan *plan, const struct head *h,
-                          const float *log_sums, const struct head_gradients *g)
-{
-    size_t stride = 3 * g->width;
-
-    for (size_t block = (h->positions + BLOCK - 1) / BLOCK; block-- > 0;) {
-        struct score_rows r = rows_at(plan, h, block * BLOCK);
-        float beta = r.keys == h->positions ? 0.0f : 1.0f;
-        struct panel probabilities = {plan->scores, r.stride};
-        struct panel gradients = {plan->gradients, r.stride};
-        struct panel dy = {g->dy + r.first * g->width, g->width};
-
-        block_gradients(cpu, plan, h, log_sums, g, &r);
-        multiply_tn(r.keys, h->size, r.rows, probabilities, dy, beta, g->dv, stride);
-        multiply_nn(r.rows, h->size, r.keys, gradients, h->k, g->dq + r.first * stride, stride);
-        multiply_tn(r.keys, h->size, r.rows, gradients, from_row(h->q, r.first), beta, g->dk,
-                    stride);
+        status = block_gradients(cpu, s, h, log_sums, y, &r);
+        if (status == STATUS_OK)
+            status = matrix_product(r.keys, h->size, r.rows, transposed(s->scores, r.stride),
+                                    matrix_of(s->dy + first, h->size), add, s->dv, h->size, NULL);
+        if (status == STATUS_OK)
+            status = matrix_product(r.keys, h->size, r.rows, transposed(s->gradients, r.stride),
+                                    matrix_of(s->q + first, h->size), add, s->dk, h->size, NULL);
+        if (status == STATUS_OK)
+            status = matrix_product(r.rows, h->size, r.keys, matrix_of(s->gradients, r.stride),
+                                    matrix_of(s->k, h->size), false, s->rows, h->size, NULL);
+        for (size_t i = 0; i < r.rows; i++)
+            cpu->sequence->scale(s->rows + i * h->size, h->factor, dq + (r.first + i) * stride,
+                                 h->size);
     }
+    copy_rows(cpu, h, s->dk, h->size, 1.0f, dq + h->width, stride);
+    copy_rows(cpu, h, s->dv, h->size, 1.0f, dq + 2 * h->width, stride);
+    return status;
 }
 
 enum status cpu_attention_backward(struct compute *c, const struct attention *a, const void *qkv,
                                    const float *log_sums, const void *y, const void *dy, void *dqkv,
                                    size_t batch, struct error *err)
 {
-    (void)err;
-    for (size_t i = 0; i < batch * a->heads; i++) {
-        size_t sample = i / a->heads;
-        struct head h = head_at(a, qkv, sample, i % a->heads);
-        size_t first = sample * a->positions * a->width + i % a->heads * h.size;
-        float *dq = (float *)dqkv + sample * a->positions * 3 * a->width + i % a->heads * h.size;
-        struct head_gradients g = {
-            .y = (const float *)y + first,
-            .dy = (const float *)dy + first,
-            .width = a->width,
-            .dq = dq,
-            .dk = dq + a->width,
-            .dv = dq + 2 * a->width,
-        };
+    const struct cpu *cpu = (const struct cpu *)c;
+    atomic_int status = STATUS_OK;
 
-        head_backward((const struct cpu *)c, a->plan, &h, log_sums + i * a->positions, &g);
+    matrix_use_threads(cpu->threads);
+    PARALLEL_LOOP(batch * a->positions * a->width)
+    for (size_t i = 0; i < batch * a->heads; i++) {
+        struct scratch s = own_scratch(a);
+        struct head h = head_at(a, i);
+        enum status own;
+
+        copy_qkv(cpu, &h, qkv, &s);
+        copy_rows(cpu, &h, (const float *)dy + h.y, h.width, 1.0f, s.dy, h.size);
+        own = head_backward(cpu, &s, &h, log_sums + i * a->positions, (const float *)y + h.y,
+                            (float *)dqkv + h.qkv);
+        if (own != STATUS_OK)
+            atomic_store(&status, (int)own);
     }
-    return STATUS_OK;
+    return attention_status((enum status)atomic_load(&status), err);
 }

@@ -1,7 +1,8 @@
 /*
  * Convolution on the CPU by oneDNN: forward and both gradients are a "pass" each, made for one
  * batch size when that is first used (oneDNN keeps the code that it generated, so a change of the
- * batch, for the last batch of an epoch or to evaluate, is cheap).
+ * batch, for the last batch of an epoch or to evaluate, is cheap).  A pass keeps the number of
+ * threads that was set when it was made, and wants the same when it runs.
  *
  * oneDNN chooses how the tensors of a pass lie in memory; those that it wants in another layout
  * than ours are copied to scratch memory of the device and back by its reorders.  Direct algorithms
@@ -15,7 +16,6 @@
 #include "worker/compute/cpu/cpu.h"
 
 #include <assert.h>
-#include <cblas.h>
 #include <stdlib.h>
 
 #define LINE 16 /* floats, on whose multiples the tensors in scratch memory begin */
@@ -54,13 +54,6 @@ static const dnnl_query_t queries[DIRECTIONS][TENSORS] = {
     {dnnl_query_src_md, dnnl_query_diff_weights_md, dnnl_query_diff_dst_md},
     {dnnl_query_diff_src_md, dnnl_query_weights_md, dnnl_query_diff_dst_md},
 };
-
-/* A pass keeps the number of threads that was set when it was made, and wants the same when it
- * runs.  The number is the calling thread's own. */
-static void use_threads(const struct cpu *cpu)
-{
-    omp_set_num_threads((int)cpu->threads);
-}
 
 /* Handles of oneDNN are not const; it writes the result only. */
 static void *handle(const void *tensor)
@@ -207,7 +200,7 @@ static enum status make_pass(struct cpu *cpu, const struct convolution *conv,
     enum status status;
     dnnl_status_t code = make_layouts(conv, batch, dnnl_nchw, dnnl_oihw, ours);
 
-    use_threads(cpu);
+    matrix_use_threads(cpu->threads);
     if (code == dnnl_success)
         code = make_layouts(conv, batch, dnnl_format_tag_any, dnnl_format_tag_any, any);
     if (code == dnnl_success)
@@ -308,7 +301,7 @@ static enum status run(struct cpu *cpu, const struct convolution *conv, enum dir
     dnnl_status_t code;
 
     assert(batch > 0 && batch <= plan->max_batch);
-    use_threads(cpu);
+    matrix_use_threads(cpu->threads);
     if (pass->batch != batch) {
         enum status status;
 
@@ -323,7 +316,7 @@ static enum status run(struct cpu *cpu, const struct convolution *conv, enum dir
     if (code != dnnl_success)
         return fail(code, "a convolution's result", err);
     if (accumulate)
-        cblas_saxpy((blasint)count, 1.0f, data[result], 1, sum, 1);
+        cpu->sequence->add(sum, data[result], count);
     return STATUS_OK;
 }
 
@@ -336,14 +329,17 @@ enum status cpu_conv_forward(struct compute *c, const struct convolution *conv, 
     const struct conv_plan *plan = conv->plan;
     const void *const tensors[TENSORS] = {x, conv->weight, y};
     bool relu = conv->activation == ACTIVATION_RELU;
-    float *plane = y;
     enum status status = run(cpu, conv, FORWARD, tensors, batch, false, 0, err);
 
     if (status != STATUS_OK || (!conv->bias && !relu))
         return status;
-    for (size_t i = 0; i < batch * conv->filters; i++, plane += plan->points)
+    PARALLEL_LOOP(batch * conv->filters * plan->points)
+    for (size_t i = 0; i < batch * conv->filters; i++) {
+        float *plane = (float *)y + i * plan->points;
+
         cpu->images->add_scalar(plane, plane, plan->points,
                                 conv->bias ? conv->bias[i % conv->filters] : 0.0f, relu);
+    }
     return STATUS_OK;
 }
 
@@ -352,6 +348,7 @@ static void backward_bias(const struct cpu *cpu, const struct convolution *conv,
 {
     const struct conv_plan *plan = conv->plan;
 
+    PARALLEL_LOOP(batch * conv->filters * plan->points)
     for (size_t f = 0; f < conv->filters; f++) {
         double sum = 0.0;
 

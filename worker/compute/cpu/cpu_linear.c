@@ -1,22 +1,32 @@
 /*
- * Linear layers: OpenBLAS for the three matrix products, one pass over the result for bias,
- * activation and residual.  Rows are dense: the stride is always `out`.
+ * Linear layers: three matrix products, one pass over the result for bias, activation and residual.
+ * Rows are dense: the stride is always `out`.
  */
 #include "worker/compute/cpu/cpu.h"
 
 #include <assert.h>
-#include <cblas.h>
-#include <limits.h>
 
-/* c (m, n) = op(a) op(b) + beta c, row-major and dense; op optionally transposes. */
-static void cpu_product(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k,
-                        const float *a, const float *b, float beta, float *c)
+#define CHUNK 8192 /* floats of an iteration of a parallel loop */
+
+/* out (m, n) = a b, or with `add` out + a b, all dense. */
+static enum status multiply(const struct cpu *cpu, size_t m, size_t n, size_t k, struct matrix a,
+                            struct matrix b, bool add, float *out, struct error *err)
 {
-    assert(m <= INT_MAX && n <= INT_MAX && k <= INT_MAX);
-    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
-                transpose_b ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, 1.0f,
-                a, (blasint)(transpose_a ? m : k), b, (blasint)(transpose_b ? k : n), beta, c,
-                (blasint)n);
+    matrix_use_threads(cpu->threads);
+    return matrix_product(m, n, k, a, b, add, out, n, err);
+}
+
+/* Bias, activation and residual of `rows` rows from row `at` on. */
+static void finish_rows(const struct cpu *cpu, const struct linear *l, const float *residual,
+                        float *pre, float *y, size_t at, size_t rows)
+{
+    const float *added = residual ? residual + at * l->out : NULL;
+
+    if (l->activation == ACTIVATION_GELU)
+        cpu->sequence->gelu(pre + at * l->out, l->bias, added, y + at * l->out, rows, l->out);
+    else if (l->bias || residual || l->activation == ACTIVATION_RELU)
+        cpu->kernels->epilogue(y + at * l->out, l->bias, added, rows, l->out,
+                               l->activation == ACTIVATION_RELU);
 }
 
 enum status cpu_linear_forward(struct compute *c, const struct linear *l, const void *x,
@@ -25,16 +35,31 @@ enum status cpu_linear_forward(struct compute *c, const struct linear *l, const 
 {
     const struct cpu *cpu = (const struct cpu *)c;
     bool gelu = l->activation == ACTIVATION_GELU;
-    bool relu = l->activation == ACTIVATION_RELU;
+    size_t some = l->out < CHUNK ? CHUNK / l->out : 1;
+    enum status status;
 
-    (void)err;
     assert(linear_stride(l) == l->out);
-    cpu_product(false, true, rows, l->out, l->in, x, l->weight, 0.0f, gelu ? pre : y);
-    if (gelu)
-        cpu->sequence->gelu(pre, l->bias, residual, y, rows, l->out);
-    else if (l->bias || residual || relu)
-        cpu->kernels->epilogue(y, l->bias, residual, rows, l->out, relu);
+    status = multiply(cpu, rows, l->out, l->in, (struct matrix){x, l->in, false},
+                      (struct matrix){l->weight, l->in, true}, false, gelu ? pre : y, err);
+    if (status != STATUS_OK)
+        return status;
+    if (rows * l->out < PARALLEL_MIN) {
+        finish_rows(cpu, l, residual, pre, y, 0, rows);
+        return STATUS_OK;
+    }
+    PARALLEL_LOOP(rows * l->out)
+    for (size_t row = 0; row < rows; row += some)
+        finish_rows(cpu, l, residual, pre, y, row, rows - row < some ? rows - row : some);
     return STATUS_OK;
+}
+
+static void pass_back(const struct cpu *cpu, enum activation activation, const float *saved,
+                      float *dy, size_t count)
+{
+    if (activation == ACTIVATION_GELU)
+        cpu->sequence->gelu_backward(saved, dy, count);
+    else
+        cpu->kernels->relu_backward(saved, dy, count);
 }
 
 enum status cpu_activation_backward(struct compute *c, enum activation activation,
@@ -43,10 +68,14 @@ enum status cpu_activation_backward(struct compute *c, enum activation activatio
     const struct cpu *cpu = (const struct cpu *)c;
 
     (void)err;
-    if (activation == ACTIVATION_GELU)
-        cpu->sequence->gelu_backward(saved, dy, count);
-    else
-        cpu->kernels->relu_backward(saved, dy, count);
+    if (count < PARALLEL_MIN) {
+        pass_back(cpu, activation, saved, dy, count);
+        return STATUS_OK;
+    }
+    PARALLEL_LOOP(count)
+    for (size_t at = 0; at < count; at += CHUNK)
+        pass_back(cpu, activation, (const float *)saved + at, (float *)dy + at,
+                  count - at < CHUNK ? count - at : CHUNK);
     return STATUS_OK;
 }
 
@@ -55,19 +84,22 @@ enum status cpu_linear_backward_weight(struct compute *c, const struct linear *l
                                        struct error *err)
 {
     const struct cpu *cpu = (const struct cpu *)c;
+    enum status status = multiply(cpu, l->out, l->in, rows, (struct matrix){dy, l->out, true},
+                                  (struct matrix){x, l->in, false}, accumulate, l->dweight, err);
 
-    (void)err;
-    cpu_product(true, false, l->out, l->in, rows, dy, x, accumulate ? 1.0f : 0.0f, l->dweight);
-    if (l->dbias)
+    if (status == STATUS_OK && l->dbias)
         cpu->kernels->column_sums(dy, l->dbias, rows, l->out, accumulate);
-    return STATUS_OK;
+    return status;
 }
 
 enum status cpu_linear_backward_input(struct compute *c, const struct linear *l, const void *dy,
                                       void *dx, size_t rows, bool accumulate, struct error *err)
 {
-    cpu_product(false, false, rows, l->in, l->out, dy, l->weight, accumulate ? 1.0f : 0.0f, dx);
-    if (l->previous == ACTIVATION_NONE)
-        return STATUS_OK;
+    enum status status =
+        multiply((const struct cpu *)c, rows, l->in, l->out, (struct matrix){dy, l->out, false},
+                 (struct matrix){l->weight, l->in, false}, accumulate, dx, err);
+
+    if (status != STATUS_OK || l->previous == ACTIVATION_NONE)
+        return status;
     return cpu_activation_backward(c, l->previous, l->previous_saved, dx, rows * l->in, err);
 }

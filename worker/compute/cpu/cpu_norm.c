@@ -169,12 +169,14 @@ static void normalise_planes(const struct image_kernels *kernels, const struct b
         kernels->normalise(channel, x + at, residual ? residual + at : NULL, y + at, n->inner);
 }
 
-static void images_forward(const struct image_kernels *kernels, const struct batch_norm *n,
-                           const float *x, const float *residual, float *y, size_t batch)
+static void images_forward(const struct cpu *cpu, const struct batch_norm *n, const float *x,
+                           const float *residual, float *y, size_t batch)
 {
+    const struct image_kernels *kernels = cpu->images;
     size_t image = n->channels * n->inner;
     size_t count = batch * n->inner;
 
+    PARALLEL_LOOP(batch * image)
     for (size_t channel = 0; channel < n->channels; channel++) {
         size_t at = channel * n->inner;
         double mean = 0.0;
@@ -193,9 +195,10 @@ static void images_forward(const struct image_kernels *kernels, const struct bat
     }
 }
 
-static void images_evaluate(const struct image_kernels *kernels, const struct batch_norm *n,
-                            const float *x, const float *residual, float *y, size_t batch)
+static void images_evaluate(const struct cpu *cpu, const struct batch_norm *n, const float *x,
+                            const float *residual, float *y, size_t batch)
 {
+    PARALLEL_LOOP(batch * n->channels * n->inner)
     for (size_t channel = 0; channel < n->channels; channel++) {
         struct norm_channel norm = {.mean = n->running_mean[channel],
                                     .inverse_std =
@@ -204,17 +207,18 @@ static void images_evaluate(const struct image_kernels *kernels, const struct ba
                                     .bias = n->bias[channel],
                                     .relu = n->activation == ACTIVATION_RELU};
 
-        normalise_planes(kernels, n, &norm, channel * n->inner, x, residual, y, batch);
+        normalise_planes(cpu->images, n, &norm, channel * n->inner, x, residual, y, batch);
     }
 }
 
-static void images_backward(const struct image_kernels *kernels, const struct batch_norm *n,
-                            const float *x, const float *dy, float *dx, size_t batch,
-                            bool accumulate)
+static void images_backward(const struct cpu *cpu, const struct batch_norm *n, const float *x,
+                            const float *dy, float *dx, size_t batch, bool accumulate)
 {
+    const struct image_kernels *kernels = cpu->images;
     size_t image = n->channels * n->inner;
     double count = (double)(batch * n->inner);
 
+    PARALLEL_LOOP(batch * image)
     for (size_t channel = 0; channel < n->channels; channel++) {
         struct norm_channel norm = channel_of(n, channel);
         size_t at = channel * n->inner;
@@ -241,7 +245,7 @@ enum status cpu_batch_norm_forward(struct compute *c, const struct batch_norm *n
     if (n->inner == 1)
         vectors_forward(n, x, residual, y, batch);
     else
-        images_forward(((const struct cpu *)c)->images, n, x, residual, y, batch);
+        images_forward((const struct cpu *)c, n, x, residual, y, batch);
     return STATUS_OK;
 }
 
@@ -252,7 +256,7 @@ enum status cpu_batch_norm_evaluate(struct compute *c, const struct batch_norm *
     if (n->inner == 1)
         vectors_evaluate(n, x, residual, y, batch);
     else
-        images_evaluate(((const struct cpu *)c)->images, n, x, residual, y, batch);
+        images_evaluate((const struct cpu *)c, n, x, residual, y, batch);
     return STATUS_OK;
 }
 
@@ -271,7 +275,6 @@ enum status cpu_batch_norm_backward(struct compute *c, const struct batch_norm *
     if (n->inner == 1)
         vectors_backward(n, x, dy, dx, batch, accumulate_parameters);
     else
-        images_backward(((const struct cpu *)c)->images, n, x, dy, dx, batch,
-                        accumulate_parameters);
+        images_backward((const struct cpu *)c, n, x, dy, dx, batch, accumulate_parameters);
     return STATUS_OK;
 }

@@ -9,16 +9,17 @@
 enum status cpu_max_pool_forward(struct compute *c, const struct pool *p, const void *x,
                                  int32_t *argmax, void *y, size_t batch, struct error *err)
 {
-    const struct image_kernels *kernels = ((const struct cpu *)c)->images;
+    const struct cpu *cpu = (const struct cpu *)c;
     size_t windows = compute_windows(p->height, p->kernel, p->stride, p->padding) *
                      compute_windows(p->width, p->kernel, p->stride, p->padding);
     const float *in = x;
     float *out = y;
 
     (void)err;
+    PARALLEL_LOOP(batch * p->channels * p->height * p->width)
     for (size_t plane = 0; plane < batch * p->channels; plane++)
-        kernels->max_pool(p, in + plane * p->height * p->width, argmax + plane * windows,
-                          out + plane * windows);
+        cpu->images->max_pool(p, in + plane * p->height * p->width, argmax + plane * windows,
+                              out + plane * windows);
     return STATUS_OK;
 }
 
@@ -29,19 +30,18 @@ enum status cpu_max_pool_backward(struct compute *c, const struct pool *p, const
     size_t windows = compute_windows(p->height, p->kernel, p->stride, p->padding) *
                      compute_windows(p->width, p->kernel, p->stride, p->padding);
     size_t points = p->height * p->width;
-    const float *gradient = dy;
-    float *out = dx;
+    const struct cpu *cpu = (const struct cpu *)c;
 
-    (void)c;
     (void)err;
+    PARALLEL_LOOP(batch * p->channels * points)
     for (size_t plane = 0; plane < batch * p->channels; plane++) {
+        const float *gradient = (const float *)dy + plane * windows;
+        float *out = (float *)dx + plane * points;
+
         if (!accumulate)
             memset(out, 0, points * sizeof(*out));
         for (size_t i = 0; i < windows; i++)
-            out[argmax[i]] += gradient[i];
-        argmax += windows;
-        gradient += windows;
-        out += points;
+            out[argmax[plane * windows + i]] += gradient[i];
     }
     return STATUS_OK;
 }

@@ -28,7 +28,7 @@ static double row_loss(const struct sequence_kernels *kernels, const float *row,
     *ret_correct = row[label] == max && first_index(row, max, classes) == label;
     sum = kernels->exponential_sum(row, max, gradient, classes);
     if (gradient) {
-        kernels->scale(gradient, (float)(1.0 / (sum * (double)rows)), classes);
+        kernels->scale(gradient, (float)(1.0 / (sum * (double)rows)), gradient, classes);
         gradient[label] -= (float)(1.0 / (double)rows);
     }
     return log(sum) + margin;

@@ -55,11 +55,11 @@ static double exponential_sum(const float *x, float shift, float *y, size_t coun
     return sum;
 }
 
-static void scale(float *x, float factor, size_t count)
+static void scale(const float *x, float factor, float *y, size_t count)
 {
     SIMD_LOOP
     for (size_t i = 0; i < count; i++)
-        x[i] *= factor;
+        y[i] = factor * x[i];
 }
 
 static void add(float *y, const float *x, size_t count)
@@ -273,7 +273,7 @@ static void softmax_rows(const struct score_rows *r, float *scores, float *log_s
 
 static void softmax_rows_backward(const struct score_rows *r, float *restrict scores,
                                   float *restrict gradients, const float *log_sums,
-                                  const float *shifts, float factor)
+                                  const float *shifts)
 {
     for (size_t i = 0; i < r->rows; i++, scores += r->stride, gradients += r->stride) {
         size_t visible = r->first + i + 1;
@@ -287,7 +287,7 @@ static void softmax_rows_backward(const struct score_rows *r, float *restrict sc
             SIMD_LOOP
             for (size_t k = at; k < at + LANES; k++) {
                 scores[k] = math_exp(scores[k] - log_sum);
-                gradients[k] = scores[k] * (gradients[k] - shift) * factor;
+                gradients[k] = scores[k] * (gradients[k] - shift);
             }
         }
         zero_lanes(scores, end, r->keys);

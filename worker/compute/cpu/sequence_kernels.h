@@ -26,7 +26,8 @@ struct sequence_kernels {
     /* y = e^(x - shift) (math_exp); returns its sum, in double over blocks.  y NULL: the sum only.
      */
     double (*exponential_sum)(const float *x, float shift, float *y, size_t count);
-    void (*scale)(float *x, float factor, size_t count);
+    /* y = factor x */
+    void (*scale)(const float *x, float factor, float *y, size_t count);
 
     /* pre (rows, width) += bias (width; NULL: none) per row; y = gelu(pre) + residual (NULL: none).
      */
@@ -50,9 +51,9 @@ struct sequence_kernels {
     void (*softmax_rows)(const struct score_rows *r, float *scores, float *log_sums,
                          float *inverse_sums);
     /* Replace scores by probabilities, e^(score - log_sum); gradients = probability * (gradient -
-     * shift) * factor; zeros as above. */
+     * shift); zeros as above. */
     void (*softmax_rows_backward)(const struct score_rows *r, float *scores, float *gradients,
-                                  const float *log_sums, const float *shifts, float factor);
+                                  const float *log_sums, const float *shifts);
 };
 
 extern const struct sequence_kernels sequence_kernels_baseline;

@@ -1,16 +1,13 @@
 /*
  * onednn: oneDNN's C interface, as version 3 has it.  On version 2 (Debian 12) the functions that
- * version 3 (Ubuntu 24.04) has changed are made of those that it replaced.  Tensors of four
- * dimensions in float32 only.
+ * version 3 (Ubuntu 24.04) has changed are made of those that it replaced.  For matrix and for the
+ * convolutions of the CPU device.
  */
-#ifndef SPARRING_WORKER_COMPUTE_CPU_ONEDNN_H
-#define SPARRING_WORKER_COMPUTE_CPU_ONEDNN_H
+#ifndef SPARRING_COMMON_MATRIX_ONEDNN_H
+#define SPARRING_COMMON_MATRIX_ONEDNN_H
 
 #include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
-
-/* libgomp's; its header is not in the path of every compiler. */
-void omp_set_num_threads(int threads);
 
 /* How a tensor lies in memory: owned by whoever has made it; borrowed. */
 #if DNNL_VERSION_MAJOR >= 3
@@ -30,10 +27,34 @@ static inline dnnl_status_t dnnl_memory_desc_create_with_tag(onednn_layout *ret,
                 : dnnl_out_of_memory;
 }
 
+static inline dnnl_status_t dnnl_memory_desc_create_with_strides(onednn_layout *ret, int dimensions,
+                                                                 const dnnl_dims_t sizes,
+                                                                 dnnl_data_type_t type,
+                                                                 const dnnl_dims_t strides)
+{
+    *ret = malloc(sizeof(**ret));
+    return *ret ? dnnl_memory_desc_init_by_strides(*ret, dimensions, sizes, type, strides)
+                : dnnl_out_of_memory;
+}
+
 static inline dnnl_status_t dnnl_memory_desc_destroy(onednn_layout layout)
 {
     free(layout);
     return dnnl_success;
+}
+
+#define dnnl_post_ops_append_sum dnnl_post_ops_append_sum_v3
+
+static inline dnnl_status_t
+dnnl_matmul_primitive_desc_create(dnnl_primitive_desc_t *ret, dnnl_engine_t engine,
+                                  onednn_layout_ref src, onednn_layout_ref weights,
+                                  onednn_layout_ref bias, onednn_layout_ref dst,
+                                  const_dnnl_primitive_attr_t attr)
+{
+    dnnl_matmul_desc_t d;
+    dnnl_status_t code = dnnl_matmul_desc_init(&d, src, weights, bias, dst);
+
+    return code == dnnl_success ? dnnl_primitive_desc_create(ret, &d, attr, engine, NULL) : code;
 }
 
 static inline dnnl_status_t dnnl_convolution_forward_primitive_desc_create(
