@@ -12,6 +12,14 @@
 /* a * b into *ret; false on overflow, and *ret is untouched. */
 int size_multiply(size_t a, size_t b, size_t *ret);
 
+/* size, rounded up to a multiple of unit (at least 1). */
+static inline size_t size_round_up(size_t size, size_t unit)
+{
+    return (size + unit - 1) / unit * unit;
+}
+
+#define MEM_LINE_FLOATS 16 /* of a cache line */
+
 /* count * size zeroed bytes in *ret (at least one byte, so never NULL on success).
  * STATUS_NO_MEMORY names `what` and the requested bytes. */
 enum status mem_calloc(size_t count, size_t size, const char *what, void *ret_pointer,

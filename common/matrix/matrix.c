@@ -15,7 +15,6 @@
 #include "common/matrix/onednn.h"
 
 #include <pthread.h>
-#include <stdint.h>
 #include <string.h>
 
 #define LISTS      64
@@ -24,18 +23,16 @@
 
 /* libgomp's; its header is not in the path of every compiler. */
 void omp_set_num_threads(int threads);
-int omp_get_max_threads(void);
 int omp_get_thread_num(void);
 int omp_in_parallel(void);
 
 enum operand { A, B, OUT, OPERANDS };
 
-/* What a primitive depends on; without padding, to be compared byte by byte. */
+/* What a primitive depends on: words only, so that it is compared and hashed as an array. */
 struct shape {
     size_t m, n, k;
     size_t strides[OPERANDS];
-    uint32_t transposed_a, transposed_b, add;
-    int threads;
+    size_t transposed_a, transposed_b, add, threads;
 };
 
 struct product {
@@ -143,7 +140,7 @@ static dnnl_status_t make_layouts(const struct shape *s, onednn_layout ret[OPERA
     return code;
 }
 
-/* NULL: oneDNN's defaults, with which a product overwrites `out`. */
+/* With `add` the product is added to `out`; else *ret stays NULL, oneDNN's defaults. */
 static dnnl_status_t make_attributes(bool add, dnnl_primitive_attr_t *ret)
 {
     dnnl_post_ops_t after = NULL;
@@ -196,27 +193,19 @@ static dnnl_status_t make_product(struct product *p)
 
 static enum status fail(const struct shape *s, dnnl_status_t code, struct error *err)
 {
-    return error_set(err, code == dnnl_out_of_memory ? STATUS_NO_MEMORY : STATUS_INTERNAL,
+    return error_set(err, onednn_status(code),
                      "oneDNN does not multiply matrices of %zu x %zu and %zu x %zu (its status %d)",
                      s->m, s->k, s->k, s->n, (int)code);
 }
 
 static size_t list_of(const struct shape *s)
 {
-    const size_t parts[] = {s->m,
-                            s->n,
-                            s->k,
-                            s->strides[A],
-                            s->strides[B],
-                            s->strides[OUT],
-                            s->transposed_a,
-                            s->transposed_b,
-                            s->add,
-                            (size_t)s->threads};
+    size_t words[sizeof(*s) / sizeof(size_t)];
     size_t hash = 0;
 
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
-        hash = hash * 31 + parts[i];
+    memcpy(words, s, sizeof(words));
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        hash = hash * 31 + words[i];
     return (hash ^ hash >> 6 ^ hash >> 12) % LISTS;
 }
 
@@ -258,18 +247,12 @@ static enum status find_product(const struct shape *s, struct product **ret, str
 
 /* oneDNN plans and multiplies with the number of threads that is set: one within a parallel loop,
  * or if `count` multiplications are few. */
-static int set_threads(size_t count)
+static size_t set_threads(size_t count)
 {
     int threads = omp_in_parallel() || count < SMALL ? 1 : wanted_threads;
 
     omp_set_num_threads(threads);
-    return threads;
-}
-
-/* oneDNN's pointers are not const; it writes `out` only. */
-static void *handle(const float *data)
-{
-    return (void *)(uintptr_t)data;
+    return (size_t)threads;
 }
 
 enum status matrix_product(size_t m, size_t n, size_t k, struct matrix a, struct matrix b, bool add,
@@ -293,9 +276,9 @@ enum status matrix_product(size_t m, size_t n, size_t k, struct matrix a, struct
     arguments[A] = (dnnl_exec_arg_t){DNNL_ARG_SRC, p->operands[A]};
     arguments[B] = (dnnl_exec_arg_t){DNNL_ARG_WEIGHTS, p->operands[B]};
     arguments[OUT] = (dnnl_exec_arg_t){DNNL_ARG_DST, p->operands[OUT]};
-    code = dnnl_memory_set_data_handle(p->operands[A], handle(a.data));
+    code = dnnl_memory_set_data_handle(p->operands[A], onednn_handle(a.data));
     if (code == dnnl_success)
-        code = dnnl_memory_set_data_handle(p->operands[B], handle(b.data));
+        code = dnnl_memory_set_data_handle(p->operands[B], onednn_handle(b.data));
     if (code == dnnl_success)
         code = dnnl_memory_set_data_handle(p->operands[OUT], out);
     if (code == dnnl_success)

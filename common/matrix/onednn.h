@@ -6,8 +6,24 @@
 #ifndef SPARRING_COMMON_MATRIX_ONEDNN_H
 #define SPARRING_COMMON_MATRIX_ONEDNN_H
 
+#include "common/base/error.h"
+
 #include <oneapi/dnnl/dnnl.h>
+#include <stdint.h>
 #include <stdlib.h>
+
+static inline enum status onednn_status(dnnl_status_t code)
+{
+    return code == dnnl_success         ? STATUS_OK
+           : code == dnnl_out_of_memory ? STATUS_NO_MEMORY
+                                        : STATUS_INTERNAL;
+}
+
+/* What dnnl_memory_set_data_handle takes, which is not const: oneDNN writes results only. */
+static inline void *onednn_handle(const void *data)
+{
+    return (void *)(uintptr_t)data;
+}
 
 /* How a tensor lies in memory: owned by whoever has made it; borrowed. */
 #if DNNL_VERSION_MAJOR >= 3

@@ -103,10 +103,10 @@ static enum status plan_bucket(const struct sync_allreduce *s, size_t index, str
     return status;
 }
 
-/* All scratch arrays start on a cache line of their own. */
-static size_t round_up_to_line(size_t count)
+/* Floats of a scratch array; each starts on a cache line of its own. */
+static size_t scratch_floats(size_t count)
 {
-    return (count + 15) / 16 * 16;
+    return size_round_up(count, MEM_LINE_FLOATS);
 }
 
 static enum status layout_scratch(struct sync_allreduce *s, struct error *err)
@@ -117,9 +117,9 @@ static enum status layout_scratch(struct sync_allreduce *s, struct error *err)
     enum status status;
 
     for (size_t i = 0; i < state->length; i++)
-        floats += round_up_to_line(state->buckets[i].p_count) +
-                  round_up_to_line(state->buckets[i].q_count) +
-                  round_up_to_line(state->buckets[i].raw_count);
+        floats += scratch_floats(state->buckets[i].p_count) +
+                  scratch_floats(state->buckets[i].q_count) +
+                  scratch_floats(state->buckets[i].raw_count);
     status = allreduce_open_scratch(s, (floats + 1) * sizeof(float), err);
     if (status != STATUS_OK)
         return status;
@@ -128,9 +128,9 @@ static enum status layout_scratch(struct sync_allreduce *s, struct error *err)
         struct powersgd_bucket *b = &state->buckets[i];
 
         b->p = at;
-        b->q = b->p + round_up_to_line(b->p_count);
-        b->raw = b->q + round_up_to_line(b->q_count);
-        at = b->raw + round_up_to_line(b->raw_count);
+        b->q = b->p + scratch_floats(b->p_count);
+        b->raw = b->q + scratch_floats(b->q_count);
+        at = b->raw + scratch_floats(b->raw_count);
     }
     return STATUS_OK;
 }

@@ -8,5 +8,6 @@
 
 TCase *text_cases(void); /* status, error, strbuf, parse, memory */
 TCase *file_cases(void);
+TCase *stop_cases(void);
 
 #endif

@@ -7,5 +7,6 @@ int main(void)
 
     suite_add_tcase(suite, text_cases());
     suite_add_tcase(suite, file_cases());
+    suite_add_tcase(suite, stop_cases());
     return support_run(suite);
 }

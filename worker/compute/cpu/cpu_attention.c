@@ -15,7 +15,6 @@
 #include <stdlib.h>
 
 #define BLOCK 64 /* queries */
-#define LINE  16 /* floats, on whose multiples arrays begin */
 
 struct plan {
     size_t head;   /* floats of one head of one sample: positions * size, rounded up */
@@ -31,11 +30,6 @@ struct scratch {
     float *rows;               /* (BLOCK, size) */
     float *scores, *gradients; /* (BLOCK, stride) */
 };
-
-static size_t round_up(size_t count, size_t unit)
-{
-    return (count + unit - 1) / unit * unit;
-}
 
 static size_t floats_of(const struct plan *plan)
 {
@@ -54,9 +48,9 @@ enum status cpu_attention_prepare(struct compute *c, struct attention *a, size_t
     if (status != STATUS_OK)
         return status;
     a->plan = plan;
-    plan->head = round_up(a->positions * size, LINE);
+    plan->head = size_round_up(a->positions * size, MEM_LINE_FLOATS);
     plan->rows = BLOCK * size;
-    plan->scores = BLOCK * round_up(a->positions, SCORE_LANES);
+    plan->scores = BLOCK * size_round_up(a->positions, SCORE_LANES);
     status = mem_calloc_aligned(threads * floats_of(plan), sizeof(float), "attention's scratch",
                                 &plan->memory, err);
     if (status != STATUS_OK)
@@ -118,7 +112,7 @@ static struct head head_at(const struct attention *a, size_t i)
     };
 }
 
-/* to (rows, h->size) = factor from; strides in floats. */
+/* to (h->positions, h->size) = factor from; strides in floats. */
 static void copy_rows(const struct cpu *cpu, const struct head *h, const float *from,
                       size_t from_stride, float factor, float *to, size_t to_stride)
 {
@@ -152,8 +146,10 @@ static struct score_rows rows_at(const struct head *h, size_t at)
 {
     size_t rows = h->positions - at < BLOCK ? h->positions - at : BLOCK;
 
-    return (struct score_rows){
-        .rows = rows, .first = at, .keys = at + rows, .stride = round_up(at + rows, SCORE_LANES)};
+    return (struct score_rows){.rows = rows,
+                               .first = at,
+                               .keys = at + rows,
+                               .stride = size_round_up(at + rows, SCORE_LANES)};
 }
 
 /* out (r->rows, r->keys): the block's rows of `left` against all rows of `right` that its last one

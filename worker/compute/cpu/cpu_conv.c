@@ -18,8 +18,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define LINE 16 /* floats, on whose multiples the tensors in scratch memory begin */
-
 enum direction { FORWARD, BACKWARD_WEIGHT, BACKWARD_INPUT, DIRECTIONS };
 enum tensor { INPUT, WEIGHT, OUTPUT, TENSORS };
 
@@ -55,18 +53,10 @@ static const dnnl_query_t queries[DIRECTIONS][TENSORS] = {
     {dnnl_query_diff_src_md, dnnl_query_weights_md, dnnl_query_diff_dst_md},
 };
 
-/* Handles of oneDNN are not const; it writes the result only. */
-static void *handle(const void *tensor)
-{
-    return (void *)(uintptr_t)tensor;
-}
-
 static enum status fail(dnnl_status_t code, const char *what, struct error *err)
 {
-    return code == dnnl_out_of_memory
-               ? error_set(err, STATUS_NO_MEMORY, "no memory for %s", what)
-               : error_set(err, STATUS_INTERNAL, "oneDNN cannot make %s (its status %d)", what,
-                           (int)code);
+    return error_set(err, onednn_status(code), "oneDNN cannot make %s (its status %d)", what,
+                     (int)code);
 }
 
 /* ---- making a pass ---- */
@@ -151,7 +141,7 @@ static dnnl_status_t make_side(const struct cpu *cpu, struct side *side, onednn_
         return code;
     side->theirs = NULL;
     side->offset = *used;
-    *used += (dnnl_memory_desc_get_size(theirs) / sizeof(float) + LINE) / LINE * LINE;
+    *used += size_round_up(dnnl_memory_desc_get_size(theirs) / sizeof(float), MEM_LINE_FLOATS);
     code = dnnl_memory_create(&side->theirs, theirs, cpu->engine, DNNL_MEMORY_NONE);
     if (code != dnnl_success)
         return code;
@@ -295,8 +285,8 @@ static enum status run(struct cpu *cpu, const struct convolution *conv, enum dir
     struct conv_plan *plan = conv->plan;
     struct pass *pass = &plan->passes[direction];
     const enum tensor result = results[direction];
-    void *data[TENSORS] = {handle(tensors[INPUT]), handle(tensors[WEIGHT]),
-                           handle(tensors[OUTPUT])};
+    void *data[TENSORS] = {onednn_handle(tensors[INPUT]), onednn_handle(tensors[WEIGHT]),
+                           onednn_handle(tensors[OUTPUT])};
     float *sum = data[result];
     dnnl_status_t code;
 

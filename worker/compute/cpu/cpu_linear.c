@@ -35,7 +35,7 @@ enum status cpu_linear_forward(struct compute *c, const struct linear *l, const 
 {
     const struct cpu *cpu = (const struct cpu *)c;
     bool gelu = l->activation == ACTIVATION_GELU;
-    size_t some = l->out < CHUNK ? CHUNK / l->out : 1;
+    size_t step = l->out < CHUNK ? CHUNK / l->out : 1; /* rows */
     enum status status;
 
     assert(linear_stride(l) == l->out);
@@ -48,8 +48,8 @@ enum status cpu_linear_forward(struct compute *c, const struct linear *l, const 
         return STATUS_OK;
     }
     PARALLEL_LOOP(rows * l->out)
-    for (size_t row = 0; row < rows; row += some)
-        finish_rows(cpu, l, residual, pre, y, row, rows - row < some ? rows - row : some);
+    for (size_t row = 0; row < rows; row += step)
+        finish_rows(cpu, l, residual, pre, y, row, rows - row < step ? rows - row : step);
     return STATUS_OK;
 }
 

@@ -5,16 +5,12 @@
  * collective whose peer has died never does.  The GPU therefore copies only from and to page-locked
  * memory; the CPU copies the rest, before the launch and after the event.
  */
+#include "common/base/memory.h"
 #include "worker/compute/cuda/nccl_internal.h"
 
 #include <string.h>
 
 #define STAGING_ALIGNMENT 512 /* bytes */
-
-static size_t round_up(size_t bytes)
-{
-    return (bytes + STAGING_ALIGNMENT - 1) / STAGING_ALIGNMENT * STAGING_ALIGNMENT;
-}
 
 /* ---- the caller's buffers ---- */
 
@@ -70,12 +66,12 @@ static void assign_staging(struct nccl_buffer *b, bool copied, size_t *device_by
     if (b->kind != MEMORY_DEVICE || copied) {
         if (n)
             b->device = (char *)n->device_memory.base + *device_bytes;
-        *device_bytes += round_up(b->bytes);
+        *device_bytes += size_round_up(b->bytes, STAGING_ALIGNMENT);
     }
     if (b->kind == MEMORY_PAGEABLE) {
         if (n)
             b->pinned = (char *)n->pinned_memory.base + *pinned_bytes;
-        *pinned_bytes += round_up(b->bytes);
+        *pinned_bytes += size_round_up(b->bytes, STAGING_ALIGNMENT);
     }
 }
 
