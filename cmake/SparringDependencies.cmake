@@ -4,7 +4,20 @@
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
-pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET grpc>=29)  # the core's own version, not the release's
+# The core's own version, not the release's.  By pkg-config itself: pkg_check_modules asks it a dozen times, and
+# gRPC's list of libraries takes it a second each time.
+execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --cflags --libs "grpc >= 29"
+    OUTPUT_VARIABLE grpc_flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+separate_arguments(grpc_flags UNIX_COMMAND "${grpc_flags}")
+set(grpc_libraries ${grpc_flags})
+list(FILTER grpc_flags INCLUDE REGEX "^-[ID]")
+list(FILTER grpc_libraries EXCLUDE REGEX "^-[ID]")
+add_library(SPARRING::GRPC INTERFACE IMPORTED)
+target_compile_options(SPARRING::GRPC INTERFACE ${grpc_flags})
+target_link_libraries(SPARRING::GRPC INTERFACE ${grpc_libraries})
+list(FILTER grpc_libraries INCLUDE REGEX "^-L")
+list(TRANSFORM grpc_libraries REPLACE "^-L" "-Wl,-rpath,")
+target_link_options(SPARRING::GRPC INTERFACE ${grpc_libraries})
 pkg_check_modules(PROTOBUF_C REQUIRED IMPORTED_TARGET libprotobuf-c>=1.4.0)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
