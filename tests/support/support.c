@@ -9,6 +9,7 @@
 #include <ftw.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,15 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+void support_note_assertion(const char *file, int line)
+{
+    static atomic_uint count; /* of this test: each has a process of its own */
+    unsigned before = atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
+
+    if (before < 1000 || before % 1000 == 0)
+        _mark_point(file, line);
+}
 
 /* For tests/support/slowest: what of the time was computing, of all processes that have ended. */
 static void print_processor_time(void)

@@ -11,6 +11,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Check sends a message for each assertion that holds, to say after which one a test crashed, and
+ * reads them in quadratic time.  Of a test's assertions the first 1,000 are sent, and then each
+ * 1,000th, so that loops may hold them. */
+#undef ck_assert_msg
+#define ck_assert_msg(expr, ...)                                                                   \
+    ((expr) ? support_note_assertion(__FILE__, __LINE__)                                           \
+            : _ck_assert_failed(__FILE__, __LINE__, "Assertion '" #expr "' failed", __VA_ARGS__))
+void support_note_assertion(const char *file, int line);
+
 /* The expression returns STATUS_OK; else fail with err's text. */
 #define assert_ok(expression)                                                                      \
     do {                                                                                           \

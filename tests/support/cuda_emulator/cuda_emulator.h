@@ -1,6 +1,6 @@
 /*
  * cuda_emulator: compiles our CUDA sources as C++ for the host.  This header is included before
- * each of them (-include) and provides what nvcc adds: indices, shared memory, barriers, warp
+ * each of them (precompiled) and provides what nvcc adds: indices, shared memory, barriers, warp
  * exchanges, atomics and the launch.  The threads of a block are fibers of one system thread that
  * switch where they wait.  README.md lists the errors that this finds, and those that it cannot.
  */
