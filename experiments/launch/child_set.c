@@ -10,6 +10,9 @@
  * effect of our signal and not a failure.  The kernel closes the sockets of a dying process some
  * time before it reports its end, so a peer that fails in consequence may be reported first: within
  * BLAME_WINDOW_MS after the first failure a crash replaces an exit code as the first failure.
+ * Likewise a rank that our stop signal reaches late may fail first because another has left: then
+ * the first failure is known when all ranks have ended, and one that obeyed the signal replaces one
+ * that failed.
  *
  * One thread.  No sleeps; every wait ends at the nearest deadline.
  */
@@ -77,7 +80,7 @@ static struct output_wait_limit output_limit_now(const struct child_set *c)
 
 /* ---- ends */
 
-bool child_set_any_active(const struct child_set *c, size_t first, size_t end)
+static bool any_active(const struct child_set *c, size_t first, size_t end)
 {
     for (size_t i = first; i < end; i++)
         if (child_is_active(&c->children[i]))
@@ -317,7 +320,7 @@ enum status child_set_wait(struct child_set *c, size_t first, size_t end, struct
 {
     enum status status = STATUS_OK;
 
-    while (status == STATUS_OK && child_set_any_active(c, first, end))
+    while (status == STATUS_OK && any_active(c, first, end))
         status = child_set_step(c, INT64_MAX, err);
     return status;
 }

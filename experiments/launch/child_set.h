@@ -39,6 +39,7 @@ struct child_set {
     bool servers_may_end;             /* the ranks are gone: the end of a server is no failure */
     bool closing;                     /* in child_set_close: ends are ignored */
     const struct child *suspect;      /* the first failure so far; NULL: none */
+    bool suspect_after_stop;          /* it ended after stop_signal */
     int64_t blame_deadline_ns;        /* when the suspect becomes first_failed */
     const struct child *first_failed; /* NULL: none */
 };

@@ -23,14 +23,40 @@ static bool crashed(const struct child *child)
     return false;
 }
 
+/* Ended as a program does that gets the signal: ours exit with the code of STATUS_CANCELLED. */
+static bool obeyed_stop(const struct child_set *c, const struct child *child)
+{
+    int code = child_exit_code(child);
+
+    return code == 128 + c->stop_signal || code == status_exit_code(STATUS_CANCELLED);
+}
+
+static bool replaces_suspect(const struct child_set *c, const struct child *child)
+{
+    if (crashed(child) || crashed(c->suspect))
+        return !crashed(c->suspect);
+    return c->suspect_after_stop && obeyed_stop(c, child) && !obeyed_stop(c, c->suspect);
+}
+
 static void record_failure(struct child_set *c, const struct child *child)
 {
     if (!c->suspect) {
         c->suspect = child;
-        c->blame_deadline_ns = clock_deadline_ns(c->stopping ? 0 : BLAME_WINDOW_MS);
-    } else if (crashed(child) && !crashed(c->suspect)) {
+        c->suspect_after_stop = c->stop_signal != 0;
+        c->blame_deadline_ns = c->suspect_after_stop
+                                   ? INT64_MAX
+                                   : clock_deadline_ns(c->stopping ? 0 : BLAME_WINDOW_MS);
+    } else if (replaces_suspect(c, child)) {
         c->suspect = child;
     }
+}
+
+static bool is_blame_settled(const struct child_set *c)
+{
+    for (size_t i = c->servers; i < c->count; i++)
+        if (c->children[i].state == CHILD_RUNNING)
+            return clock_now_ns() >= c->blame_deadline_ns;
+    return true;
 }
 
 void child_set_declare_first_failure(struct child_set *c)
@@ -38,8 +64,7 @@ void child_set_declare_first_failure(struct child_set *c)
     char name[64];
     char end[64];
 
-    if (!c->suspect || c->first_failed ||
-        (clock_now_ns() < c->blame_deadline_ns && child_set_any_active(c, c->servers, c->count)))
+    if (!c->suspect || c->first_failed || !is_blame_settled(c))
         return;
     child_name(c->suspect, name, sizeof(name));
     child_end_text(c->suspect, end, sizeof(end));

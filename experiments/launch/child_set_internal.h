@@ -10,12 +10,11 @@
  */
 void child_set_handle_end(struct child_set *c, struct child *child);
 
-/* Once blame_deadline_ns has passed, log the first failure and stop the ranks. */
+/* Once blame_deadline_ns has passed or no rank runs any more, log the first failure and stop the
+ * ranks. */
 void child_set_declare_first_failure(struct child_set *c);
 
 /* Send signal `number` to all ranks and start their grace time. */
 void child_set_stop_ranks(struct child_set *c, int number);
-
-bool child_set_any_active(const struct child_set *c, size_t first, size_t end);
 
 #endif

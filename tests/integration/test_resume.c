@@ -368,6 +368,7 @@ START_TEST(test_stopped_together)
     size_t count = 0;
     struct process launch;
     struct checkpoint_facts facts;
+    int code;
 
     while (words[count])
         count++;
@@ -377,9 +378,9 @@ START_TEST(test_stopped_together)
     for (unsigned rank = 0; rank < 3; rank++)
         job_await_step(run_dir, rank, 5 + (int64_t)(support_random() * 50));
     process_signal(&launch, SIGTERM);
-    ck_assert_int_eq(process_wait(&launch, JOB_TIMEOUT_MS), 6);
-    ck_assert_msg(!strstr(process_output(&launch), "no checkpoint of the stop"), "%.3000s",
-                  process_output(&launch));
+    code = process_wait(&launch, JOB_TIMEOUT_MS);
+    ck_assert_msg(code == 6 && !strstr(process_output(&launch), "no checkpoint of the stop"),
+                  "exit code %d:\n%.9000s", code, process_output(&launch));
     read_facts(folder, &facts);
     for (unsigned rank = 0; rank < 3; rank++)
         if (rank == 0 || mode != &asp)

@@ -69,6 +69,26 @@ START_TEST(default_reaction)
 }
 END_TEST
 
+/* Rank 1 fails, as after the loss of a peer, before rank 0 has ended on the signal. */
+START_TEST(stopped_rank_outranks_failed_one)
+{
+    const char *script = "end() { [ $RANK = 1 ] && exit 1; read x < $TMPDIR/go; exit 6; }; "
+                         "trap end TERM; echo pid$RANK $$; " WAIT_FOR_SIGNAL;
+    const char *fifo = launch_fifo("go");
+    int pidfd;
+    struct process p;
+
+    start_launcher(&p, "2", "60000", script);
+    wait_until_ready(&p, 2);
+    ck_assert_uint_eq(launch_find_pids(process_output(&p), "pid1", &pidfd, 1), 1);
+    process_signal(&p, SIGTERM);
+    launch_await_ends(&pidfd, 1, LAUNCH_TIMEOUT_MS);
+    (void)close(launch_open_fifo(fifo));
+    ck_assert_int_eq(process_wait(&p, LAUNCH_TIMEOUT_MS), 6);
+    assert_holds(process_output(&p), "ended after SIGTERM: exit code 6\n");
+}
+END_TEST
+
 START_TEST(orderly_end_is_no_failure)
 {
     struct process p;
@@ -306,6 +326,7 @@ TCase *launch_fault_cases(void)
     tcase_set_timeout(cases, 60);
     tcase_add_loop_test(cases, signals_are_forwarded, 0, sizeof(forwarded) / sizeof(forwarded[0]));
     tcase_add_test(cases, default_reaction);
+    tcase_add_test(cases, stopped_rank_outranks_failed_one);
     tcase_add_test(cases, orderly_end_is_no_failure);
     tcase_add_test(cases, stubborn_ranks_are_killed);
     tcase_add_test(cases, second_signal_kills);
