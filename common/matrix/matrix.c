@@ -15,6 +15,7 @@
 #include "common/matrix/onednn.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #define LISTS      64
@@ -193,9 +194,11 @@ static dnnl_status_t make_product(struct product *p)
 
 static enum status fail(const struct shape *s, dnnl_status_t code, struct error *err)
 {
-    return error_set(err, onednn_status(code),
-                     "oneDNN does not multiply matrices of %zu x %zu and %zu x %zu (its status %d)",
-                     s->m, s->k, s->k, s->n, (int)code);
+    char what[128];
+
+    (void)snprintf(what, sizeof(what), "a product of matrices of %zu x %zu and %zu x %zu", s->m,
+                   s->k, s->k, s->n);
+    return onednn_fail(code, what, err);
 }
 
 static size_t list_of(const struct shape *s)

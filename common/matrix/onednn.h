@@ -12,11 +12,12 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-static inline enum status onednn_status(dnnl_status_t code)
+/* `what`: of which oneDNN's failure is. */
+static inline enum status onednn_fail(dnnl_status_t code, const char *what, struct error *err)
 {
-    return code == dnnl_success         ? STATUS_OK
-           : code == dnnl_out_of_memory ? STATUS_NO_MEMORY
-                                        : STATUS_INTERNAL;
+    if (code == dnnl_out_of_memory)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for %s", what);
+    return error_set(err, STATUS_INTERNAL, "oneDNN cannot do %s (its status %d)", what, (int)code);
 }
 
 /* What dnnl_memory_set_data_handle takes, which is not const: oneDNN writes results only. */

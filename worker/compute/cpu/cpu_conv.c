@@ -53,12 +53,6 @@ static const dnnl_query_t queries[DIRECTIONS][TENSORS] = {
     {dnnl_query_diff_src_md, dnnl_query_weights_md, dnnl_query_diff_dst_md},
 };
 
-static enum status fail(dnnl_status_t code, const char *what, struct error *err)
-{
-    return error_set(err, onednn_status(code), "oneDNN cannot make %s (its status %d)", what,
-                     (int)code);
-}
-
 /* ---- making a pass ---- */
 
 static void release_layouts(onednn_layout t[TENSORS])
@@ -201,7 +195,7 @@ static enum status make_pass(struct cpu *cpu, const struct convolution *conv,
     release_layouts(any);
     pass->batch = batch;
     status = code == dnnl_success ? cpu_reserve(cpu, used, "scratch memory of a convolution", err)
-                                  : fail(code, "a convolution", err);
+                                  : onednn_fail(code, "a convolution", err);
     if (status != STATUS_OK)
         release_pass(pass);
     return status;
@@ -304,7 +298,7 @@ static enum status run(struct cpu *cpu, const struct convolution *conv, enum dir
         data[result] = cpu->scratch + cpu->scratch_count - count;
     code = execute(cpu, pass, direction, data);
     if (code != dnnl_success)
-        return fail(code, "a convolution's result", err);
+        return onednn_fail(code, "a convolution", err);
     if (accumulate)
         cpu->sequence->add(sum, data[result], count);
     return STATUS_OK;
