@@ -16,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define PF_EXITING 0x4ul /* of the kernel's include/linux/sched.h */
+
 struct pipes {
     int failure[2]; /* errno of a failed start */
     int streams[2][2];
@@ -193,6 +195,27 @@ bool child_group_is_empty(const struct child *c)
 bool child_is_active(const struct child *c)
 {
     return c->state == CHILD_RUNNING || c->state == CHILD_LEADER_ENDED;
+}
+
+bool child_is_exiting(const struct child *c)
+{
+    char path[64];
+    char text[512] = "";
+    const char *name_end;
+    unsigned long flags = 0;
+    FILE *file;
+
+    if (c->state != CHILD_RUNNING)
+        return false;
+    (void)snprintf(path, sizeof(path), "/proc/%ld/stat", (long)c->pid);
+    file = fopen(path, "re");
+    if (!file)
+        return false;
+    name_end = fgets(text, sizeof(text), file) ? strrchr(text, ')') : NULL;
+    (void)fclose(file);
+    if (name_end)
+        (void)sscanf(name_end, ") %*c %*d %*d %*d %*d %*d %lu", &flags);
+    return flags & PF_EXITING;
 }
 
 bool child_failed(const struct child *c)

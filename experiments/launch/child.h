@@ -63,7 +63,10 @@ void child_reap(struct child *c);
 bool child_group_is_empty(const struct child *c);
 
 bool child_is_active(const struct child *c); /* RUNNING or LINGERING */
-bool child_failed(const struct child *c);    /* exit code other than 0, or killed */
+
+/* RUNNING, but in the kernel's exit: its files may be closed already. */
+bool child_is_exiting(const struct child *c);
+bool child_failed(const struct child *c); /* exit code other than 0, or killed */
 
 /* As the exit code of a shell: the code, or 128 + signal. */
 int child_exit_code(const struct child *c);

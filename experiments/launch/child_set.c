@@ -7,12 +7,12 @@
  * become its children, and on SIGCHLD it checks again which groups are empty.
  *
  * The first failure is logged and kept, and the ranks are stopped; how they end after that is the
- * effect of our signal and not a failure.  The kernel closes the sockets of a dying process some
- * time before it reports its end, so a peer that fails in consequence may be reported first: within
- * BLAME_WINDOW_MS after the first failure a crash replaces an exit code as the first failure.
- * Likewise a rank that our stop signal reaches late may fail first because another has left: then
- * the first failure is known when all ranks have ended, and one that obeyed the signal replaces one
- * that failed.
+ * effect of our signal and not a failure.  The kernel closes the files of a dying process some time
+ * before it reports its end, so a peer that fails in consequence may be reported first: a crash
+ * replaces an exit code as the first failure within BLAME_WINDOW_MS, and while a child exits (its
+ * flag in /proc) up to BLAME_LIMIT_MS.  Likewise a rank that our stop signal reaches late may fail
+ * first because another has left: then the first failure is known when all ranks have ended, and
+ * one that obeyed the signal replaces one that failed.
  *
  * One thread.  No sleeps; every wait ends at the nearest deadline.
  */

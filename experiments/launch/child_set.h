@@ -41,6 +41,7 @@ struct child_set {
     const struct child *suspect;      /* the first failure so far; NULL: none */
     bool suspect_after_stop;          /* it ended after stop_signal */
     int64_t blame_deadline_ns;        /* when the suspect becomes first_failed */
+    int64_t blame_limit_ns;           /* until then a child that exits may delay that */
     const struct child *first_failed; /* NULL: none */
 };
 

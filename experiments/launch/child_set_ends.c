@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define BLAME_WINDOW_MS 20
+#define BLAME_LIMIT_MS  2000
 
 /* Killed by a signal that is not sent to stop a program, nor raised by a library that aborts. */
 static bool crashed(const struct child *child)
@@ -46,16 +47,29 @@ static void record_failure(struct child_set *c, const struct child *child)
         c->blame_deadline_ns = c->suspect_after_stop
                                    ? INT64_MAX
                                    : clock_deadline_ns(c->stopping ? 0 : BLAME_WINDOW_MS);
+        c->blame_limit_ns = clock_deadline_ns(c->stopping ? 0 : BLAME_LIMIT_MS);
     } else if (replaces_suspect(c, child)) {
         c->suspect = child;
     }
 }
 
-static bool is_blame_settled(const struct child_set *c)
+static bool is_blame_settled(struct child_set *c)
 {
-    for (size_t i = c->servers; i < c->count; i++)
-        if (c->children[i].state == CHILD_RUNNING)
-            return clock_now_ns() >= c->blame_deadline_ns;
+    bool ranks_run = false;
+    bool is_exiting = false;
+
+    for (size_t i = 0; i < c->count; i++) {
+        const struct child *child = &c->children[i];
+
+        ranks_run |= i >= c->servers && child->state == CHILD_RUNNING;
+        is_exiting |= child_is_exiting(child);
+    }
+    if (clock_now_ns() < c->blame_deadline_ns)
+        return !ranks_run && !is_exiting;
+    if (is_exiting && c->blame_deadline_ns < c->blame_limit_ns) {
+        c->blame_deadline_ns = clock_deadline_ns(BLAME_WINDOW_MS);
+        return false;
+    }
     return true;
 }
 
