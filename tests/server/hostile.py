@@ -349,6 +349,14 @@ def control_flood(port):
     send_and_drain(connect(port), PREFACE + data)
 
 
+def await_accept(sock):
+    """Until the server has accepted the connection, and sent its settings or closed it."""
+    try:
+        sock.recv(1)
+    except ConnectionError:
+        pass
+
+
 def idle_connections(port, client, count=2000):
     """Half of them send nothing, half open a stream that sends nothing."""
     held = []
@@ -357,6 +365,8 @@ def idle_connections(port, client, count=2000):
         if i % 2:
             sock.sendall(PREFACE + frame(HEADERS, 4, 1, headers(SERVICE + "Exchange")))
         held.append(sock)
+    for sock in held:
+        await_accept(sock)
     client.check_serves("health beside idle connections")
     for sock in held:
         sock.close()
@@ -457,6 +467,7 @@ def wait_until(what, condition):
     while not condition():
         if time.monotonic() > deadline:
             fail(f"{what}: not within {WAIT} s")
+        time.sleep(0.01)  # the server needs the processor, too
 
 
 def exhaust_health_calls(port, client):
@@ -468,6 +479,8 @@ def exhaust_health_calls(port, client):
         sock.sendall(PREFACE + b"".join(frame(HEADERS, 4, stream, headers(path))
                                         for stream in range(1, 2 * 120, 2)))
         held.append(sock)
+    for sock in held:
+        await_accept(sock)
 
     def health():
         try:
