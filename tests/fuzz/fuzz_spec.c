@@ -47,6 +47,9 @@ static void write_spec(const struct spec *s, struct strbuf *text)
         strbuf_addf(text, "gpt:%zu,%zu,%zu,%zu,%zu", s->layers, s->heads, s->width, s->positions,
                     s->vocabulary);
         break;
+    case SPEC_PROFILE:
+        strbuf_addf(text, "profile:%s", s->path);
+        break;
     }
     require(strbuf_ok(text));
 }
@@ -80,6 +83,10 @@ static void check_cnn(const struct spec *s)
 
 static void check_spec(const struct spec *s)
 {
+    if (s->kind == SPEC_PROFILE) {
+        require(s->path[0] != '\0');
+        return;
+    }
     require(s->layers > 0);
     if (s->kind == SPEC_GPT) {
         require(s->heads > 0 && s->width > 0 && s->width % s->heads == 0);

@@ -46,12 +46,11 @@ static const char *run_network(const struct network *n, unsigned ranks, unsigned
     return job_run(&job, 0);
 }
 
-START_TEST(test_all_sync_modes_give_same_bits)
+static void check_all_sync_modes(const struct network *n)
 {
     static const char *const exact[4] = {"--reduce", "reproducible"};
     static const char *const overlapped[4] = {"--reduce", "reproducible", "--overlap-forward"};
     static const char *const worker[4] = {"--reduce", "reproducible", "--ps-update", "worker"};
-    const struct network *n = &networks[_i];
     const char *ring = support_path("ring.safetensors");
     const char *other = support_path("other.safetensors");
     double distance;
@@ -66,6 +65,55 @@ START_TEST(test_all_sync_modes_give_same_bits)
     (void)run_network(n, 1, 0, "local", "12", exact, other);
     distance = job_checkpoint_distance(ring, other);
     ck_assert_msg(distance < 1e-3, "%s: one process: %g", n->model, distance);
+}
+
+START_TEST(test_all_sync_modes_give_same_bits)
+{
+    check_all_sync_modes(&networks[_i]);
+}
+END_TEST
+
+#define PROFILE                                                                                    \
+    "{\"version\": 1, \"layers\": ["                                                               \
+    "{\"name\": \"a\", \"forward_us\": 200, \"backward_us\": 400, \"bytes\": 20000}, "             \
+    "{\"name\": \"b\", \"forward_us\": %u, \"backward_us\": 500, \"bytes\": 8040}]}"
+
+/* A profile's gradients reach the same parameters as those of a network. */
+START_TEST(test_profile_gives_same_bits)
+{
+    char text[512];
+    char model[4200];
+    int length = snprintf(text, sizeof(text), PROFILE, 300);
+
+    if (strcmp(job_device(), "cpu") != 0)
+        return; /* refused there */
+    (void)snprintf(model, sizeof(model), "profile:%s",
+                   support_write("profile.json", text, (size_t)length));
+    check_all_sync_modes(&(struct network){model, "random:144,1,2", "sgd", "0.05", false});
+}
+END_TEST
+
+/* Each rank reads its own file. */
+START_TEST(test_profiles_of_ranks_are_compared)
+{
+    static const char *const names[] = {"profile0.json", "profile1.json"};
+    char script[4400];
+    struct job job = {.ranks = 2};
+
+    for (unsigned rank = 0; rank < 2; rank++) {
+        char text[512];
+        int length = snprintf(text, sizeof(text), PROFILE, 300 + rank);
+
+        (void)support_write(names[rank], text, (size_t)length);
+    }
+    (void)snprintf(script, sizeof(script),
+                   "mkdir %s/$RANK && cd %s/$RANK && cp ../profile$RANK.json p.json && exec \"$@\"",
+                   support_folder(), support_folder());
+    job.wrapper = ARGS("sh", "-c", script, "sh");
+    job.worker = ARGS("--model", "profile:p.json", "--data", "random:64,1,2", "--steps", "2",
+                      "--device", "cpu");
+    (void)job_run(&job, PROCESS_FAILS); /* 3, or 1 where rank 0 has left before */
+    ck_assert_msg(strstr(job_output(), "model times: rank 0 has") != NULL, "%s", job_output());
 }
 END_TEST
 
@@ -184,8 +232,9 @@ END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN("models_job", 120,
-                       LOOP_TEST(test_all_sync_modes_give_same_bits, 0, NETWORKS),
-                       LOOP_TEST(test_transformer_learns_text, 0, 2),
-                       TEST(test_network_learns_cifar10), TEST(test_unfit_data_is_refused));
+    return SUPPORT_RUN(
+        "models_job", 120, LOOP_TEST(test_all_sync_modes_give_same_bits, 0, NETWORKS),
+        TEST(test_profile_gives_same_bits), TEST(test_profiles_of_ranks_are_compared),
+        LOOP_TEST(test_transformer_learns_text, 0, 2), TEST(test_network_learns_cifar10),
+        TEST(test_unfit_data_is_refused));
 }

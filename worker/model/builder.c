@@ -322,6 +322,23 @@ unsigned build_attention(struct builder *b, unsigned in, size_t heads)
     return add_operation(b, op, 1, qkv.height, qkv.width / 3);
 }
 
+unsigned build_timed(struct builder *b, unsigned in, size_t width, const struct timed *times,
+                     const struct tensor_view *parameters, size_t count)
+{
+    struct tensor_table *t = &b->model->table;
+    struct operation op = {.kind = &operation_timed,
+                           .in = in,
+                           .first_view = t->length,
+                           .views = count,
+                           .rows = 1,
+                           .timed = *times};
+
+    for (size_t i = 0; i < count && !failed(b); i++)
+        b->status = tensor_table_add(t, parameters[i].name, parameters[i].dims, parameters[i].shape,
+                                     b->err);
+    return add_operation(b, op, width, 1, 1);
+}
+
 void build_block(struct builder *b, size_t first)
 {
     struct model *m = b->model;

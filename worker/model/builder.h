@@ -65,11 +65,16 @@ unsigned build_attention(struct builder *b, unsigned in, size_t heads);
 /* Mark the operations since `first` (a model's length) as a block that LayerDrop may skip. */
 void build_block(struct builder *b, size_t first);
 
+/* A layer of a profile, with `count` parameters and an output of `width` features. */
+unsigned build_timed(struct builder *b, unsigned in, size_t width, const struct timed *times,
+                     const struct tensor_view *parameters, size_t count);
+
 /* The architectures, worker/model/build/. */
 void build_mlp(struct builder *b, const struct spec *spec);
 void build_cnn(struct builder *b, const struct spec *spec);
 void build_resnet(struct builder *b, const struct spec *spec);
 void build_vgg(struct builder *b, const struct spec *spec);
 void build_gpt(struct builder *b, const struct spec *spec);
+void build_profile(struct builder *b, const struct spec *spec);
 
 #endif

@@ -40,12 +40,9 @@ static enum status build_state_table(struct model *m, struct error *err)
 
 static enum status build_program(struct model *m, const struct spec *spec, struct error *err)
 {
-    static void (*const builders[])(struct builder *,
-                                    const struct spec *) = {[SPEC_MLP] = build_mlp,
-                                                            [SPEC_CNN] = build_cnn,
-                                                            [SPEC_RESNET] = build_resnet,
-                                                            [SPEC_VGG] = build_vgg,
-                                                            [SPEC_GPT] = build_gpt};
+    static void (*const builders[])(struct builder *, const struct spec *) = {
+        [SPEC_MLP] = build_mlp, [SPEC_CNN] = build_cnn, [SPEC_RESNET] = build_resnet,
+        [SPEC_VGG] = build_vgg, [SPEC_GPT] = build_gpt, [SPEC_PROFILE] = build_profile};
     struct builder b = {.model = m, .status = STATUS_OK, .err = err};
     struct operation *last;
 
@@ -53,11 +50,13 @@ static enum status build_program(struct model *m, const struct spec *spec, struc
     if (b.status != STATUS_OK)
         return b.status;
     last = &m->operations[m->length - 1];
-    assert(last->kind == &operation_linear && last->linear.activation == ACTIVATION_NONE &&
-           last->residual == INPUT_VALUE);
+    assert(last->residual == INPUT_VALUE);
     m->positions = last->rows;
-    m->logits_stride = compute_row_stride(m->compute, last->linear.out);
-    last->linear.stride = m->logits_stride;
+    m->logits_stride = compute_row_stride(m->compute, model_classes(m));
+    if (last->kind == &operation_linear) {
+        assert(last->linear.activation == ACTIVATION_NONE);
+        last->linear.stride = m->logits_stride;
+    }
     tensor_table_layout(&m->table);
     tensor_table_layout(&m->buffer_table);
     return build_state_table(m, err);
@@ -315,6 +314,11 @@ uint64_t model_flops(const struct model *m)
         if (m->operations[i].kind->forward_flops)
             forward += m->operations[i].kind->forward_flops(&m->operations[i]);
     return 3 * forward;
+}
+
+uint64_t model_times_hash(const struct model *m)
+{
+    return m->times_hash;
 }
 
 float *model_params(struct model *m)

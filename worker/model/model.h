@@ -3,9 +3,10 @@
  * Specs are those of spec.h; parameters and buffers are named, shaped and ordered as in the PyTorch
  * code that each one follows: linear, mlp, cnn and lenet fc1.weight, conv1.weight, bn1.weight, ...;
  * mlp-bn as in an nn.Sequential, 0.weight, 1.running_mean, ...; resnet and vgg as torchvision; gpt
- * as nanoGPT (transformer.h.0.attn.c_attn.weight; the output layer is transformer.wte.weight).
+ * as nanoGPT (transformer.h.0.attn.c_attn.weight; the output layer is transformer.wte.weight); a
+ * profile as its file says.
  * Inputs are numbers, images channel by channel; inputs of gpt are token ids, as float32.  Needs
- * compute, tensor, optimizer and base.  Called by worker/train.
+ * compute, tensor, optimizer, base and jansson.  Called by worker/train.
  * Threads: one caller per struct model; `ready` call-backs run on that thread.
  */
 #ifndef SPARRING_WORKER_MODEL_MODEL_H
@@ -34,6 +35,9 @@ size_t model_vocabulary(const struct model *m); /* inputs are ids below it; 0: i
  * products and convolutions only, 2 per multiply-add, backward is twice forward (although the
  * gradient of the input is not computed), attention without the saving of the causal mask. */
 uint64_t model_flops(const struct model *m);
+
+/* A number for the times of a profile, by which ranks compare them; 0: not a profile. */
+uint64_t model_times_hash(const struct model *m);
 
 /* The first layer's weight (out, inputs).  Forward reads column j only in the product with feature
  * j; backward does not read it.  NULL: the first layer is not linear. */

@@ -33,6 +33,13 @@ struct initial {
     double deviation;
 };
 
+/* A layer of a profile: takes time, and computes nothing. */
+struct timed {
+    int64_t forward_ns, backward_ns;
+    bool busy;      /* for that processor time; false: until then, waiting */
+    int64_t end_ns; /* not busy: of the layer's last forward or backward, as planned */
+};
+
 struct operation {
     const struct operation_kind *kind;
     unsigned in, residual, out; /* values */
@@ -58,6 +65,7 @@ struct operation {
         struct layer_norm layer_norm;
         struct embedding embedding;
         struct attention attention;
+        struct timed timed;
     };
     size_t first_buffer;    /* batch_norm: its running mean in the buffer table */
     float *batches_tracked; /* batch_norm: a buffer on the host, int64 */
@@ -97,7 +105,7 @@ struct operation_kind {
 
 extern const struct operation_kind operation_linear, operation_convolution, operation_batch_norm,
     operation_layer_norm, operation_max_pool, operation_mean, operation_flatten,
-    operation_embedding, operation_attention;
+    operation_embedding, operation_attention, operation_timed;
 
 /* Operations [first, end) that LayerDrop may skip; `out` then takes the value of `in`. */
 struct block {
@@ -138,6 +146,7 @@ struct model {
     size_t logits_stride; /* elements from one row of logits to the next (compute_row_stride) */
     size_t vocabulary;    /* inputs are ids below it; 0: inputs are numbers */
     size_t max_batch;
+    uint64_t times_hash;   /* of a profile; 0: none */
     model_await_fn *await; /* NULL: parameters are complete */
     void *await_user;
     model_issued_fn *issued; /* NULL: not called */

@@ -192,6 +192,13 @@ static enum status read_gpt(struct spec_reader *r, struct spec *spec)
     return STATUS_OK;
 }
 
+static enum status read_profile(struct spec_reader *r, struct spec *spec)
+{
+    spec->path = r->at;
+    r->at += strlen(r->at);
+    return *spec->path != '\0' ? STATUS_OK : spec_fail(r, r->at, "expected a file");
+}
+
 static const struct family {
     const char *name;
     enum status (*read)(struct spec_reader *r, struct spec *spec);
@@ -207,6 +214,7 @@ static const struct family {
     {"vgg11", read_vgg, true, {.kind = SPEC_VGG, .layers = 11}},
     {"vgg16", read_vgg, true, {.kind = SPEC_VGG, .layers = 16}},
     {"gpt", read_gpt, false, {.kind = SPEC_GPT}},
+    {"profile", read_profile, false, {.kind = SPEC_PROFILE}},
 };
 
 static const struct family *find_family(const char *text, size_t length)
@@ -223,7 +231,7 @@ static enum status read_family(struct spec_reader *r, const struct family *famil
     enum status status = STATUS_OK;
 
     if (*r->at == '\0' && !family->optional)
-        return spec_fail(r, r->at, "expected ':' and numbers, as in mlp:784-128-10");
+        return spec_fail(r, r->at, "expected ':' and numbers or a file, as in mlp:784-128-10");
     if (*r->at == ':' && *++r->at == '\0' && family->optional)
         return spec_fail(r, r->at, "expected an image and classes, as in 3x32x32,10");
     status = family->read(r, spec);
@@ -246,7 +254,7 @@ enum status spec_parse(const char *text, struct spec *ret, struct error *err)
     if (!family)
         return spec_fail(&r, r.text,
                          "expected linear, mlp, mlp-bn, cnn, lenet, resnet18, resnet50, vgg11, "
-                         "vgg16 or gpt, as in mlp:784-128-10");
+                         "vgg16, gpt or profile, as in mlp:784-128-10");
     spec = family->start;
     status = read_family(&r, family, &spec);
     if (status == STATUS_OK)

@@ -14,6 +14,7 @@
  *                        default 3x32x32,10; torchvision's, without dropout; images lower than 64
  *                        have a smaller stem (resnet) or classifier (vgg)
  *   gpt:L,H,D,T[,V]      GPT-2's shape: layers, heads, width, positions, vocabulary (256: bytes)
+ *   profile:FILE         the parameters and times of a measured model (profile.h)
  */
 #ifndef SPARRING_WORKER_MODEL_SPEC_H
 #define SPARRING_WORKER_MODEL_SPEC_H
@@ -34,6 +35,7 @@ enum spec_kind {
     SPEC_RESNET,
     SPEC_VGG,
     SPEC_GPT,
+    SPEC_PROFILE,
 };
 
 struct spec_layer { /* of a cnn */
@@ -53,6 +55,7 @@ struct spec {
     size_t classes;                     /* resnet, vgg */
     struct spec_layer cnn[SPEC_LAYERS_MAX];
     size_t heads, positions, vocabulary; /* gpt */
+    const char *path;                    /* profile; part of the parsed text */
 };
 
 /* STATUS_CONFIG: the text names the spec and the position (from 1) of the error. */

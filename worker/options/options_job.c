@@ -16,7 +16,8 @@ const struct option_spec worker_job_specs[] = {
          "norm, too); cnn:1x28x28-conv32k3-pool-conv64-bn-pool-fc128-fc10; lenet; resnet18, "
          "resnet50, vgg11 or vgg16, as they are for 3x32x32,10, or with an image and classes: "
          "resnet50:3x224x224,1000; gpt:L,H,D,T[,V] (layers, heads, width, positions, "
-         "vocabulary)."},
+         "vocabulary); profile:FILE (trains nothing: the gradients and times of a measured model, "
+         "with --data random:N,1,2)."},
     {.name = "data",
      .env = "SPARRING_DATA_SPEC",
      .kind = OPTION_TEXT,

@@ -49,6 +49,8 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     manifest_add(m, "version", "%s", SPARRING_VERSION);
     manifest_add(m, "world size", "%u", t->launch->world_size);
     manifest_add(m, "model", "%s", o->model);
+    if (model_times_hash(t->model) != 0)
+        manifest_add(m, "model times", "%016jx", (uintmax_t)model_times_hash(t->model));
     manifest_add(m, "data samples", "%zu", dataset_count(t->train_set));
     manifest_add(m, "batch size", "%jd", (intmax_t)o->batch_size);
     manifest_add(m, "updates", "%ju", (uintmax_t)t->total_steps);

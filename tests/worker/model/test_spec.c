@@ -83,6 +83,9 @@ START_TEST(test_named)
     ck_assert_uint_eq(s.vocabulary, 50257);
     assert_ok(spec_parse("gpt:1024,1,1,1", &s, &err));
     ck_assert_uint_eq(s.layers, 1024);
+    assert_ok(spec_parse("profile:a folder/b:1.json", &s, &err));
+    ck_assert(s.kind == SPEC_PROFILE);
+    ck_assert_str_eq(s.path, "a folder/b:1.json");
 }
 END_TEST
 
@@ -100,6 +103,8 @@ static const struct {
     {"lenet5", "position 1: expected linear"},
     {"cnn", "position 4: expected ':'"},
     {"gpt", "position 4: expected ':'"},
+    {"profile", "position 8: expected ':'"},
+    {"profile:", "position 9: expected a file"},
     {"cnn:", "position 5: expected a number of channels in digits"},
     {"cnn:1x28-fc10", "position 9: expected 'x'"},
     {"cnn:0x28x28-fc10", "position 5: a number of channels starts with 1 to 9"},
