@@ -9,8 +9,8 @@
 #include "common/base/stop.h"
 #include "common/option/program.h"
 #include "experiments/compare/experiment.h"
-#include "experiments/compare/experiment_run.h"
 #include "experiments/compare/find_experiment.h"
+#include "experiments/compare/sweep.h"
 #include "experiments/report/diff.h"
 #include "experiments/report/gate.h"
 #include "experiments/report/report.h"
@@ -27,6 +27,7 @@
 struct compare_options {
     char out[OPTION_TEXT_MAX];
     int64_t repeats, until_decided, nproc, deadline;
+    bool dry_run;
     char verdict[OPTION_TEXT_MAX];
     char fail_if[OPTION_TEXT_MAX];
     char baseline[OPTION_TEXT_MAX];
@@ -85,6 +86,10 @@ static const struct option_spec specs[] = {
      .max = 604800,
      .metavar = "SECONDS",
      .help = "Longest that a run may take; 0: as the file says."},
+    {.name = "dry-run",
+     .kind = OPTION_BOOL,
+     .offset = AT(dry_run),
+     .help = "Print the cells of the axes and how many runs they are, and run nothing."},
     {.name = "fail-if",
      .kind = OPTION_TEXT,
      .offset = AT(fail_if),
@@ -130,6 +135,8 @@ static enum status read_experiment(const char *path, const struct compare_option
     yaml_release(&file);
     if (status != STATUS_OK)
         return status;
+    if (options->nproc > 0 && experiment_has_axis(ret, "nproc"))
+        return error_set(err, STATUS_INVALID, "--nproc: nproc is an axis of '%s'", path);
     for (size_t i = 0; i < ret->mode_count; i++)
         if (options->nproc > 0 && ret->modes[i].nproc == ret->nproc)
             ret->modes[i].nproc = options->nproc;
@@ -138,9 +145,10 @@ static enum status read_experiment(const char *path, const struct compare_option
     ret->design.most_blocks = (uint64_t)options->until_decided;
     if (options->deadline > 0)
         ret->deadline_seconds = options->deadline;
-    if (options->verdict[0] != '\0')
-        status = experiment_set_verdict(ret, options->verdict, err);
-    return status == STATUS_OK ? experiment_check_design(ret, err) : status;
+    if (options->fail_if[0] != '\0' && ret->axes.length > 0)
+        return error_set(err, STATUS_INVALID, "--fail-if goes with an experiment without axes");
+    return options->verdict[0] != '\0' ? experiment_set_verdict(ret, options->verdict, err)
+                                       : STATUS_OK;
 }
 
 /* "runs/quickstart-20261120T180405Z" for ".../quickstart.yaml". */
@@ -157,14 +165,17 @@ static void default_out(const char *path, char *text, size_t size)
     (void)snprintf(text, size, "runs/%.*s-%s", (int)strcspn(name, "."), name, stamp);
 }
 
-static void print_announcement(const struct experiment *e, const char *out)
+static void print_announcement(const struct sweep *s)
 {
+    const struct experiment *e = s->experiment;
     struct strbuf text = STRBUF_INIT;
     struct strbuf line = STRBUF_INIT;
 
-    strbuf_addf(&line, "%s: %" PRId64 " block%s of %zu modes in an order of its own; results in %s",
-                e->design.title[0] ? e->design.title : e->name, e->repeats,
-                e->repeats == 1 ? "" : "s", e->mode_count, out);
+    strbuf_addf(&line, "%s: ", e->design.title[0] ? e->design.title : e->name);
+    if (e->axes.length > 0)
+        strbuf_addf(&line, "%zu cells, each ", s->count);
+    strbuf_addf(&line, "%" PRId64 " block%s of %zu modes in an order of its own; results in %s",
+                e->repeats, e->repeats == 1 ? "" : "s", e->mode_count, s->out);
     report_add_wrapped(&text, line.text, 0);
     (void)fprintf(stderr, "%s", text.text);
     strbuf_release(&text);
@@ -231,30 +242,81 @@ static enum status report_and_check_gate(const struct compare_options *options, 
     return status;
 }
 
-/* Run the planned blocks, and more while the verdict is undecided. */
-static enum status run_until_decided(const struct experiment_run_request *request,
-                                     struct experiment_run_result *result, struct error *err)
+/* The report of one cell in its own folder, and its rows of the overview.  A cell without runs has
+ * none. */
+static enum status report_cell(struct sweep *s, size_t index, struct overview *overview,
+                               struct error *err)
 {
-    const struct design *design = &request->experiment->design;
-    size_t blocks = design->blocks;
-    enum status status = experiment_run_blocks(request, 0, blocks, result, err);
+    const struct axes *axes = &s->experiment->axes;
+    const struct sweep_cell *cell = &s->cells[index];
+    const char *values[OVERVIEW_AXES_MAX];
+    const char *out = cell->out;
+    struct report report = {0};
+    struct strbuf command = STRBUF_INIT;
+    char problem[512] = "";
+    enum status status = report_read(&report, &out, 1, err);
 
-    while (status == STATUS_OK && blocks < design->most_blocks) {
-        const size_t left = design->most_blocks - blocks, step = design_step(design);
-        const size_t more = left < step ? left : step;
-        struct report report = {0};
-        bool is_decided = false;
+    for (size_t i = 0; i < axes->length; i++)
+        values[i] = axes_value(axes, &cell->cell, i);
+    strbuf_add(&command, "sparring report ");
+    report_add_shell_word(&command, out);
+    if (status == STATUS_OK)
+        status = report_write(&report, out, command.text, problem, sizeof(problem), err);
+    if (status == STATUS_OK)
+        status = overview_add(overview, index, values, &report.comparison, err);
+    strbuf_release(&command);
+    report_release(&report);
+    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+}
 
-        status = report_read(&report, &request->out, 1, err);
-        if (status == STATUS_OK)
-            is_decided = comparison_is_decided(&report.comparison);
-        report_release(&report);
-        if (status != STATUS_OK || is_decided)
-            break;
-        (void)fprintf(stderr, "undecided after %zu blocks: %zu more\n", blocks, more);
-        status = experiment_run_blocks(request, blocks, more, result, err);
-        blocks += more;
+static enum status report_cells(struct sweep *s, struct error *err)
+{
+    struct overview overview = {.title = s->experiment->design.title,
+                                .axis_count = s->experiment->axes.length};
+    const char **folders = NULL;
+    struct strbuf text = STRBUF_INIT;
+    enum status status = mem_calloc(s->count, sizeof(*folders), "folders", &folders, err);
+
+    for (size_t i = 0; i < overview.axis_count; i++)
+        overview.axes[i] = s->experiment->axes.items[i].name;
+    for (size_t i = 0; i < s->count && status == STATUS_OK; i++) {
+        folders[i] = s->cells[i].folder;
+        status = report_cell(s, i, &overview, err);
     }
+    if (status == STATUS_OK)
+        status = overview_write(&overview, s->out, folders, err);
+    if (status == STATUS_OK) {
+        overview_summarise(&overview, &text);
+        (void)printf("%sreport: %s/index.html\n", text.text, s->out);
+    }
+    strbuf_release(&text);
+    overview_release(&overview);
+    free(folders);
+    return status;
+}
+
+static enum status report_sweep(struct sweep *s, const struct compare_options *options,
+                                int *ret_exit_code, struct error *err)
+{
+    return s->experiment->axes.length > 0
+               ? report_cells(s, err)
+               : report_and_check_gate(options, s->out, ret_exit_code, err);
+}
+
+/* Run, and report what ran, also after a stop signal. */
+static enum status run_sweep(struct sweep *s, const struct compare_options *options,
+                             int *ret_exit_code, struct error *err)
+{
+    struct experiment_run_result result = {0};
+    struct error why = {0};
+    enum status status = sweep_run(s, &result, err);
+
+    if (status == STATUS_CANCELLED && report_sweep(s, options, ret_exit_code, &why) != STATUS_OK)
+        log_debug("no report of what ran: %s", why.text);
+    if (status == STATUS_OK)
+        status = report_sweep(s, options, ret_exit_code, err);
+    if (status == STATUS_OK && result.failed == result.started)
+        status = error_set(err, STATUS_IO, "all %zu runs failed, see '%s'", result.failed, s->out);
     return status;
 }
 
@@ -262,7 +324,7 @@ static enum status run_experiment(const struct compare_options *options, const c
                                   const char *path, int *ret_exit_code, struct error *err)
 {
     struct experiment *experiment = NULL;
-    struct experiment_run_result result = {0};
+    struct sweep sweep = {0};
     char out[OPTION_TEXT_MAX];
     enum status status = mem_calloc(1, sizeof(*experiment), "an experiment", &experiment, err);
 
@@ -271,17 +333,15 @@ static enum status run_experiment(const struct compare_options *options, const c
         (void)snprintf(out, sizeof(out), "%s", options->out);
     if (status == STATUS_OK)
         status = read_experiment(path, options, experiment, err);
-    if (status == STATUS_OK) {
-        struct experiment_run_request request = {experiment, programs, out};
-
-        print_announcement(experiment, out);
-        status = run_until_decided(&request, &result, err);
-    }
     if (status == STATUS_OK)
-        status = report_and_check_gate(options, out, ret_exit_code, err);
-    if (status == STATUS_OK && result.failed == result.started)
-        status =
-            error_set(err, STATUS_IO, "all %zu runs failed, see '%s/runs'", result.failed, out);
+        status = sweep_open(experiment, programs, out, &sweep, err);
+    if (status == STATUS_OK && options->dry_run) {
+        sweep_print_plan(&sweep);
+    } else if (status == STATUS_OK) {
+        print_announcement(&sweep);
+        status = run_sweep(&sweep, options, ret_exit_code, err);
+    }
+    sweep_close(&sweep);
     free(experiment);
     return status;
 }

@@ -14,8 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NPROC_MAX    4096
-#define SERVERS_MAX  256
 #define REPEATS_MAX  1000
 #define DEADLINE_MAX 604800 /* a week, in seconds */
 #define SEED_MAX     4294967295
@@ -29,7 +27,7 @@ _Static_assert(DESIGN_PAIRS_MAX == EXPERIMENT_MODES_MAX * (EXPERIMENT_MODES_MAX 
 
 static const char *const top_keys[] = {"title",   "nproc",  "repeats",        "deadline",
                                        "verdict", "margin", "steady_seconds", "target_accuracy",
-                                       "options", "modes"};
+                                       "options", "modes",  "axes",           "where"};
 static const char *const mode_keys[] = {"name", "label", "nproc", "servers", "options"};
 
 /* Options of the worker that `compare` and `launch` set. */
@@ -118,26 +116,75 @@ static bool is_set_by_compare(const char *name)
     return false;
 }
 
+/* The name of an option, with '-' for '_'. */
+static enum status read_option_name(const struct key_position *at, const char *text, char *ret,
+                                    size_t size, struct error *err)
+{
+    (void)snprintf(ret, size, "%s", text);
+    for (char *p = ret; *p; p++)
+        *p = *p == '_' ? '-' : *p;
+    if (strspn(ret, "abcdefghijklmnopqrstuvwxyz0123456789-") != strlen(text) || ret[0] == '-')
+        return refuse_key(at, "is not the name of an option", err);
+    return STATUS_OK;
+}
+
 static enum status add_option(const struct key_position *at, const char *rest,
                               struct experiment_options *options, struct error *err)
 {
     struct experiment_option *option = &options->items[options->length];
     char name[sizeof(option->name)];
+    enum status status;
 
     if (!rest || strchr(rest, '.'))
         return refuse_key(at, "must be a name with one value", err);
     if (options->length == EXPERIMENT_OPTIONS_MAX)
         return refuse_key(at, "is one option too many (64)", err);
-    (void)snprintf(name, sizeof(name), "%s", rest);
-    for (char *p = name; *p; p++)
-        *p = *p == '_' ? '-' : *p;
-    if (strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != strlen(rest) || name[0] == '-')
-        return refuse_key(at, "is not the name of an option", err);
+    status = read_option_name(at, rest, name, sizeof(name), err);
+    if (status != STATUS_OK)
+        return status;
     if (is_set_by_compare(name))
         return refuse_key(at, "is set by compare itself", err);
     (void)snprintf(option->name, sizeof(option->name), "%s", name);
     options->length++;
     return read_value(at, option->value, sizeof(option->value), err);
+}
+
+/* The modes differ in sync, the blocks in the seed. */
+static bool may_be_axis(const char *name)
+{
+    return strcmp(name, "servers") == 0 ||
+           (!is_set_by_compare(name) && strcmp(name, "seed") != 0 && strcmp(name, "sync") != 0);
+}
+
+/* One value of an axis. */
+static enum status read_axis(const struct key_position *at, const char *path, struct axes *axes,
+                             struct error *err)
+{
+    char part[64], name[64], value[sizeof(axes->items[0].values[0])];
+    const char *rest = path ? next_part(path, part, sizeof(part)) : NULL;
+    struct error why = {0};
+    enum status status;
+
+    if (!path || (rest && strchr(rest, '.')))
+        return refuse_key(at, "must be a name with a list or a range of values", err);
+    status = read_option_name(at, part, name, sizeof(name), err);
+    if (status == STATUS_OK && !may_be_axis(name))
+        return refuse_key(at, "cannot be an axis", err);
+    if (status == STATUS_OK)
+        status = read_value(at, value, sizeof(value), err);
+    if (status != STATUS_OK)
+        return status;
+    status = axes_add_value(axes, name, value, &why);
+    return status == STATUS_OK ? STATUS_OK : refuse_key(at, why.text, err);
+}
+
+static enum status read_condition(const struct key_position *at, struct axes *axes,
+                                  struct error *err)
+{
+    struct error why = {0};
+    enum status status = axes_add_condition(axes, at->scalar->value, &why);
+
+    return status == STATUS_OK ? STATUS_OK : refuse_key(at, why.text, err);
 }
 
 static enum status read_mode_name(const struct key_position *at, struct experiment_mode *mode,
@@ -170,9 +217,9 @@ static enum status read_mode_key(const struct key_position *at, const char *path
     if (strcmp(key, "label") == 0)
         return read_text(at, mode->label, sizeof(mode->label), err);
     if (strcmp(key, "nproc") == 0)
-        return read_int(at, 1, NPROC_MAX, &mode->nproc, err);
+        return read_int(at, 1, EXPERIMENT_NPROC_MAX, &mode->nproc, err);
     if (strcmp(key, "servers") == 0)
-        return read_int(at, 0, SERVERS_MAX, &mode->servers, err);
+        return read_int(at, 0, EXPERIMENT_SERVERS_MAX, &mode->servers, err);
     return unknown_key(at, key, mode_keys, COUNT_OF(mode_keys), err);
 }
 
@@ -257,6 +304,10 @@ static enum status read_key(const struct key_position *at, struct experiment *e,
         return add_option(at, rest, &e->options, err);
     if (strcmp(key, "verdict") == 0)
         return read_verdict(at, rest, e, err);
+    if (strcmp(key, "axes") == 0)
+        return read_axis(at, rest, &e->axes, err);
+    if (strcmp(key, "where") == 0 && (!rest || !strchr(rest, '.')))
+        return read_condition(at, &e->axes, err);
     if (rest)
         return unknown_key(at, key, top_keys, COUNT_OF(top_keys), err);
     if (strcmp(key, "title") == 0)
@@ -268,7 +319,7 @@ static enum status read_key(const struct key_position *at, struct experiment *e,
     if (strcmp(key, "steady_seconds") == 0)
         return read_number(at, STEADY_MAX, &e->design.steady_seconds, err);
     if (strcmp(key, "nproc") == 0)
-        return read_int(at, 1, NPROC_MAX, &e->nproc, err);
+        return read_int(at, 1, EXPERIMENT_NPROC_MAX, &e->nproc, err);
     if (strcmp(key, "repeats") == 0)
         return read_int(at, 1, REPEATS_MAX, &e->repeats, err);
     if (strcmp(key, "deadline") == 0)
@@ -415,7 +466,9 @@ enum status experiment_parse(const struct yaml_file *file, struct experiment *re
         if (status != STATUS_OK)
             return status;
     }
-    status = check_modes(ret, err);
+    status = experiment_check_axes(ret, err);
+    if (status == STATUS_OK)
+        status = check_modes(ret, err);
     if (status != STATUS_OK)
         return status;
     if (ret->all_pairs)
@@ -478,10 +531,10 @@ static enum status check_target(const struct experiment *e, const char *name, st
     return STATUS_OK;
 }
 
-enum status experiment_check_design(struct experiment *e, struct error *err)
+enum status experiment_check_design(const struct experiment *e, struct error *err)
 {
     enum status status = STATUS_OK;
-    struct design *d = &e->design;
+    const struct design *d = &e->design;
     const size_t pairs = d->pair_count;
     uint64_t most;
     size_t least;
@@ -490,7 +543,6 @@ enum status experiment_check_design(struct experiment *e, struct error *err)
         status = check_target(e, d->pairs[i / 2].names[i % 2], err);
     if (status != STATUS_OK)
         return status;
-    d->blocks = (uint64_t)e->repeats;
     if (d->most_blocks > 0 && d->most_blocks <= d->blocks)
         return error_set(err, STATUS_CONFIG,
                          "%s: until %" PRIu64 " blocks is no more than the %" PRIu64

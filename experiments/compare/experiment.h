@@ -12,6 +12,8 @@
  *   target_accuracy: 95 # percent; the time to it decides between modes whose steps differ in worth
  *   options:            # of sparring-worker, for all modes; seed is that of the first repeat
  *     model: mlp:784-128-10
+ *   axes: {nproc: [2, 4]}  # swept settings, see axes.h
+ *   where: [...]
  *   modes:
  *     - name: ring      # of its run directories
  *       label: ring all-reduce
@@ -24,6 +26,7 @@
 
 #include "common/base/error.h"
 #include "common/option/option.h"
+#include "experiments/compare/axes.h"
 #include "experiments/report/design.h"
 
 #include <stdbool.h>
@@ -32,6 +35,8 @@
 
 #define EXPERIMENT_MODES_MAX   16
 #define EXPERIMENT_OPTIONS_MAX 64
+#define EXPERIMENT_NPROC_MAX   4096
+#define EXPERIMENT_SERVERS_MAX 256
 
 struct experiment_option {
     char name[64];
@@ -54,11 +59,12 @@ struct experiment_mode {
 
 struct experiment {
     char name[256];       /* of the file, for messages */
-    struct design design; /* title, margin, pairs; blocks is set by experiment_check_design */
+    struct design design; /* title, margin, pairs; blocks is set by experiment_make_cell */
     bool has_verdict;     /* the file has the key "verdict" ... */
     bool all_pairs;       /* ... with the value "all": every pair of modes that communicate */
     int64_t nproc, repeats, deadline_seconds, seed;
     struct experiment_options options; /* without seed */
+    struct axes axes;
     struct experiment_mode modes[EXPERIMENT_MODES_MAX];
     size_t mode_count;
 };
@@ -68,11 +74,22 @@ struct experiment {
 enum status experiment_parse(const struct yaml_file *file, struct experiment *ret,
                              struct error *err);
 
+/* STATUS_CONFIG: a mode sets an axis itself, or its values are not possible.  Called by
+ * experiment_parse, before modes take the file's nproc. */
+enum status experiment_check_axes(const struct experiment *e, struct error *err);
+
+bool experiment_has_axis(const struct experiment *e, const char *name);
+
+/* The experiment of one cell of e->axes: without axes, with its values as settings, its name in the
+ * title, and its part of the level: that of `count` cells is divided among them. */
+void experiment_make_cell(const struct experiment *e, const struct cell *cell, size_t count,
+                          struct experiment *ret);
+
 /* Set the pairs that get a verdict: "none", "all", or "A:B,..." of modes' names. */
 enum status experiment_set_verdict(struct experiment *e, const char *text, struct error *err);
 
-/* STATUS_CONFIG when the repeats are too few to decide the pairs.  Sets the design's blocks. */
-enum status experiment_check_design(struct experiment *e, struct error *err);
+/* Of a cell: STATUS_CONFIG when the repeats are too few to decide the pairs. */
+enum status experiment_check_design(const struct experiment *e, struct error *err);
 
 /* The modes of a repeat in the order in which they run: a permutation drawn from the experiment's
  * seed and the repeat, so that it is reproducible. */

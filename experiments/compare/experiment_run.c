@@ -132,7 +132,8 @@ static void show_progress(void *context)
     const struct attempt_run *run = context;
     char detail[64];
 
-    (void)snprintf(detail, sizeof(detail), "%s, repeat %zu", run->mode->name, run->repeat + 1);
+    (void)snprintf(detail, sizeof(detail), "%.30s%s%s, repeat %zu", run->request->cell,
+                   run->request->cell[0] != '\0' ? ": " : "", run->mode->name, run->repeat + 1);
     progress_update(run->progress, run->order, detail);
 }
 
@@ -170,7 +171,8 @@ static void print_outcome(const struct attempt_run *run, const char *log_path, c
         return;
     if (bar)
         (void)fprintf(stderr, "\r\033[K");
-    (void)fprintf(stderr, "%zu/%zu %s-%zu: %s, %.1f s\n", run->order + 1,
+    (void)fprintf(stderr, "%s%s%zu/%zu %s-%zu: %s, %.1f s\n", run->request->cell,
+                  run->request->cell[0] != '\0' ? ": " : "", run->order + 1,
                   (size_t)e->repeats * e->mode_count, run->mode->name, run->repeat, outcome,
                   run->result.seconds);
     if (!good) {
@@ -318,19 +320,23 @@ static enum status run_blocks(const struct experiment_run_request *request, size
     return status;
 }
 
+enum status experiment_run_prepare(const struct experiment_run_request *request, struct error *err)
+{
+    enum status status = check_programs(request->programs, err);
+
+    if (status == STATUS_OK)
+        status = check_out(request->out, err);
+    return status == STATUS_OK ? design_write(request->out, &request->experiment->design, err)
+                               : status;
+}
+
 enum status experiment_run_blocks(const struct experiment_run_request *request, size_t first,
                                   size_t count, struct experiment_run_result *result,
                                   struct error *err)
 {
     struct progress progress;
-    enum status status = check_programs(request->programs, err);
+    enum status status;
 
-    if (status == STATUS_OK && first == 0)
-        status = check_out(request->out, err);
-    if (status == STATUS_OK && first == 0)
-        status = design_write(request->out, &request->experiment->design, err);
-    if (status != STATUS_OK)
-        return status;
     progress_open(&progress, "compare", count * request->experiment->mode_count);
     status = run_blocks(request, first, count, &progress, result, err);
     progress_close(&progress);

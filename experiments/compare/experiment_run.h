@@ -12,17 +12,20 @@ struct experiment_run_request {
     const struct experiment *experiment;
     const char *programs; /* folder of sparring and sparring-worker */
     const char *out;      /* runs go to OUT/runs/MODE-REPEAT */
+    const char *cell;     /* of a sweep, for messages; "": not a sweep */
 };
 
 struct experiment_run_result {
     size_t started, failed;
 };
 
+/* Before the first block: check the programs, make OUT/runs and write the design.  STATUS_EXISTS
+ * when OUT/runs holds runs. */
+enum status experiment_run_prepare(const struct experiment_run_request *request, struct error *err);
+
 /* Run `count` blocks from number `first` on; a failed run is printed with the end of its log and
  * counted, and the next run starts.  STATUS_CANCELLED after a stop signal (the current run was
- * stopped), STATUS_EXISTS when OUT/runs holds runs before the first block.  The first call
- * (`first` 0) also writes the design.  Adds to *result.  Blocks for as long as the runs take, each
- * at most its deadline. */
+ * stopped).  Adds to *result.  Blocks for as long as the runs take, each at most its deadline. */
 enum status experiment_run_blocks(const struct experiment_run_request *request, size_t first,
                                   size_t count, struct experiment_run_result *result,
                                   struct error *err);

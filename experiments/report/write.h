@@ -25,6 +25,10 @@ void write_markdown(const struct report_content *r, struct strbuf *out);
 void write_json(const struct report_content *r, struct strbuf *out);
 void write_csv(const struct report_content *r, struct strbuf *out); /* one line per run */
 
+/* RFC 4180: quotes around, quotes inside doubled.  A cell that a spreadsheet would take for a
+ * formula gets an apostrophe. */
+void write_csv_text(struct strbuf *out, const char *text);
+
 /* The style sheet of the page, light and dark. */
 extern const char write_html_style[];
 

@@ -139,9 +139,7 @@ void write_markdown(const struct report_content *r, struct strbuf *out)
     strbuf_add(out, "\n");
 }
 
-/* RFC 4180: quotes around, quotes inside doubled.  A cell that a spreadsheet would take for a
- * formula gets an apostrophe. */
-static void add_csv_text(struct strbuf *out, const char *text)
+void write_csv_text(struct strbuf *out, const char *text)
 {
     strbuf_add(out, "\"");
     if (*text == '=' || *text == '+' || *text == '-' || *text == '@')
@@ -166,15 +164,15 @@ void write_csv(const struct report_content *r, struct strbuf *out)
         const struct run *run = &c->list->runs[i];
         const struct mode *mode = &c->modes[c->mode_of[i]];
 
-        add_csv_text(out, run->name);
+        write_csv_text(out, run->name);
         strbuf_add(out, ",");
-        add_csv_text(out, mode->name);
+        write_csv_text(out, mode->name);
         strbuf_add(out, ",");
-        add_csv_text(out, mode->label);
+        write_csv_text(out, mode->label);
         strbuf_addf(out, ",%" PRIu64 ",", run->attempt.repeat);
-        add_csv_text(out, run->configuration.seed);
+        write_csv_text(out, run->configuration.seed);
         strbuf_addf(out, ",%s,", run->state == RUN_OK ? "good" : "failed");
-        add_csv_text(out, run->reason);
+        write_csv_text(out, run->reason);
         strbuf_addf(out, ",%.3f", c->outlier_scores[i]);
         for (int k = 0; k < METRIC_COUNT; k++) {
             double value = metric_of(&c->metrics[i], (enum metric_index)k);

@@ -117,6 +117,24 @@ static const char *const mistakes[][2] = {
     {"margin: 0\nmodes: [{name: a}]", "'margin' must be a number above 0 and up to 50"},
     {"target_accuracy: 101\nmodes: [{name: a}]", "'target_accuracy' must be a number above 0 and"},
     {"steady_seconds: x\nmodes: [{name: a}]", "'steady_seconds' must be a number above 0"},
+    {"axes: 3\nmodes: [{name: a}]", "x.yaml:1: 'axes' must be a name with a list or a range"},
+    {"axes: {nproc: {a: [1]}}\nmodes: [{name: a}]", "must be a name with a list or a range"},
+    {"axes: {sync: [ps]}\nmodes: [{name: a}]", "'axes.sync' cannot be an axis"},
+    {"axes: {seed: [1]}\nmodes: [{name: a}]", "'axes.seed' cannot be an axis"},
+    {"axes: {run-dir: [x]}\nmodes: [{name: a}]", "'axes.run-dir' cannot be an axis"},
+    {"axes: {lr: [1, 1]}\nmodes: [{name: a}]", "x.yaml:1: 'axes.lr.1' has the value '1' twice"},
+    {"axes: {lr: 4..1 +1}\nmodes: [{name: a}]", "'axes.lr' is a range without end or values"},
+    {"axes: {nproc: [0]}\nmodes: [{name: a}]", "axis 'nproc' takes whole numbers from 1 to 4096"},
+    {"axes: {servers: [x]}\nmodes: [{name: a, servers: 1}]", "takes whole numbers from 1 to 256"},
+    {"axes: {servers: [1]}\nmodes: [{name: a}]", "an axis of servers, but no mode has any"},
+    {"axes: {servers: [1]}\nmodes:\n- {name: a, servers: 2}\n",
+     "x.yaml:3: mode 'a' sets the axis 'servers' itself (1 stands for the axis)"},
+    {"axes: {nproc: [1]}\nmodes:\n- {name: a, nproc: 2}\n", "mode 'a' sets the axis 'nproc'"},
+    {"axes: {batch-size: [1]}\nmodes:\n- {name: a, options: {batch_size: 2}}\n",
+     "x.yaml:3: mode 'a' sets the axis 'batch-size' itself"},
+    {"axes: {lr: [1]}\noptions: {lr: 2}\nmodes: [{name: a}]", "'lr' is both an option and an axis"},
+    {"axes: {lr: [1]}\nwhere: [lr]\nmodes: [{name: a}]", "x.yaml:2: 'where.0' must be a condition"},
+    {"where: [lr < 1]\nmodes: [{name: a}]", "'where' goes with axes"},
     {"modes:\n- {name: a-name-that-is-much-longer-than-any-folder}\n", "is longer than 31 bytes"},
 };
 
@@ -140,6 +158,21 @@ START_TEST(test_too_many_modes)
 }
 END_TEST
 
+/* As an experiment without axes is run. */
+static enum status check_design(void)
+{
+    const struct cell all = {.name = ""};
+    struct experiment *x = calloc(1, sizeof(*x));
+    enum status status;
+
+    ck_assert_ptr_nonnull(x);
+    experiment_make_cell(&e, &all, 1, x);
+    e.design.blocks = x->design.blocks;
+    status = experiment_check_design(x, &err);
+    free(x);
+    return status;
+}
+
 static const char *const shipped[] = {"quickstart", "communication-bound", "article", "lenet",
                                       "hiccups",    "stragglers"};
 
@@ -154,7 +187,7 @@ START_TEST(test_shipped_file)
     assert_ok(yaml_read(support_source(name), &file, &err));
     assert_ok(experiment_parse(&file, &e, &err));
     yaml_release(&file);
-    assert_ok(experiment_check_design(&e, &err));
+    assert_ok(check_design());
     ck_assert_uint_ge(e.design.pair_count, 1);
     for (size_t i = 0; i < e.mode_count; i++)
         has_control = has_control || strcmp(e.modes[i].name, "control") == 0;
@@ -219,6 +252,41 @@ START_TEST(test_order)
 }
 END_TEST
 
+/* The values of a cell are settings of its experiment; its level is its part of the sweep's. */
+START_TEST(test_cell)
+{
+    struct experiment *x = calloc(1, sizeof(*x));
+    struct cell *cells = NULL;
+    size_t count;
+
+    ck_assert_ptr_nonnull(x);
+    assert_ok(
+        parse("title: T\nrepeats: 9\naxes: {nproc: [2, 4], servers: 1..2 +1, batch_size: [8]}\n"
+              "where: servers < nproc\noptions: {lr: 1}\n"
+              "modes: [{name: r, options: {sync: allreduce}},\n"
+              "        {name: p, servers: 1, options: {sync: ps}}]"));
+    assert_ok(axes_make_cells(&e.axes, &cells, &count, &err));
+    ck_assert_uint_eq(count, 3); /* not 2 and 2 */
+    experiment_make_cell(&e, &cells[2], count, x);
+    ck_assert_str_eq(x->design.title, "T: nproc=4,servers=2,batch-size=8");
+    ck_assert_double_eq_tol(x->design.level, 0.05 / 3, 1e-15);
+    ck_assert_uint_eq(x->design.blocks, 9);
+    ck_assert_int_eq(x->modes[0].nproc, 4);
+    ck_assert_int_eq(x->modes[0].servers, 0);
+    ck_assert_int_eq(x->modes[1].nproc, 4);
+    ck_assert_int_eq(x->modes[1].servers, 2);
+    ck_assert_uint_eq(x->options.length, 2);
+    ck_assert_str_eq(x->options.items[1].name, "batch-size");
+    ck_assert_str_eq(x->options.items[1].value, "8");
+    assert_ok(experiment_check_design(x, &err));
+    x->design.level = 0.05 / 10; /* 2 / 2^8 is above half a percent */
+    x->design.blocks = 8;
+    assert_fails(experiment_check_design(x, &err), STATUS_CONFIG, "it takes 9 ");
+    free(cells);
+    free(x);
+}
+END_TEST
+
 static void assert_pair(size_t i, const char *a, const char *b)
 {
     ck_assert_uint_lt(i, e.design.pair_count);
@@ -257,7 +325,7 @@ START_TEST(test_verdict)
     (void)snprintf(text, sizeof(text), "verdict: none\nrepeats: 1\n%s", modes);
     assert_ok(parse(text));
     ck_assert_uint_eq(e.design.pair_count, 0);
-    assert_ok(experiment_check_design(&e, &err));
+    assert_ok(check_design());
     assert_ok(experiment_set_verdict(&e, "p:r,r:s", &err));
     assert_pair(1, "r", "s");
     for (size_t i = 0; i < sizeof(inexact) / sizeof(inexact[0]); i++) {
@@ -266,23 +334,23 @@ START_TEST(test_verdict)
                        "{sync: ps%s}}]\nrepeats: 6\n",
                        inexact[i][0], inexact[i][1]);
         assert_ok(parse(text));
-        assert_fails(experiment_check_design(&e, &err), STATUS_CONFIG,
+        assert_fails(check_design(), STATUS_CONFIG,
                      "a verdict needs target_accuracy (or verdict none, for figures alone)");
         e.design.target_accuracy = 0.9;
-        assert_ok(experiment_check_design(&e, &err));
+        assert_ok(check_design());
     }
     (void)snprintf(text, sizeof(text), "verdict: [[p, r], [r, s]]\n%s", modes);
     assert_ok(parse(text));
     e.repeats = 6; /* 2 / 2^6 is above 0.05 / 2 */
-    assert_fails(experiment_check_design(&e, &err), STATUS_CONFIG, "it takes 7 ");
+    assert_fails(check_design(), STATUS_CONFIG, "it takes 7 ");
     e.repeats = 7;
-    assert_ok(experiment_check_design(&e, &err));
+    assert_ok(check_design());
     ck_assert_uint_eq(e.design.blocks, 7);
     e.design.most_blocks = 7;
-    assert_fails(experiment_check_design(&e, &err), STATUS_CONFIG,
+    assert_fails(check_design(), STATUS_CONFIG,
                  "until 7 blocks is no more than the 7 repeats there are");
     e.design.most_blocks = 11; /* one look more: 2 / 2^7 is above 0.05 / 4 */
-    assert_ok(experiment_check_design(&e, &err));
+    assert_ok(check_design());
     ck_assert_uint_eq(design_looks(&e.design), 2);
     ck_assert_uint_eq(design_step(&e.design), 4);
     ck_assert_double_eq(design_level(&e.design), 0.025);
@@ -290,7 +358,7 @@ START_TEST(test_verdict)
     ck_assert_uint_eq(design_looks(&e.design), 3);
     e.repeats = 3;
     e.design.most_blocks = 7; /* three looks: 2 / 2^7 is above 0.05 / 6 */
-    assert_fails(experiment_check_design(&e, &err), STATUS_CONFIG, "7 repeats cannot decide 2 ");
+    assert_fails(check_design(), STATUS_CONFIG, "7 repeats cannot decide 2 ");
 }
 END_TEST
 
@@ -301,5 +369,5 @@ int main(void)
                        LOOP_TEST(test_mistake, 0, sizeof(mistakes) / sizeof(mistakes[0])),
                        TEST(test_too_many_modes),
                        LOOP_TEST(test_shipped_file, 0, sizeof(shipped) / sizeof(shipped[0])),
-                       TEST(test_find), TEST(test_order), TEST(test_verdict));
+                       TEST(test_find), TEST(test_order), TEST(test_cell), TEST(test_verdict));
 }

@@ -291,6 +291,86 @@ START_TEST(test_until_decided)
 }
 END_TEST
 
+/* Each cell is an experiment in its folder; the first block of every cell runs before the second of
+ * any. */
+START_TEST(test_sweep)
+{
+    static const char axes[] = "axes: {nproc: [2, 3], batch-size: 8..16 *2}\n"
+                               "where: [batch-size < 16, nproc < 9]\n";
+    char *commands;
+    char *text = NULL;
+    size_t blocks[2] = {0};
+    size_t runs = 0;
+
+    prepare_runs();
+    text = read_text("match.yaml");
+    commands = malloc(strlen(text) + sizeof(axes));
+    ck_assert_ptr_nonnull(commands);
+    (void)snprintf(commands, strlen(text) + sizeof(axes), "%s%s", axes, text);
+    (void)support_write("sweep.yaml", commands, strlen(commands));
+    free(commands);
+    free(text);
+    ck_assert_int_eq(run_compare(support_path("sweep.yaml"), out_word(), "--dry-run"), 0);
+    assert_has(output,
+               "nproc=2,batch-size=8\nnproc=3,batch-size=8\n2 cells of 2 modes, 6 blocks: 24 "
+               "runs, at least 72 s");
+    ck_assert_int_ne(access(support_path("out"), F_OK), 0);
+    ck_assert_int_eq(run_compare(support_path("sweep.yaml"), out_word(), NULL), 3);
+    assert_has(errors, "6 repeats cannot decide 1 pair of modes at a level of 0.025: it takes 7");
+    ck_assert_int_ne(access(support_path("out"), F_OK), 0);
+    ck_assert_int_eq(run_compare(support_path("sweep.yaml"), out_word(), "--repeats=7"), 0);
+    commands = read_text("commands");
+    for (const char *line = commands; *line; line += strcspn(line, "\n") + 1, runs++) {
+        const size_t cell = strstr(line, "cells/nproc=3") &&
+                            strstr(line, "cells/nproc=3") < line + strcspn(line, "\n");
+        char ranks[32];
+
+        (void)snprintf(ranks, sizeof(ranks), "--nproc-per-node=%zu", 2 + cell);
+        ck_assert(strstr(line, ranks) == strstr(line, "--nproc-per-node="));
+        blocks[cell] += runs % 2;
+        ck_assert(blocks[0] <= blocks[1] + 1 && blocks[1] <= blocks[0] + 1);
+    }
+    ck_assert_uint_eq(runs, 28);
+    assert_has(commands, "--batch-size=8 ");
+    free(commands);
+    assert_has(errors, "nproc=2,batch-size=8: 14/14 ");
+    assert_has(output, "nproc=2,batch-size=8: ring all-reduce 1.39 (");
+    assert_has(output, "out/index.html\n");
+    ck_assert_int_eq(access(support_path("out/cells/nproc=3,batch-size=8/report.html"), R_OK), 0);
+    text = read_text("out/cells/nproc=2,batch-size=8/design.json");
+    assert_has(text, "\"title\":\"Two: nproc=2,batch-size=8\",\"level\":0.025");
+    free(text);
+    text = read_text("out/cells.csv");
+    assert_has(text, "\n\"3\",\"8\",\"ring all-reduce\",\"server\",faster,0,7,1.39");
+    free(text);
+    ck_assert_int_eq(run_compare(support_path("sweep.yaml"), "--fail-if=throughput:-5%", NULL), 2);
+    assert_has(errors, "--fail-if goes with an experiment without axes");
+    ck_assert_int_eq(run_compare(support_path("sweep.yaml"), "--nproc=4", NULL), 2);
+    assert_has(errors, "--nproc: nproc is an axis");
+    release_output();
+}
+END_TEST
+
+/* After Ctrl-C there is a report of what has run. */
+START_TEST(test_interrupted_sweep)
+{
+    static const char text[] = "nproc: 3\nrepeats: 2\ndeadline: 60\nverdict: none\n"
+                               "axes: {lr: [1, 2]}\noptions: {model: 'mlp:4-2', seed: 40}\n"
+                               "modes: [{name: ring, options: {sync: allreduce}}, "
+                               "{name: ps, servers: 1, options: {sync: ps}}]\n";
+
+    prepare_runs();
+    (void)support_write("sweep.yaml", text, sizeof(text) - 1);
+    (void)support_write("interrupt-ps-1", "", 0);
+    ck_assert_int_eq(run_compare(support_path("sweep.yaml"), out_word(), NULL), 6);
+    assert_has(errors, "Interrupt: stopped ps-1");
+    assert_has(output, "out/index.html\n");
+    ck_assert_int_eq(access(support_path("out/cells/lr=1/report.html"), R_OK), 0);
+    ck_assert_int_eq(access(support_path("out/cells/lr=2/report.html"), R_OK), 0);
+    release_output();
+}
+END_TEST
+
 START_TEST(test_gate_sets_the_exit_code)
 {
     prepare_runs();
@@ -343,6 +423,7 @@ int main(void)
                        TEST(test_failures_are_shown_and_counted), TEST(test_all_failed),
                        TEST(test_deadline), TEST(test_interrupt),
                        TEST(test_old_runs_are_not_mixed_in), TEST(test_design),
-                       TEST(test_until_decided), TEST(test_gate_sets_the_exit_code),
-                       TEST(test_wrong_arguments), TEST(test_programs_and_out_that_are_not_there));
+                       TEST(test_until_decided), TEST(test_sweep), TEST(test_interrupted_sweep),
+                       TEST(test_gate_sets_the_exit_code), TEST(test_wrong_arguments),
+                       TEST(test_programs_and_out_that_are_not_there));
 }

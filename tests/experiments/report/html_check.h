@@ -6,7 +6,7 @@
 
 /* Fails the test unless: every element is closed in order, every attribute quoted, '&' only begins
  * an entity, '<' only a tag; identifiers are unique; there is no script, no event attribute, and no
- * src, href or url() but to an identifier of the page. */
+ * src, href or url() but to an identifier of the page, or to a report of a cell beside it. */
 void html_check(const char *text);
 
 #endif

@@ -1,0 +1,46 @@
+/*
+ * sweep: the cells of an experiment: each has its folder, in which an ordinary comparison stands.
+ * An experiment without axes is one cell, in the folder itself.
+ */
+#ifndef SPARRING_EXPERIMENTS_COMPARE_SWEEP_H
+#define SPARRING_EXPERIMENTS_COMPARE_SWEEP_H
+
+#include "experiments/compare/experiment_run.h"
+#include "experiments/report/overview.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct sweep_cell {
+    struct cell cell;
+    char folder[CELL_NAME_MAX + 8]; /* relative to `out`: "cells/nproc=4" */
+    char out[4096];
+    size_t blocks;   /* that have run */
+    bool is_decided; /* no further blocks */
+};
+
+struct sweep {
+    const struct experiment *experiment; /* borrowed */
+    const char *programs, *out;          /* borrowed */
+    struct sweep_cell *cells;            /* owned */
+    size_t count;
+    struct experiment *of_cell; /* owned; see sweep_experiment */
+};
+
+/* STATUS_CONFIG as axes_make_cells, or when a cell cannot be decided (experiment_check_design). */
+enum status sweep_open(const struct experiment *e, const char *programs, const char *out,
+                       struct sweep *ret, struct error *err);
+void sweep_close(struct sweep *s);
+
+/* The experiment of a cell; until the next call. */
+const struct experiment *sweep_experiment(struct sweep *s, size_t cell);
+
+/* Run all planned blocks: the first of every cell, in an order drawn from the seed, then the second
+ * of every cell, so that a drift of the machine reaches all cells alike; then more blocks of the
+ * cells that are undecided.  As experiment_run_blocks. */
+enum status sweep_run(struct sweep *s, struct experiment_run_result *result, struct error *err);
+
+/* Print the cells, the number of runs and what they take at least and at most. */
+void sweep_print_plan(struct sweep *s);
+
+#endif

@@ -1,0 +1,357 @@
+/*
+ * overview: rows in the order of the cells, from which the page, the CSV file and the text are
+ * written.
+ */
+#include "experiments/report/overview.h"
+
+#include "common/base/file.h"
+#include "common/base/parse.h"
+#include "experiments/report/format.h"
+#include "experiments/report/report.h"
+#include "experiments/report/write.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- rows */
+
+static enum status add_row(struct overview *o, const struct overview_row *row, struct error *err)
+{
+    if (o->length == o->capacity) {
+        size_t capacity = o->capacity ? 2 * o->capacity : 16;
+        struct overview_row *grown = realloc(o->rows, capacity * sizeof(*grown));
+
+        if (!grown)
+            return error_set(err, STATUS_NO_MEMORY, "no memory for %zu cells", capacity);
+        o->rows = grown;
+        o->capacity = capacity;
+    }
+    o->rows[o->length++] = *row;
+    return STATUS_OK;
+}
+
+/* A pair of the design of which one mode has no good run. */
+static enum status add_missing(struct overview *o, size_t cell, const char *const *values,
+                               const struct design_pair *pair, struct error *err)
+{
+    struct overview_row row = {.cell = cell,
+                               .state = RATIO_TOO_FEW,
+                               .throughput = {(double)NAN, (double)NAN},
+                               .value = (double)NAN,
+                               .interval = {(double)NAN, (double)NAN},
+                               .p = (double)NAN};
+
+    memcpy(row.values, values, o->axis_count * sizeof(*values));
+    for (int k = 0; k < 2; k++)
+        (void)snprintf(row.labels[k], sizeof(row.labels[k]), "%s", pair->names[k]);
+    return add_row(o, &row, err);
+}
+
+static bool has_ratio_of(const struct comparison *c, const struct design_pair *pair)
+{
+    const struct design one = {.pairs = {*pair}, .pair_count = 1};
+
+    for (size_t i = 0; i < c->ratio_count; i++)
+        if (design_has_pair(&one, c->modes[c->ratios[i].a].name, c->modes[c->ratios[i].b].name))
+            return true;
+    return false;
+}
+
+enum status overview_add(struct overview *o, size_t cell, const char *const *values,
+                         const struct comparison *c, struct error *err)
+{
+    const struct design *d = c->design;
+    enum status status = STATUS_OK;
+
+    for (size_t i = 0; i < d->pair_count && status == STATUS_OK; i++)
+        if (!has_ratio_of(c, &d->pairs[i]))
+            status = add_missing(o, cell, values, &d->pairs[i], err);
+    for (size_t i = 0; i < c->ratio_count && status == STATUS_OK; i++) {
+        const struct ratio *r = &c->ratios[i];
+        const struct mode *modes[2] = {&c->modes[r->a], &c->modes[r->b]};
+        struct overview_row row = {.cell = cell,
+                                   .state = r->state,
+                                   .value = r->value,
+                                   .interval = r->interval,
+                                   .is_to_target = r->is_to_target,
+                                   .p = r->p,
+                                   .blocks = r->paired.n};
+
+        if (!r->is_registered && d->pair_count > 0)
+            continue;
+        memcpy(row.values, values, o->axis_count * sizeof(*values));
+        for (int k = 0; k < 2; k++) {
+            (void)snprintf(row.labels[k], sizeof(row.labels[k]), "%s", modes[k]->label);
+            row.throughput[k] = modes[k]->spreads[METRIC_samples_per_second].median;
+        }
+        status = add_row(o, &row, err);
+    }
+    return status;
+}
+
+void overview_release(struct overview *o)
+{
+    free(o->rows);
+}
+
+static const char *state_text(enum ratio_state state)
+{
+    switch (state) {
+    case RATIO_FASTER:
+        return "faster";
+    case RATIO_EQUIVALENT:
+        return "equivalent";
+    case RATIO_UNDECIDED:
+        return "undecided";
+    case RATIO_TOO_FEW:
+        return "too few blocks";
+    case RATIO_NOT_COMPARABLE:
+        return "not comparable";
+    case RATIO_NO_TARGET:
+        return "no target accuracy";
+    case RATIO_NOT_ASKED:
+        break;
+    }
+    return "no verdict";
+}
+
+/* The index of the faster mode. */
+static int winner_of(const struct overview_row *row)
+{
+    return row->value < 1;
+}
+
+void overview_result_text(const struct overview_row *row, char *text, size_t size)
+{
+    const bool turned = row->value < 1;
+    const struct interval interval = {turned ? 1 / row->interval.high : row->interval.low,
+                                      turned ? 1 / row->interval.low : row->interval.high};
+    const bool has_ratio = row->state == RATIO_FASTER || row->state == RATIO_EQUIVALENT ||
+                           row->state == RATIO_UNDECIDED || row->state == RATIO_NOT_ASKED;
+    char ratio[2 * FORMAT_MAX] = "";
+
+    if (has_ratio)
+        format_ratio_interval(turned ? 1 / row->value : row->value, &interval, ratio);
+    (void)snprintf(text, size, "%s%s%s%s%s%s",
+                   row->state == RATIO_FASTER ? "" : state_text(row->state),
+                   has_ratio && row->state != RATIO_FASTER ? ": " : "",
+                   has_ratio ? row->labels[winner_of(row)] : "", has_ratio ? " " : "", ratio,
+                   has_ratio && row->is_to_target ? " to the target" : "");
+}
+
+/* ---- flips */
+
+static bool is_same_line(const struct overview *o, const struct overview_row *a,
+                         const struct overview_row *b, size_t axis)
+{
+    for (size_t i = 0; i < o->axis_count; i++)
+        if (i != axis && strcmp(a->values[i], b->values[i]) != 0)
+            return false;
+    return strcmp(a->labels[0], b->labels[0]) == 0 && strcmp(a->labels[1], b->labels[1]) == 0;
+}
+
+/* The decided row of that line with the next larger value of the axis, or NULL. */
+static const struct overview_row *next_on_line(const struct overview *o,
+                                               const struct overview_row *row, size_t axis)
+{
+    const struct overview_row *next = NULL;
+    double at, value, nearest = (double)INFINITY;
+
+    if (!parse_double(row->values[axis], &at))
+        return NULL;
+    for (size_t i = 0; i < o->length; i++) {
+        const struct overview_row *other = &o->rows[i];
+
+        if (other->state != RATIO_FASTER || !is_same_line(o, row, other, axis) ||
+            !parse_double(other->values[axis], &value) || value <= at || value >= nearest)
+            continue;
+        nearest = value;
+        next = other;
+    }
+    return next;
+}
+
+static void add_flip(const struct overview *o, const struct overview_row *before,
+                     const struct overview_row *after, size_t axis, struct text_list *flips)
+{
+    struct strbuf others = STRBUF_INIT;
+
+    for (size_t i = 0; i < o->axis_count; i++)
+        if (i != axis)
+            strbuf_addf(&others, "%s%s=%s", others.length > 0 ? ", " : " (", o->axes[i],
+                        before->values[i]);
+    strbuf_add(&others, others.length > 0 ? ")" : "");
+    text_list_addf(flips, "Between %s %s and %s%s the winner changes from %s to %s.", o->axes[axis],
+                   before->values[axis], after->values[axis], others.text ? others.text : "",
+                   before->labels[winner_of(before)], after->labels[winner_of(after)]);
+    strbuf_release(&others);
+}
+
+void overview_add_flips(const struct overview *o, struct text_list *flips)
+{
+    for (size_t axis = 0; axis < o->axis_count; axis++) {
+        for (size_t i = 0; i < o->length; i++) {
+            const struct overview_row *row = &o->rows[i];
+            const struct overview_row *next =
+                row->state == RATIO_FASTER ? next_on_line(o, row, axis) : NULL;
+
+            if (next && winner_of(next) != winner_of(row))
+                add_flip(o, row, next, axis, flips);
+        }
+    }
+}
+
+/* ---- the page */
+
+static void add_heading(struct strbuf *out, const char *text)
+{
+    strbuf_add(out, "<th>");
+    strbuf_add_html(out, text);
+    strbuf_add(out, "</th>");
+}
+
+static void add_cell(struct strbuf *out, const char *text)
+{
+    strbuf_add(out, "<td>");
+    strbuf_add_html(out, text);
+    strbuf_add(out, "</td>");
+}
+
+static void add_page_row(const struct overview *o, const struct overview_row *row,
+                         const char *folder, struct strbuf *out)
+{
+    char text[512];
+
+    strbuf_add(out, "<tr>");
+    for (size_t i = 0; i < o->axis_count; i++)
+        add_cell(out, row->values[i]);
+    (void)snprintf(text, sizeof(text), "%s, %s", row->labels[0], row->labels[1]);
+    add_cell(out, text);
+    overview_result_text(row, text, sizeof(text));
+    add_cell(out, text);
+    for (int k = 0; k < 2; k++) {
+        format_metric(METRIC_samples_per_second, row->throughput[k], text);
+        add_cell(out, text);
+    }
+    (void)snprintf(text, sizeof(text), "%zu", row->blocks);
+    add_cell(out, text);
+    strbuf_add(out, "<td><a href=\"");
+    strbuf_add_html(out, folder);
+    strbuf_add(out, "/report.html\">report</a></td></tr>\n");
+}
+
+static void write_page(const struct overview *o, const char *const *folders, struct strbuf *out)
+{
+    const char *title = o->title[0] ? o->title : "Parameter server against all-reduce";
+    struct text_list flips = {0};
+
+    overview_add_flips(o, &flips);
+    strbuf_add(out, "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n"
+                    "<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" "
+                    "content=\"width=device-width, initial-scale=1\"/>\n<title>");
+    strbuf_add_html(out, title);
+    strbuf_add(out, " - Sparring</title>\n<style>\n");
+    strbuf_add(out, write_html_style);
+    strbuf_add(out, "</style>\n</head>\n<body>\n<main>\n<h1>");
+    strbuf_add_html(out, title);
+    strbuf_add(out, "</h1>\n");
+    for (size_t i = 0; i < flips.length; i++) {
+        strbuf_add(out, "<p class=\"verdict\">");
+        strbuf_add_html(out, flips.texts[i]);
+        strbuf_add(out, "</p>\n");
+    }
+    strbuf_add(out,
+               "<h2>Cell by cell</h2>\n<p class=\"soft\">Who is faster, by how much, with the "
+               "interval of the ratio. The level of 5 % is divided among the cells, so that at "
+               "most 5 % of all sweeps have a false verdict in any of them.</p>\n"
+               "<div class=\"scroll\"><table class=\"wide left\"><thead><tr>");
+    for (size_t i = 0; i < o->axis_count; i++)
+        add_heading(out, o->axes[i]);
+    strbuf_add(out, "<th>modes</th><th>result</th><th>samples/s, first</th>"
+                    "<th>samples/s, second</th><th>blocks</th><th></th></tr></thead>\n<tbody>\n");
+    for (size_t i = 0; i < o->length; i++)
+        add_page_row(o, &o->rows[i], folders[o->rows[i].cell], out);
+    strbuf_add(out, "</tbody></table></div>\n</main>\n</body>\n</html>\n");
+    text_list_release(&flips);
+}
+
+/* ---- CSV, text */
+
+static void add_csv_number(struct strbuf *out, double value)
+{
+    if (isfinite(value))
+        strbuf_addf(out, ",%.9g", value);
+    else
+        strbuf_add(out, ",");
+}
+
+static void write_table(const struct overview *o, struct strbuf *out)
+{
+    for (size_t i = 0; i < o->axis_count; i++) {
+        write_csv_text(out, o->axes[i]);
+        strbuf_add(out, ",");
+    }
+    strbuf_add(out, "first,second,state,to_target,blocks,ratio,low,high,p,"
+                    "samples_per_second_first,samples_per_second_second\n");
+    for (size_t i = 0; i < o->length; i++) {
+        const struct overview_row *row = &o->rows[i];
+        const double numbers[] = {row->value, row->interval.low,  row->interval.high,
+                                  row->p,     row->throughput[0], row->throughput[1]};
+
+        for (size_t k = 0; k < o->axis_count; k++) {
+            write_csv_text(out, row->values[k]);
+            strbuf_add(out, ",");
+        }
+        write_csv_text(out, row->labels[0]);
+        strbuf_add(out, ",");
+        write_csv_text(out, row->labels[1]);
+        strbuf_addf(out, ",%s,%d,%zu", state_text(row->state), row->is_to_target, row->blocks);
+        for (size_t k = 0; k < sizeof(numbers) / sizeof(numbers[0]); k++)
+            add_csv_number(out, numbers[k]);
+        strbuf_add(out, "\n");
+    }
+}
+
+enum status overview_write(const struct overview *o, const char *folder, const char *const *folders,
+                           struct error *err)
+{
+    struct strbuf page = STRBUF_INIT, table = STRBUF_INIT;
+    char path[4096];
+    enum status status = file_join(path, sizeof(path), folder, "cells.csv", err);
+
+    write_page(o, folders, &page);
+    write_table(o, &table);
+    if (status == STATUS_OK)
+        status = file_write_text(path, &table, err);
+    if (status == STATUS_OK)
+        status = file_join(path, sizeof(path), folder, "index.html", err);
+    if (status == STATUS_OK)
+        status = file_write_text(path, &page, err);
+    strbuf_release(&page);
+    strbuf_release(&table);
+    return status;
+}
+
+void overview_summarise(const struct overview *o, struct strbuf *out)
+{
+    struct text_list flips = {0};
+
+    for (size_t i = 0; i < o->length; i++) {
+        const struct overview_row *row = &o->rows[i];
+        struct strbuf line = STRBUF_INIT;
+        char result[512];
+
+        for (size_t k = 0; k < o->axis_count; k++)
+            strbuf_addf(&line, "%s%s=%s", k > 0 ? "," : "", o->axes[k], row->values[k]);
+        overview_result_text(row, result, sizeof(result));
+        strbuf_addf(&line, ": %s", result);
+        report_add_wrapped(out, strbuf_ok(&line) ? line.text : "", 0);
+        strbuf_release(&line);
+    }
+    overview_add_flips(o, &flips);
+    for (size_t i = 0; i < flips.length; i++)
+        report_add_wrapped(out, flips.texts[i], 0);
+    text_list_release(&flips);
+}

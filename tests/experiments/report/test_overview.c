@@ -1,0 +1,131 @@
+/*
+ * The overview of a sweep: results as text, where the winner changes, the page and the CSV file.
+ */
+#include "common/base/file.h"
+#include "experiments/report/overview.h"
+#include "tests/experiments/report/html_check.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct error err;
+
+static struct overview_row row_of(const char *a, const char *b, enum ratio_state state,
+                                  double value)
+{
+    return (struct overview_row){.values = {a, b},
+                                 .labels = {"ring", "server <1>"},
+                                 .throughput = {100, 100 / value},
+                                 .state = state,
+                                 .value = value,
+                                 .interval = {value * 0.9, value * 1.1},
+                                 .p = 0.002,
+                                 .blocks = 10};
+}
+
+START_TEST(test_results)
+{
+    static const struct {
+        enum ratio_state state;
+        double value;
+        const char *text;
+    } cases[] = {
+        {RATIO_FASTER, 1.5, "ring 1.50 (1.35 to 1.65)"},
+        {RATIO_FASTER, 0.5, "server <1> 2.00 (1.82 to 2.22)"},
+        {RATIO_EQUIVALENT, 1.01, "equivalent: ring 1.01 (0.91 to 1.11)"},
+        {RATIO_UNDECIDED, 0.8, "undecided: server <1> 1.25 (1.14 to 1.39)"},
+        {RATIO_TOO_FEW, 1.5, "too few blocks"},
+        {RATIO_NOT_COMPARABLE, 1.5, "not comparable"},
+        {RATIO_NO_TARGET, 1.5, "no target accuracy"},
+        {RATIO_NOT_ASKED, 1.5, "no verdict: ring 1.50 (1.35 to 1.65)"},
+    };
+    char text[512];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct overview_row row = row_of("1", "1", cases[i].state, cases[i].value);
+
+        overview_result_text(&row, text, sizeof(text));
+        ck_assert_str_eq(text, cases[i].text);
+    }
+}
+END_TEST
+
+static struct overview make_overview(struct overview_row *rows, size_t length)
+{
+    return (struct overview){
+        .title = "T & U", .axes = {"n", "b"}, .axis_count = 2, .rows = rows, .length = length};
+}
+
+/* Along n with b = x: ring, undecided, server, server; with b = y one winner; texts have no order.
+ */
+START_TEST(test_flips)
+{
+    struct overview_row rows[] = {
+        row_of("16", "x", RATIO_FASTER, 0.7),  row_of("1", "x", RATIO_FASTER, 1.5),
+        row_of("2", "x", RATIO_UNDECIDED, 1),  row_of("4", "x", RATIO_FASTER, 0.8),
+        row_of("1", "y", RATIO_FASTER, 1.5),   row_of("2", "y", RATIO_FASTER, 1.4),
+        row_of("16", "y", RATIO_TOO_FEW, 0.1),
+    };
+    struct overview o = make_overview(rows, sizeof(rows) / sizeof(rows[0]));
+    struct text_list flips = {0};
+
+    overview_add_flips(&o, &flips);
+    ck_assert_uint_eq(flips.length, 1);
+    ck_assert_str_eq(flips.texts[0],
+                     "Between n 1 and 4 (b=x) the winner changes from ring to server <1>.");
+    text_list_release(&flips);
+}
+END_TEST
+
+static char *read_file(const char *name)
+{
+    char *text;
+    size_t size;
+
+    assert_ok(file_read(support_path(name), 1 << 20, &text, &size, &err));
+    return text;
+}
+
+START_TEST(test_files)
+{
+    struct overview_row rows[] = {row_of("1", "a,b", RATIO_FASTER, 1.5),
+                                  row_of("2", "a,b", RATIO_FASTER, 0.5)};
+    struct overview o = make_overview(rows, 2);
+    const char *const folders[] = {"cells/n=1,b=a_b", "cells/n=2,b=a_b"};
+    struct strbuf text = STRBUF_INIT;
+    char *page;
+    char *table;
+
+    rows[1].cell = 1;
+    rows[1].throughput[0] = (double)NAN;
+    assert_ok(overview_write(&o, support_folder(), folders, &err));
+    page = read_file("index.html");
+    html_check(page);
+    ck_assert_ptr_nonnull(strstr(page, "<h1>T &amp; U</h1>"));
+    ck_assert_ptr_nonnull(strstr(page, "Between n 1 and 2 (b=a,b) the winner changes"));
+    ck_assert_ptr_nonnull(strstr(page, "href=\"cells/n=2,b=a_b/report.html\""));
+    table = read_file("cells.csv");
+    ck_assert_str_eq(
+        table,
+        "\"n\",\"b\",first,second,state,to_target,blocks,ratio,low,high,p,"
+        "samples_per_second_first,samples_per_second_second\n"
+        "\"1\",\"a,b\",\"ring\",\"server <1>\",faster,0,10,1.5,1.35,1.65,0.002,100,66.6666667\n"
+        "\"2\",\"a,b\",\"ring\",\"server <1>\",faster,0,10,0.5,0.45,0.55,0.002,,200\n");
+    overview_summarise(&o, &text);
+    ck_assert_str_eq(text.text, "n=1,b=a,b: ring 1.50 (1.35 to 1.65)\n"
+                                "n=2,b=a,b: server <1> 2.00 (1.82 to 2.22)\n"
+                                "Between n 1 and 2 (b=a,b) the winner changes from ring to server "
+                                "<1>.\n");
+    strbuf_release(&text);
+    free(page);
+    free(table);
+}
+END_TEST
+
+int main(void)
+{
+    return SUPPORT_RUN("overview", 0, TEST(test_results), TEST(test_flips), TEST(test_files));
+}
