@@ -154,7 +154,7 @@ static enum status check_condition(const struct axes *a, const struct cell *cell
     if (c->operation[0] == '<' || c->operation[0] == '>')
         return error_set(err, STATUS_CONFIG, "where: '%s' and '%s' are not numbers to compare",
                          sides[0], sides[1]);
-    *ret = holds(strcmp(sides[0], sides[1]), c->operation);
+    *ret = holds(strcmp(sides[0], sides[1]) == 0 ? 0 : 1, c->operation);
     return STATUS_OK;
 }
 

@@ -42,8 +42,9 @@ static const struct option_spec specs[] = {
      .kind = OPTION_TEXT,
      .offset = AT(out),
      .metavar = "DIR",
-     .help = "Where the runs and the report go; by default runs/NAME-TIME.  A folder that holds "
-             "runs already is refused."},
+     .help =
+         "Where the runs and the report go; by default runs/NAME-TIME.  In a folder of the same "
+         "experiment and programs it goes on where it was; one of others is refused."},
     {.name = "repeats",
      .kind = OPTION_INT,
      .offset = AT(repeats),
@@ -165,7 +166,7 @@ static void default_out(const char *path, char *text, size_t size)
     (void)snprintf(text, size, "runs/%.*s-%s", (int)strcspn(name, "."), name, stamp);
 }
 
-static void print_announcement(const struct sweep *s)
+static void print_announcement(const struct compare_sweep *s)
 {
     const struct experiment *e = s->experiment;
     struct strbuf text = STRBUF_INIT;
@@ -244,7 +245,7 @@ static enum status report_and_check_gate(const struct compare_options *options, 
 
 /* The report of one cell in its own folder, and its rows of the overview.  A cell without runs has
  * none. */
-static enum status report_cell(struct sweep *s, size_t index, struct overview *overview,
+static enum status report_cell(struct compare_sweep *s, size_t index, struct overview *overview,
                                struct error *err)
 {
     const struct axes *axes = &s->experiment->axes;
@@ -269,7 +270,7 @@ static enum status report_cell(struct sweep *s, size_t index, struct overview *o
     return status == STATUS_NOT_FOUND ? STATUS_OK : status;
 }
 
-static enum status report_cells(struct sweep *s, struct error *err)
+static enum status report_cells(struct compare_sweep *s, struct error *err)
 {
     struct overview overview = {.title = s->experiment->design.title,
                                 .axis_count = s->experiment->axes.length};
@@ -295,7 +296,7 @@ static enum status report_cells(struct sweep *s, struct error *err)
     return status;
 }
 
-static enum status report_sweep(struct sweep *s, const struct compare_options *options,
+static enum status report_sweep(struct compare_sweep *s, const struct compare_options *options,
                                 int *ret_exit_code, struct error *err)
 {
     return s->experiment->axes.length > 0
@@ -304,18 +305,18 @@ static enum status report_sweep(struct sweep *s, const struct compare_options *o
 }
 
 /* Run, and report what ran, also after a stop signal. */
-static enum status run_sweep(struct sweep *s, const struct compare_options *options,
+static enum status run_sweep(struct compare_sweep *s, const struct compare_options *options,
                              int *ret_exit_code, struct error *err)
 {
     struct experiment_run_result result = {0};
     struct error why = {0};
-    enum status status = sweep_run(s, &result, err);
+    enum status status = compare_sweep_run(s, &result, err);
 
     if (status == STATUS_CANCELLED && report_sweep(s, options, ret_exit_code, &why) != STATUS_OK)
-        log_debug("no report of what ran: %s", why.text);
+        log_warning("no report of what ran: %s", why.text);
     if (status == STATUS_OK)
         status = report_sweep(s, options, ret_exit_code, err);
-    if (status == STATUS_OK && result.failed == result.started)
+    if (status == STATUS_OK && result.started > 0 && result.failed == result.started)
         status = error_set(err, STATUS_IO, "all %zu runs failed, see '%s'", result.failed, s->out);
     return status;
 }
@@ -324,7 +325,7 @@ static enum status run_experiment(const struct compare_options *options, const c
                                   const char *path, int *ret_exit_code, struct error *err)
 {
     struct experiment *experiment = NULL;
-    struct sweep sweep = {0};
+    struct compare_sweep sweep = {0};
     char out[OPTION_TEXT_MAX];
     enum status status = mem_calloc(1, sizeof(*experiment), "an experiment", &experiment, err);
 
@@ -334,14 +335,14 @@ static enum status run_experiment(const struct compare_options *options, const c
     if (status == STATUS_OK)
         status = read_experiment(path, options, experiment, err);
     if (status == STATUS_OK)
-        status = sweep_open(experiment, programs, out, &sweep, err);
+        status = compare_sweep_open(experiment, programs, out, &sweep, err);
     if (status == STATUS_OK && options->dry_run) {
-        sweep_print_plan(&sweep);
+        compare_sweep_print_plan(&sweep);
     } else if (status == STATUS_OK) {
         print_announcement(&sweep);
         status = run_sweep(&sweep, options, ret_exit_code, err);
     }
-    sweep_close(&sweep);
+    compare_sweep_close(&sweep);
     free(experiment);
     return status;
 }

@@ -17,7 +17,6 @@
 #include "experiments/report/text_list.h"
 #include "experiments/subprocess/subprocess.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -62,34 +61,40 @@ static bool is_for_launch(const char *name)
 }
 
 /* Add the options of the whole file, then those of the mode. */
-static void add_options(struct attempt_run *run, bool for_launch)
+static void add_options(const struct experiment *e, const struct experiment_mode *mode,
+                        bool for_launch, struct text_list *words)
 {
-    const struct experiment_options *both[] = {&run->request->experiment->options,
-                                               &run->mode->options};
+    const struct experiment_options *both[] = {&e->options, &mode->options};
 
     for (size_t k = 0; k < 2; k++)
         for (size_t i = 0; i < both[k]->length; i++)
             if (is_for_launch(both[k]->items[i].name) == for_launch)
-                text_list_addf(&run->words, "--%s=%s", both[k]->items[i].name,
-                               both[k]->items[i].value);
+                text_list_addf(words, "--%s=%s", both[k]->items[i].name, both[k]->items[i].value);
+}
+
+void experiment_run_words(const struct experiment *e, const struct experiment_mode *mode,
+                          const char *programs, const char *folder, struct text_list *words)
+{
+    text_list_addf(words, "%s/sparring", programs);
+    text_list_addf(words, "launch");
+    text_list_addf(words, "--standalone");
+    text_list_addf(words, "--nproc-per-node=%" PRId64, mode->nproc);
+    if (mode->servers > 0)
+        text_list_addf(words, "--servers=%" PRId64, mode->servers);
+    if (folder)
+        text_list_addf(words, "--run-dir=%s", folder);
+    add_options(e, mode, true, words);
+    text_list_addf(words, "--");
+    text_list_addf(words, "%s/sparring-worker", programs);
+    add_options(e, mode, false, words);
 }
 
 static void build_command(struct attempt_run *run)
 {
     struct text_list *words = &run->words;
-    const struct experiment_run_request *request = run->request;
 
-    text_list_addf(words, "%s/sparring", request->programs);
-    text_list_addf(words, "launch");
-    text_list_addf(words, "--standalone");
-    text_list_addf(words, "--nproc-per-node=%" PRId64, run->mode->nproc);
-    if (run->mode->servers > 0)
-        text_list_addf(words, "--servers=%" PRId64, run->mode->servers);
-    text_list_addf(words, "--run-dir=%s", run->folder);
-    add_options(run, true);
-    text_list_addf(words, "--");
-    text_list_addf(words, "%s/sparring-worker", request->programs);
-    add_options(run, false);
+    experiment_run_words(run->request->experiment, run->mode, run->request->programs, run->folder,
+                         words);
     text_list_addf(words, "--seed=%" PRIu64, seed_of(run));
     text_list_addf(words, "--run-dir=%s", run->folder);
     for (size_t i = 0; i < words->length; i++) {
@@ -130,7 +135,7 @@ static enum status write_attempt(const struct attempt_run *run, const char *outc
 static void show_progress(void *context)
 {
     const struct attempt_run *run = context;
-    char detail[64];
+    char detail[128];
 
     (void)snprintf(detail, sizeof(detail), "%.30s%s%s, repeat %zu", run->request->cell,
                    run->request->cell[0] != '\0' ? ": " : "", run->mode->name, run->repeat + 1);
@@ -247,34 +252,7 @@ static enum status run_attempt(struct attempt_run *run, struct experiment_run_re
     return STATUS_OK;
 }
 
-/* Refuse a folder that holds runs: earlier runs must not be mixed with these. */
-static enum status check_out(const char *out, struct error *err)
-{
-    char runs[4096];
-    DIR *folder;
-    const struct dirent *entry;
-    bool is_empty = true;
-    enum status status = file_join(runs, sizeof(runs), out, "runs", err);
-
-    if (status == STATUS_OK)
-        status = file_make_folder(runs, err);
-    if (status != STATUS_OK)
-        return status;
-    folder = opendir(runs);
-    if (!folder)
-        return error_set_errno(err, errno, "cannot list '%s'", runs);
-    while ((entry = readdir(folder)) != NULL)
-        is_empty = is_empty && entry->d_name[0] == '.';
-    (void)closedir(folder);
-    if (!is_empty)
-        return error_set(err, STATUS_EXISTS,
-                         "'%s' holds runs already: choose another --out, or 'sparring report %s' "
-                         "for the report of these",
-                         runs, out);
-    return STATUS_OK;
-}
-
-static enum status check_programs(const char *folder, struct error *err)
+enum status experiment_run_check_programs(const char *folder, struct error *err)
 {
     static const char *const names[] = {"sparring", "sparring-worker"};
 
@@ -322,10 +300,11 @@ static enum status run_blocks(const struct experiment_run_request *request, size
 
 enum status experiment_run_prepare(const struct experiment_run_request *request, struct error *err)
 {
-    enum status status = check_programs(request->programs, err);
+    char runs[4096];
+    enum status status = file_join(runs, sizeof(runs), request->out, "runs", err);
 
     if (status == STATUS_OK)
-        status = check_out(request->out, err);
+        status = file_make_folder(runs, err);
     return status == STATUS_OK ? design_write(request->out, &request->experiment->design, err)
                                : status;
 }

@@ -5,6 +5,7 @@
 #define SPARRING_EXPERIMENTS_COMPARE_EXPERIMENT_RUN_H
 
 #include "experiments/compare/experiment.h"
+#include "experiments/report/text_list.h"
 
 #include <stddef.h>
 
@@ -19,8 +20,15 @@ struct experiment_run_result {
     size_t started, failed;
 };
 
-/* Before the first block: check the programs, make OUT/runs and write the design.  STATUS_EXISTS
- * when OUT/runs holds runs. */
+/* That `folder` has sparring and sparring-worker. */
+enum status experiment_run_check_programs(const char *folder, struct error *err);
+
+/* The command line of a mode up to --seed and --run-dir of the worker; folder: --run-dir of
+ * `launch`, NULL: without. */
+void experiment_run_words(const struct experiment *e, const struct experiment_mode *mode,
+                          const char *programs, const char *folder, struct text_list *words);
+
+/* Before the first block: make OUT/runs and write the design. */
 enum status experiment_run_prepare(const struct experiment_run_request *request, struct error *err);
 
 /* Run `count` blocks from number `first` on; a failed run is printed with the end of its log and

@@ -6,24 +6,25 @@
 #include "common/base/file.h"
 #include "common/base/memory.h"
 #include "common/base/random.h"
+#include "experiments/compare/run_plan.h"
 #include "experiments/report/report.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-const struct experiment *sweep_experiment(struct sweep *s, size_t cell)
+const struct experiment *compare_sweep_experiment(struct compare_sweep *s, size_t cell)
 {
     experiment_make_cell(s->experiment, &s->cells[cell].cell, s->count, s->of_cell);
     return s->of_cell;
 }
 
-static enum status open_cell(struct sweep *s, size_t index, struct error *err)
+static enum status open_cell(struct compare_sweep *s, size_t index, struct error *err)
 {
     struct sweep_cell *cell = &s->cells[index];
     enum status status;
 
-    (void)sweep_experiment(s, index);
+    (void)compare_sweep_experiment(s, index);
     status = experiment_check_design(s->of_cell, err);
     if (status != STATUS_OK || s->experiment->axes.length == 0) {
         (void)snprintf(cell->out, sizeof(cell->out), "%s", s->out);
@@ -33,13 +34,13 @@ static enum status open_cell(struct sweep *s, size_t index, struct error *err)
     return file_join(cell->out, sizeof(cell->out), s->out, cell->folder, err);
 }
 
-enum status sweep_open(const struct experiment *e, const char *programs, const char *out,
-                       struct sweep *ret, struct error *err)
+enum status compare_sweep_open(const struct experiment *e, const char *programs, const char *out,
+                               struct compare_sweep *ret, struct error *err)
 {
     struct cell *cells = NULL;
     enum status status;
 
-    *ret = (struct sweep){.experiment = e, .programs = programs, .out = out};
+    *ret = (struct compare_sweep){.experiment = e, .programs = programs, .out = out};
     status = axes_make_cells(&e->axes, &cells, &ret->count, err);
     if (status == STATUS_OK)
         status = mem_calloc(ret->count, sizeof(*ret->cells), "cells", &ret->cells, err);
@@ -53,33 +54,38 @@ enum status sweep_open(const struct experiment *e, const char *programs, const c
     return status;
 }
 
-void sweep_close(struct sweep *s)
+void compare_sweep_close(struct compare_sweep *s)
 {
     free(s->cells);
     free(s->of_cell);
 }
 
-static struct experiment_run_request cell_request(struct sweep *s, size_t cell)
+static struct experiment_run_request cell_request(struct compare_sweep *s, size_t cell)
 {
-    return (struct experiment_run_request){.experiment = sweep_experiment(s, cell),
+    return (struct experiment_run_request){.experiment = compare_sweep_experiment(s, cell),
                                            .programs = s->programs,
                                            .out = s->cells[cell].out,
                                            .cell = s->cells[cell].cell.name};
 }
 
-static enum status run_cell(struct sweep *s, size_t cell, size_t count,
+/* Run blocks until the cell has `blocks`. */
+static enum status run_cell(struct compare_sweep *s, size_t index, size_t blocks,
                             struct experiment_run_result *result, struct error *err)
 {
-    const struct experiment_run_request request = cell_request(s, cell);
-    enum status status = experiment_run_blocks(&request, s->cells[cell].blocks, count, result, err);
+    const struct experiment_run_request request = cell_request(s, index);
+    struct sweep_cell *cell = &s->cells[index];
+    enum status status;
 
+    if (blocks <= cell->blocks)
+        return STATUS_OK;
+    status = experiment_run_blocks(&request, cell->blocks, blocks - cell->blocks, result, err);
     if (status == STATUS_OK)
-        s->cells[cell].blocks += count;
+        cell->blocks = blocks;
     return status;
 }
 
-/* `count` blocks more of every cell that is not decided. */
-static enum status run_cells(struct sweep *s, size_t block, size_t count,
+/* Run blocks until every cell that is not decided has `blocks`. */
+static enum status run_cells(struct compare_sweep *s, size_t blocks,
                              struct experiment_run_result *result, struct error *err)
 {
     struct random random;
@@ -88,11 +94,11 @@ static enum status run_cells(struct sweep *s, size_t block, size_t count,
 
     if (status != STATUS_OK)
         return status;
-    random_seed(&random, (uint64_t)s->experiment->seed * 1000033 + block);
+    random_seed(&random, (uint64_t)s->experiment->seed * 1000033 + blocks);
     random_permutation(&random, order, s->count);
     for (size_t i = 0; i < s->count && status == STATUS_OK; i++)
         if (!s->cells[order[i]].is_decided)
-            status = run_cell(s, (size_t)order[i], count, result, err);
+            status = run_cell(s, (size_t)order[i], blocks, result, err);
     free(order);
     return status;
 }
@@ -109,7 +115,7 @@ static enum status check_decided(struct sweep_cell *cell, struct error *err)
 }
 
 /* *ret_undecided: the number of cells that need more blocks. */
-static enum status check_cells(struct sweep *s, size_t *ret_undecided, struct error *err)
+static enum status check_cells(struct compare_sweep *s, size_t *ret_undecided, struct error *err)
 {
     enum status status = STATUS_OK;
 
@@ -122,7 +128,7 @@ static enum status check_cells(struct sweep *s, size_t *ret_undecided, struct er
     return status;
 }
 
-static enum status run_until_decided(struct sweep *s, struct experiment_run_result *result,
+static enum status run_until_decided(struct compare_sweep *s, struct experiment_run_result *result,
                                      struct error *err)
 {
     const struct design *design = &s->of_cell->design; /* equal in all cells */
@@ -141,26 +147,42 @@ static enum status run_until_decided(struct sweep *s, struct experiment_run_resu
         if (s->count > 1)
             (void)fprintf(stderr, " in %zu of %zu cells", undecided, s->count);
         (void)fprintf(stderr, "\n");
-        status = run_cells(s, blocks, more, result, err);
         blocks += more;
+        status = run_cells(s, blocks, result, err);
     }
     return status;
 }
 
-enum status sweep_run(struct sweep *s, struct experiment_run_result *result, struct error *err)
+static void print_resumed(const struct compare_sweep *s)
+{
+    size_t blocks = 0;
+
+    for (size_t i = 0; i < s->count; i++)
+        blocks += s->cells[i].blocks;
+    if (blocks > 0)
+        (void)fprintf(stderr, "%zu runs are there already\n", blocks * s->experiment->mode_count);
+}
+
+enum status compare_sweep_run(struct compare_sweep *s, struct experiment_run_result *result,
+                              struct error *err)
 {
     const size_t blocks = (size_t)s->experiment->repeats;
-    enum status status = STATUS_OK;
+    enum status status = experiment_run_check_programs(s->programs, err);
 
+    if (status == STATUS_OK)
+        status = run_plan_resume(s, err);
     for (size_t i = 0; i < s->count && status == STATUS_OK; i++) {
         const struct experiment_run_request request = cell_request(s, i);
 
         status = experiment_run_prepare(&request, err);
     }
-    if (s->count == 1 && status == STATUS_OK)
+    if (status != STATUS_OK)
+        return status;
+    print_resumed(s);
+    if (s->count == 1)
         status = run_cell(s, 0, blocks, result, err);
-    for (size_t b = 0; b < blocks && s->count > 1 && status == STATUS_OK; b++)
-        status = run_cells(s, b, 1, result, err);
+    for (size_t b = 1; b <= blocks && s->count > 1 && status == STATUS_OK; b++)
+        status = run_cells(s, b, result, err);
     return status == STATUS_OK ? run_until_decided(s, result, err) : status;
 }
 
@@ -174,7 +196,7 @@ static void print_duration(const char *before, double seconds)
         (void)printf("%s%.1f h", before, seconds / 3600);
 }
 
-void sweep_print_plan(struct sweep *s)
+void compare_sweep_print_plan(struct compare_sweep *s)
 {
     const struct experiment *e = s->experiment;
     size_t runs = s->count * e->mode_count * (size_t)e->repeats;

@@ -19,28 +19,30 @@ struct sweep_cell {
     bool is_decided; /* no further blocks */
 };
 
-struct sweep {
+struct compare_sweep {
     const struct experiment *experiment; /* borrowed */
     const char *programs, *out;          /* borrowed */
     struct sweep_cell *cells;            /* owned */
     size_t count;
-    struct experiment *of_cell; /* owned; see sweep_experiment */
+    struct experiment *of_cell; /* owned; see compare_sweep_experiment */
 };
 
 /* STATUS_CONFIG as axes_make_cells, or when a cell cannot be decided (experiment_check_design). */
-enum status sweep_open(const struct experiment *e, const char *programs, const char *out,
-                       struct sweep *ret, struct error *err);
-void sweep_close(struct sweep *s);
+enum status compare_sweep_open(const struct experiment *e, const char *programs, const char *out,
+                               struct compare_sweep *ret, struct error *err);
+void compare_sweep_close(struct compare_sweep *s);
 
 /* The experiment of a cell; until the next call. */
-const struct experiment *sweep_experiment(struct sweep *s, size_t cell);
+const struct experiment *compare_sweep_experiment(struct compare_sweep *s, size_t cell);
 
 /* Run all planned blocks: the first of every cell, in an order drawn from the seed, then the second
  * of every cell, so that a drift of the machine reaches all cells alike; then more blocks of the
- * cells that are undecided.  As experiment_run_blocks. */
-enum status sweep_run(struct sweep *s, struct experiment_run_result *result, struct error *err);
+ * cells that are undecided.  What the folder holds already is not run again (run_plan.h).  As
+ * experiment_run_blocks. */
+enum status compare_sweep_run(struct compare_sweep *s, struct experiment_run_result *result,
+                              struct error *err);
 
 /* Print the cells, the number of runs and what they take at least and at most. */
-void sweep_print_plan(struct sweep *s);
+void compare_sweep_print_plan(struct compare_sweep *s);
 
 #endif

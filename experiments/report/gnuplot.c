@@ -7,6 +7,7 @@
 #include "experiments/report/gnuplot.h"
 
 #include "common/base/file.h"
+#include "common/base/stop.h"
 #include "experiments/subprocess/subprocess.h"
 
 #include <stdio.h>
@@ -96,7 +97,10 @@ static enum status run_gnuplot(const struct gnuplot_picture *picture, const stru
 {
     const char *argv[] = {"gnuplot", "-d", f->script, NULL};
     struct subprocess_request request = {
-        .argv = argv, .log_path = f->log, .timeout_ms = TIMEOUT_MS};
+        .argv = argv,
+        .log_path = f->log,
+        .timeout_ms = TIMEOUT_MS,
+        .ignores_stop = stop_requested()}; /* a report of what ran until then */
     struct subprocess_result result;
     char how[96];
     enum status status = subprocess_run(&request, &result, err);

@@ -262,11 +262,13 @@ static void write_page(const struct overview *o, const char *const *folders, str
         strbuf_add_html(out, flips.texts[i]);
         strbuf_add(out, "</p>\n");
     }
-    strbuf_add(out,
-               "<h2>Cell by cell</h2>\n<p class=\"soft\">Who is faster, by how much, with the "
-               "interval of the ratio. The level of 5 % is divided among the cells, so that at "
-               "most 5 % of all sweeps have a false verdict in any of them.</p>\n"
-               "<div class=\"scroll\"><table class=\"wide left\"><thead><tr>");
+    strbuf_add(
+        out,
+        "<h2 id=\"cells\">Cell by cell</h2>\n<p class=\"soft\">Who is faster, by how much, with "
+        "the "
+        "interval of the ratio. The level of 5 % is divided among the cells, so that at "
+        "most 5 % of all sweeps have a false verdict in any of them.</p>\n"
+        "<div class=\"scroll\"><table class=\"wide left\"><thead><tr>");
     for (size_t i = 0; i < o->axis_count; i++)
         add_heading(out, o->axes[i]);
     strbuf_add(out, "<th>modes</th><th>result</th><th>samples/s, first</th>"

@@ -112,9 +112,11 @@ static void wait_and_collect(pid_t pid, int pidfd, const struct subprocess_reque
     int stopped_by_us = 0;
     int state = 0;
 
-    if (!wait_until(pidfd, clock_deadline_ns(request->timeout_ms), 1, request)) {
+    if (!wait_until(pidfd, clock_deadline_ns(request->timeout_ms), !request->ignores_stop,
+                    request)) {
         stopped_by_us = 1;
-        ret->outcome = stop_requested() ? SUBPROCESS_STOPPED : SUBPROCESS_TIMED_OUT;
+        ret->outcome =
+            stop_requested() && !request->ignores_stop ? SUBPROCESS_STOPPED : SUBPROCESS_TIMED_OUT;
         (void)kill(-pid, SIGTERM);
         if (!wait_until(pidfd, clock_deadline_ns(SUBPROCESS_GRACE_MS), 0, request))
             (void)kill(-pid, SIGKILL);

@@ -17,6 +17,7 @@ struct subprocess_request {
     const char *const *argv; /* NULL-terminated; argv[0] is looked up in PATH unless it has a '/' */
     const char *log_path;    /* gets stdout and stderr, created or truncated; stdin is empty */
     int64_t timeout_ms;      /* then the group is stopped */
+    int ignores_stop;        /* a stop signal to this process does not stop it */
     void (*tick)(void *context); /* about four times a second while waiting; may be NULL */
     void *context;
 };

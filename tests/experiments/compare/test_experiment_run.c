@@ -226,12 +226,100 @@ START_TEST(test_interrupt)
 }
 END_TEST
 
-START_TEST(test_old_runs_are_not_mixed_in)
+static size_t count_runs(void)
 {
+    char *text = read_text("commands");
+    size_t runs = 0;
+
+    for (const char *p = text; (p = strstr(p, "launch ")); p++)
+        runs++;
+    free(text);
+    return runs;
+}
+
+/* As after a crash in the fourth block: the blocks before it do not run again. */
+START_TEST(test_resume)
+{
+    static const char attempt[] =
+        "{\"schema\":1,\"title\":\"Two\",\"mode\":\"ps\",\"label\":\"server\","
+        "\"mode_index\":1,\"repeat\":3,\"order\":6,\"seed\":43,"
+        "\"seconds\":0,\"outcome\":\"\",\"command\":\"\"}\n";
+
     prepare_runs();
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 0);
+    (void)support_write("out/runs/ps-3/attempt.json", attempt, sizeof(attempt) - 1);
+    ck_assert_int_eq(unlink(support_path("commands")), 0);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 0);
+    assert_has(errors, "6 runs are there already");
+    assert_has(errors, "block 4 had ");
+    assert_has(output, "ring all-reduce has 1.39x");
+    ck_assert_uint_eq(count_runs(), 6);
+    ck_assert_int_eq(access(support_path("out/lost/ps-3.1/log.txt"), R_OK), 0);
+    ck_assert_int_eq(access(support_path("out/runs/ps-3/rank0.jsonl"), R_OK), 0);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 0);
+    assert_has(errors, "12 runs are there already");
+    assert_has(output, "ring all-reduce has 1.39x");
+    ck_assert_uint_eq(count_runs(), 6);
+    release_output();
+}
+END_TEST
+
+/* Runs of another experiment or program are not mixed in; what has changed is listed. */
+START_TEST(test_changed_plan)
+{
+    static const char other[] =
+        "title: Two\nnproc: 3\nrepeats: 6\ndeadline: 60\nmargin: 3\n"
+        "options: {model: 'mlp:4-3', seed: 40}\n"
+        "modes:\n"
+        "- {name: ring, label: ring all-reduce, options: {sync: allreduce}}\n"
+        "- {name: ps, label: server, servers: 1, options: {sync: ps}}\n";
+    static const char *const changes[] = {
+        "out/plan.json' is the plan of other runs; choose another --out:\n",
+        "  margin: \"0.03\", was \"0.02\"\n",
+        "  cells: all: ring: no longer has --model=mlp:4-2\n",
+        "  cells: all: ring: now has --model=mlp:4-3\n",
+        "  cells: all: ps: now has --model=mlp:4-3\n",
+    };
+
+    prepare_runs();
+    (void)support_write("other.yaml", other, sizeof(other) - 1);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 0);
+    ck_assert_int_eq(run_compare(support_path("other.yaml"), out_word(), NULL), 3);
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++)
+        assert_has(errors, changes[i]);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--repeats=7"), 3);
+    assert_has(errors, "\n  repeats: 7, was 6\n");
+    write_program("sparring-worker", "#!/bin/sh\nexit 2\n");
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 3);
+    assert_has(errors, "\n  files: sparring-worker: \"");
+    ck_assert_int_eq(unlink(support_path("out/plan.json")), 0);
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 1);
     assert_has(errors, "holds runs already: choose another --out");
+    ck_assert_uint_eq(count_runs(), 12);
+    release_output();
+}
+END_TEST
+
+/* A file that the experiment names is part of the plan. */
+START_TEST(test_changed_file)
+{
+    static const char text[] = "nproc: 3\nrepeats: 1\nverdict: none\n"
+                               "options: {model: 'profile:p.json', delay-schedule: ./delays}\n"
+                               "modes: [{name: ring, options: {sync: allreduce}}]\n";
+
+    prepare_runs();
+    (void)support_write("named.yaml", text, sizeof(text) - 1);
+    (void)support_write("delays", "0 0 1\n", 6);
+    (void)support_write("p.json", "{}", 2);
+    ck_assert_int_eq(chdir(support_folder()), 0);
+    ck_assert_int_eq(run_compare(support_path("named.yaml"), out_word(), NULL), 0);
+    (void)support_write("delays", "0 0 2\n", 6);
+    ck_assert_int_eq(run_compare(support_path("named.yaml"), out_word(), NULL), 3);
+    assert_has(errors, "/delays: \"");
+    (void)support_write("delays", "0 0 1\n", 6);
+    (void)support_write("p.json", "[]", 2);
+    ck_assert_int_eq(run_compare(support_path("named.yaml"), out_word(), NULL), 3);
+    assert_has(errors, "files: p.json: \"");
     release_output();
 }
 END_TEST
@@ -310,15 +398,15 @@ START_TEST(test_sweep)
     (void)support_write("sweep.yaml", commands, strlen(commands));
     free(commands);
     free(text);
-    ck_assert_int_eq(run_compare(support_path("sweep.yaml"), out_word(), "--dry-run"), 0);
+    ck_assert_int_eq(run_compare(support_path("sweep.yaml"), "--dry-run", "--repeats=8"), 0);
     assert_has(output,
-               "nproc=2,batch-size=8\nnproc=3,batch-size=8\n2 cells of 2 modes, 6 blocks: 24 "
-               "runs, at least 72 s");
+               "nproc=2,batch-size=8\nnproc=3,batch-size=8\n2 cells of 2 modes, 8 blocks: 32 "
+               "runs, at least 96 s");
     ck_assert_int_ne(access(support_path("out"), F_OK), 0);
     ck_assert_int_eq(run_compare(support_path("sweep.yaml"), out_word(), NULL), 3);
     assert_has(errors, "6 repeats cannot decide 1 pair of modes at a level of 0.025: it takes 7");
     ck_assert_int_ne(access(support_path("out"), F_OK), 0);
-    ck_assert_int_eq(run_compare(support_path("sweep.yaml"), out_word(), "--repeats=7"), 0);
+    ck_assert_int_eq(run_compare(support_path("sweep.yaml"), out_word(), "--repeats=8"), 0);
     commands = read_text("commands");
     for (const char *line = commands; *line; line += strcspn(line, "\n") + 1, runs++) {
         const size_t cell = strstr(line, "cells/nproc=3") &&
@@ -330,10 +418,10 @@ START_TEST(test_sweep)
         blocks[cell] += runs % 2;
         ck_assert(blocks[0] <= blocks[1] + 1 && blocks[1] <= blocks[0] + 1);
     }
-    ck_assert_uint_eq(runs, 28);
+    ck_assert_uint_eq(runs, 32);
     assert_has(commands, "--batch-size=8 ");
     free(commands);
-    assert_has(errors, "nproc=2,batch-size=8: 14/14 ");
+    assert_has(errors, "nproc=2,batch-size=8: 16/16 ");
     assert_has(output, "nproc=2,batch-size=8: ring all-reduce 1.39 (");
     assert_has(output, "out/index.html\n");
     ck_assert_int_eq(access(support_path("out/cells/nproc=3,batch-size=8/report.html"), R_OK), 0);
@@ -341,7 +429,24 @@ START_TEST(test_sweep)
     assert_has(text, "\"title\":\"Two: nproc=2,batch-size=8\",\"level\":0.025");
     free(text);
     text = read_text("out/cells.csv");
-    assert_has(text, "\n\"3\",\"8\",\"ring all-reduce\",\"server\",faster,0,7,1.39");
+    assert_has(text, "\n\"3\",\"8\",\"ring all-reduce\",\"server\",faster,0,8,1.39");
+    free(text);
+    text = read_text("sweep.yaml");    /* more values: only their cells run */
+    *(strstr(text, "< 16") + 2) = '9'; /* 96 */
+    (void)support_write("sweep.yaml", text, strlen(text));
+    free(text);
+    ck_assert_int_eq(unlink(support_path("commands")), 0);
+    ck_assert_int_eq(run_compare(support_path("sweep.yaml"), out_word(), "--repeats=9"), 3);
+    assert_has(errors, "\n  repeats: 9, was 8\n");
+    ck_assert_int_eq(run_compare(support_path("sweep.yaml"), out_word(), "--repeats=8"), 0);
+    assert_has(errors, "32 runs are there already");
+    assert_has(output, "nproc=3,batch-size=16: ring all-reduce 1.39 (");
+    commands = read_text("commands");
+    ck_assert_ptr_null(strstr(commands, "--batch-size=8 "));
+    free(commands);
+    ck_assert_uint_eq(count_runs(), 32);
+    text = read_text("out/cells/nproc=2,batch-size=8/design.json");
+    assert_has(text, "\"level\":0.0125");
     free(text);
     ck_assert_int_eq(run_compare(support_path("sweep.yaml"), "--fail-if=throughput:-5%", NULL), 2);
     assert_has(errors, "--fail-if goes with an experiment without axes");
@@ -421,8 +526,8 @@ int main(void)
 {
     return SUPPORT_RUN("compare experiment run", 100, TEST(test_whole_experiment),
                        TEST(test_failures_are_shown_and_counted), TEST(test_all_failed),
-                       TEST(test_deadline), TEST(test_interrupt),
-                       TEST(test_old_runs_are_not_mixed_in), TEST(test_design),
+                       TEST(test_deadline), TEST(test_interrupt), TEST(test_resume),
+                       TEST(test_changed_plan), TEST(test_changed_file), TEST(test_design),
                        TEST(test_until_decided), TEST(test_sweep), TEST(test_interrupted_sweep),
                        TEST(test_gate_sets_the_exit_code), TEST(test_wrong_arguments),
                        TEST(test_programs_and_out_that_are_not_there));
