@@ -53,24 +53,35 @@ static void record_failure(struct child_set *c, const struct child *child)
     }
 }
 
+static bool any_rank_runs(const struct child_set *c)
+{
+    for (size_t i = c->servers; i < c->count; i++)
+        if (c->children[i].state == CHILD_RUNNING)
+            return true;
+    return false;
+}
+
+static bool any_child_is_exiting(const struct child_set *c)
+{
+    for (size_t i = 0; i < c->count; i++)
+        if (child_is_exiting(&c->children[i]))
+            return true;
+    return false;
+}
+
 static bool is_blame_settled(struct child_set *c)
 {
-    bool ranks_run = false;
-    bool is_exiting = false;
+    const bool is_window_over = clock_now_ns() >= c->blame_deadline_ns;
 
-    for (size_t i = 0; i < c->count; i++) {
-        const struct child *child = &c->children[i];
-
-        ranks_run |= i >= c->servers && child->state == CHILD_RUNNING;
-        is_exiting |= child_is_exiting(child);
-    }
-    if (clock_now_ns() < c->blame_deadline_ns)
-        return !ranks_run && !is_exiting;
-    if (is_exiting && c->blame_deadline_ns < c->blame_limit_ns) {
-        c->blame_deadline_ns = clock_deadline_ns(BLAME_WINDOW_MS);
+    if (!is_window_over && any_rank_runs(c))
         return false;
-    }
-    return true;
+    if (c->blame_deadline_ns >= c->blame_limit_ns && is_window_over)
+        return true;
+    if (!any_child_is_exiting(c))
+        return true;
+    if (is_window_over)
+        c->blame_deadline_ns = clock_deadline_ns(BLAME_WINDOW_MS);
+    return false;
 }
 
 void child_set_declare_first_failure(struct child_set *c)
