@@ -65,8 +65,8 @@ enum status axes_add_value(struct axes *a, const char *name, const char *value, 
         return status;
     if (!read_range(value, &at, &last, operation, &by))
         return add_one(axis, value, err);
-    if (at > last || last > INT32_MAX || by < 1 ||
-        (operation[0] == '*' && (by < 2 || by > INT32_MAX || at < 1)))
+    if (at > last || at < INT32_MIN || last > INT32_MAX || by < 1 || by > INT32_MAX ||
+        (operation[0] == '*' && (by < 2 || at < 1)))
         return error_set(err, STATUS_CONFIG,
                          "is a range without end or values, '%s': as 1..9 +2 or 16..256 *2", value);
     for (; at <= last && status == STATUS_OK; at = operation[0] == '*' ? at * by : at + by) {

@@ -106,6 +106,10 @@ START_TEST(test_refused_values)
     assert_fails(axes_add_value(&axes, "a", "8..4 +1", &err), STATUS_CONFIG, "is a range without");
     assert_fails(axes_add_value(&axes, "a", "1..4 *1", &err), STATUS_CONFIG, "is a range without");
     assert_fails(axes_add_value(&axes, "a", "1..4 +0", &err), STATUS_CONFIG, "is a range without");
+    assert_fails(axes_add_value(&axes, "a", "1..9 +9223372036854775807", &err), STATUS_CONFIG,
+                 "is a range without");
+    assert_fails(axes_add_value(&axes, "a", "-9223372036854775807..9 +2147483647", &err),
+                 STATUS_CONFIG, "is a range without");
     assert_fails(axes_add_value(&axes, "a", "2..99 +1", &err), STATUS_CONFIG,
                  "has more than 64 values");
     memset(long_value, 'x', sizeof(long_value) - 1);
