@@ -69,14 +69,15 @@ static enum status add_files_of(json_t *files, const char *word, struct error *e
     return status == STATUS_OK && colon ? add_file(files, colon + 1, colon + 1, err) : status;
 }
 
+/* The command line without the folder of the programs: hashes stand for them. */
 static enum status add_mode(const struct experiment *e, const struct experiment_mode *mode,
-                            const char *programs, json_t *modes, json_t *files, struct error *err)
+                            json_t *modes, json_t *files, struct error *err)
 {
     struct text_list words = {0};
     json_t *command = json_array();
     enum status status = STATUS_OK;
 
-    experiment_run_words(e, mode, programs, NULL, &words);
+    experiment_run_words(e, mode, ".", NULL, &words);
     for (size_t i = 0; i < words.length && status == STATUS_OK; i++) {
         (void)json_array_append_new(command, json_string(words.texts[i]));
         status = add_files_of(files, words.texts[i], err);
@@ -105,7 +106,7 @@ static enum status add_cells(struct compare_sweep *s, json_t *cells, json_t *fil
         json_t *modes = json_object();
 
         for (size_t m = 0; m < e->mode_count && status == STATUS_OK; m++)
-            status = add_mode(e, &e->modes[m], s->programs, modes, files, err);
+            status = add_mode(e, &e->modes[m], modes, files, err);
         if (status == STATUS_OK && json_object_set(cells, cell_key(&s->cells[i].cell), modes) != 0)
             status = error_set(err, STATUS_NO_MEMORY, "no memory for a plan");
         json_decref(modes);
