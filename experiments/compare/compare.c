@@ -243,12 +243,13 @@ static enum status report_and_check_gate(const struct compare_options *options, 
     return status;
 }
 
-/* The report of one cell in its own folder, and its rows of the overview.  A cell without runs has
- * none. */
+/* The report of one cell in its own folder, which becomes *ret_folder, and its rows of the
+ * overview.  After a stop signal a cell may have no runs; then it has no report. */
 static enum status report_cell(struct compare_sweep *s, size_t index, struct overview *overview,
-                               struct error *err)
+                               const char **ret_folder, struct error *err)
 {
     const struct axes *axes = &s->experiment->axes;
+    const struct design *design = &s->experiment->design;
     const struct sweep_cell *cell = &s->cells[index];
     const char *values[OVERVIEW_AXES_MAX];
     const char *out = cell->out;
@@ -256,6 +257,7 @@ static enum status report_cell(struct compare_sweep *s, size_t index, struct ove
     struct strbuf command = STRBUF_INIT;
     char problem[512] = "";
     enum status status = report_read(&report, &out, 1, err);
+    const bool has_runs = status != STATUS_NOT_FOUND || cell->blocks > 0;
 
     for (size_t i = 0; i < axes->length; i++)
         values[i] = axes_value(axes, &cell->cell, i);
@@ -263,11 +265,13 @@ static enum status report_cell(struct compare_sweep *s, size_t index, struct ove
     report_add_shell_word(&command, out);
     if (status == STATUS_OK)
         status = report_write(&report, out, command.text, problem, sizeof(problem), err);
-    if (status == STATUS_OK)
-        status = overview_add(overview, index, values, &report.comparison, err);
+    if (status == STATUS_OK || !has_runs)
+        status = overview_add(overview, index, values, design, has_runs ? &report.comparison : NULL,
+                              err);
+    *ret_folder = has_runs ? cell->folder : NULL;
     strbuf_release(&command);
     report_release(&report);
-    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+    return status;
 }
 
 static enum status report_cells(struct compare_sweep *s, struct error *err)
@@ -280,10 +284,8 @@ static enum status report_cells(struct compare_sweep *s, struct error *err)
 
     for (size_t i = 0; i < overview.axis_count; i++)
         overview.axes[i] = s->experiment->axes.items[i].name;
-    for (size_t i = 0; i < s->count && status == STATUS_OK; i++) {
-        folders[i] = s->cells[i].folder;
-        status = report_cell(s, i, &overview, err);
-    }
+    for (size_t i = 0; i < s->count && status == STATUS_OK; i++)
+        status = report_cell(s, i, &overview, &folders[i], err);
     if (status == STATUS_OK)
         status = overview_write(&overview, s->out, folders, err);
     if (status == STATUS_OK) {

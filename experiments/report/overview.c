@@ -60,15 +60,17 @@ static bool has_ratio_of(const struct comparison *c, const struct design_pair *p
 }
 
 enum status overview_add(struct overview *o, size_t cell, const char *const *values,
-                         const struct comparison *c, struct error *err)
+                         const struct design *design, const struct comparison *c, struct error *err)
 {
-    const struct design *d = c->design;
+    static const struct design_pair any = {.names = {"any", "any"}};
     enum status status = STATUS_OK;
 
-    for (size_t i = 0; i < d->pair_count && status == STATUS_OK; i++)
-        if (!has_ratio_of(c, &d->pairs[i]))
-            status = add_missing(o, cell, values, &d->pairs[i], err);
-    for (size_t i = 0; i < c->ratio_count && status == STATUS_OK; i++) {
+    for (size_t i = 0; i < design->pair_count && status == STATUS_OK; i++)
+        if (!c || !has_ratio_of(c, &design->pairs[i]))
+            status = add_missing(o, cell, values, &design->pairs[i], err);
+    if (!c && design->pair_count == 0)
+        status = add_missing(o, cell, values, &any, err);
+    for (size_t i = 0; c && i < c->ratio_count && status == STATUS_OK; i++) {
         const struct ratio *r = &c->ratios[i];
         const struct mode *modes[2] = {&c->modes[r->a], &c->modes[r->b]};
         struct overview_row row = {.cell = cell,
@@ -79,7 +81,7 @@ enum status overview_add(struct overview *o, size_t cell, const char *const *val
                                    .p = r->p,
                                    .blocks = r->paired.n};
 
-        if (!r->is_registered && d->pair_count > 0)
+        if (!r->is_registered && design->pair_count > 0)
             continue;
         memcpy(row.values, values, o->axis_count * sizeof(*values));
         for (int k = 0; k < 2; k++) {
@@ -237,38 +239,32 @@ static void add_page_row(const struct overview *o, const struct overview_row *ro
     }
     (void)snprintf(text, sizeof(text), "%zu", row->blocks);
     add_cell(out, text);
-    strbuf_add(out, "<td><a href=\"");
-    strbuf_add_html(out, folder);
-    strbuf_add(out, "/report.html\">report</a></td></tr>\n");
+    strbuf_add(out, "<td>");
+    if (folder) {
+        strbuf_add(out, "<a href=\"");
+        strbuf_add_html(out, folder);
+        strbuf_add(out, "/report.html\">report</a>");
+    }
+    strbuf_add(out, "</td></tr>\n");
 }
 
 static void write_page(const struct overview *o, const char *const *folders, struct strbuf *out)
 {
-    const char *title = o->title[0] ? o->title : "Parameter server against all-reduce";
     struct text_list flips = {0};
 
     overview_add_flips(o, &flips);
-    strbuf_add(out, "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n"
-                    "<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" "
-                    "content=\"width=device-width, initial-scale=1\"/>\n<title>");
-    strbuf_add_html(out, title);
-    strbuf_add(out, " - Sparring</title>\n<style>\n");
-    strbuf_add(out, write_html_style);
-    strbuf_add(out, "</style>\n</head>\n<body>\n<main>\n<h1>");
-    strbuf_add_html(out, title);
-    strbuf_add(out, "</h1>\n");
+    write_html_top(o->title, out);
     for (size_t i = 0; i < flips.length; i++) {
         strbuf_add(out, "<p class=\"verdict\">");
         strbuf_add_html(out, flips.texts[i]);
         strbuf_add(out, "</p>\n");
     }
-    strbuf_add(
-        out,
-        "<h2 id=\"cells\">Cell by cell</h2>\n<p class=\"soft\">Who is faster, by how much, with "
-        "the "
-        "interval of the ratio. The level of 5 % is divided among the cells, so that at "
-        "most 5 % of all sweeps have a false verdict in any of them.</p>\n"
-        "<div class=\"scroll\"><table class=\"wide left\"><thead><tr>");
+    strbuf_add(out, "<h2 id=\"cells\">Cell by cell</h2>\n<p class=\"soft\">");
+    strbuf_add(out,
+               "Who is faster, by how much, with the interval of the ratio. The level of 5 % is "
+               "divided among the cells, so that at most 5 % of all sweeps have a false "
+               "verdict in any of them.");
+    strbuf_add(out, "</p>\n<div class=\"scroll\"><table class=\"wide left\"><thead><tr>");
     for (size_t i = 0; i < o->axis_count; i++)
         add_heading(out, o->axes[i]);
     strbuf_add(out, "<th>modes</th><th>result</th><th>samples/s, first</th>"

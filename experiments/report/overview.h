@@ -36,13 +36,13 @@ struct overview {
 };
 
 /* Add the registered pairs of the next cell (without a design all pairs), which has these values of
- * the axes.  STATUS_NO_MEMORY
- * only. */
+ * the axes.  c is NULL for a cell without runs.  STATUS_NO_MEMORY only. */
 enum status overview_add(struct overview *o, size_t cell, const char *const *values,
-                         const struct comparison *c, struct error *err);
+                         const struct design *design, const struct comparison *c,
+                         struct error *err);
 void overview_release(struct overview *o);
 
-/* "ring 1.32x (1.21 to 1.44)", "equivalent", "undecided: ...", ... */
+/* "ring 1.32 (1.21 to 1.44)", "equivalent", "undecided: ...", ... */
 void overview_result_text(const struct overview_row *row, char *text, size_t size);
 
 /* Where along an axis, all else equal, one mode is faster before and the other after; one line
@@ -50,7 +50,7 @@ void overview_result_text(const struct overview_row *row, char *text, size_t siz
 void overview_add_flips(const struct overview *o, struct text_list *flips);
 
 /* Write FOLDER/index.html and FOLDER/cells.csv; folders[cell] is that of a cell, relative to
- * FOLDER. */
+ * FOLDER, or NULL for one without a report. */
 enum status overview_write(const struct overview *o, const char *folder, const char *const *folders,
                            struct error *err);
 

@@ -36,11 +36,10 @@ static void add_swatch(struct strbuf *out, const char *color)
     strbuf_addf(out, "<span class=\"swatch\" style=\"background:%s\"></span>", color);
 }
 
-static void add_top(const struct report_content *r, struct strbuf *out)
+void write_html_top(const char *title, struct strbuf *out)
 {
-    const struct comparison *c = r->comparison;
-    const char *title = c->title[0] ? c->title : "Parameter server against all-reduce";
-
+    if (title[0] == '\0')
+        title = "Parameter server against all-reduce";
     strbuf_add(out, "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n"
                     "<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" "
                     "content=\"width=device-width, initial-scale=1\"/>\n<title>");
@@ -50,6 +49,11 @@ static void add_top(const struct report_content *r, struct strbuf *out)
     strbuf_add(out, "</style>\n</head>\n<body>\n<main>\n");
     add_element(out, "h1", title);
     strbuf_add(out, "\n");
+}
+
+static void add_top(const struct comparison *c, struct strbuf *out)
+{
+    write_html_top(c->title, out);
     add_element(out, "p class=\"verdict\"", c->verdict);
     strbuf_add(out, "\n");
     if (c->why[0] != '\0')
@@ -272,7 +276,7 @@ static void add_foot(const struct report_content *r, struct strbuf *out)
 
 void write_html(const struct report_content *r, struct strbuf *out)
 {
-    add_top(r, out);
+    add_top(r->comparison, out);
     add_doubts(r->comparison, out);
     add_conditions(r->comparison, out);
     if (r->figures->count > 0)

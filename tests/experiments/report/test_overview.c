@@ -125,7 +125,35 @@ START_TEST(test_files)
 }
 END_TEST
 
+/* A cell that was stopped before its first run has a row without a report. */
+START_TEST(test_cell_without_runs)
+{
+    const struct design design = {.pairs = {{{"ring", "ps"}}, {{"ring", "asp"}}}, .pair_count = 2};
+    const struct design no_pairs = {.pair_count = 0};
+    const char *const values[] = {"3"};
+    const char *const folders[] = {NULL, NULL};
+    struct overview o = {.title = "", .axes = {"n"}, .axis_count = 1};
+    struct strbuf text = STRBUF_INIT;
+    char *page;
+
+    assert_ok(overview_add(&o, 0, values, &design, NULL, &err));
+    assert_ok(overview_add(&o, 1, values, &no_pairs, NULL, &err));
+    ck_assert_uint_eq(o.length, 3);
+    ck_assert_str_eq(o.rows[1].labels[1], "asp");
+    overview_summarise(&o, &text);
+    ck_assert_str_eq(text.text, "n=3: too few blocks\nn=3: too few blocks\nn=3: too few blocks\n");
+    assert_ok(overview_write(&o, support_folder(), folders, &err));
+    page = read_file("index.html");
+    html_check(page);
+    ck_assert_ptr_null(strstr(page, "href="));
+    free(page);
+    strbuf_release(&text);
+    overview_release(&o);
+}
+END_TEST
+
 int main(void)
 {
-    return SUPPORT_RUN("overview", 0, TEST(test_results), TEST(test_flips), TEST(test_files));
+    return SUPPORT_RUN("overview", 0, TEST(test_results), TEST(test_flips), TEST(test_files),
+                       TEST(test_cell_without_runs));
 }
