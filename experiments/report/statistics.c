@@ -1,18 +1,16 @@
 /*
- * statistics: statistics of small samples.  Every function is exact or has a fixed seed, so the
- * same runs give the same report.  Functions that sort work on copies and keep the caller's order.
+ * statistics: statistics of small samples.  Every function is exact, so the same runs give the same
+ * report.  Functions that sort work on copies and keep the caller's order.
  */
 #include "experiments/report/statistics.h"
 
 #include "common/base/memory.h"
-#include "common/base/random.h"
 
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define RESAMPLE_SEED  20240229u
 #define LOW_QUANTILE   0.025
 #define HIGH_QUANTILE  0.975
 #define MAD_FACTOR     0.6745             /* third quartile of the normal distribution */
@@ -81,42 +79,72 @@ static enum status sorted_copy(const double *values, size_t n, double **ret, str
     return STATUS_OK;
 }
 
-/* Median of n values drawn with replacement from `values`, in `scratch`. */
-static double resampled_median(struct random *random, const double *values, size_t n,
-                               double *scratch)
+/* How many of the ascending values are at most x. */
+static size_t count_to(const double *sorted, size_t n, double x)
 {
-    for (size_t i = 0; i < n; i++)
-        scratch[i] = values[(size_t)(((uint64_t)random_u32(random) * n) >> 32)];
-    statistics_sort(scratch, n);
-    return statistics_quantile(scratch, n, 0.5);
+    size_t low = 0, high = n;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (sorted[middle] <= x)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
-/* Percentile interval of the median. */
-static enum status bootstrap(const double *values, size_t n, struct interval *ret,
-                             struct error *err)
+/* binomial(n, k) p^k q^(n - k). */
+static double binomial_term(size_t n, size_t k, double p, double q)
 {
-    struct random *random = NULL;
-    double *results = NULL;
-    double *scratch = NULL;
-    enum status status;
+    const double rest = (double)(n - k);
 
-    status = mem_calloc(1, sizeof(*random), "a generator", &random, err);
-    if (status == STATUS_OK)
-        status = mem_calloc(STATISTICS_RESAMPLES, sizeof(double), "resamples", &results, err);
-    if (status == STATUS_OK)
-        status = mem_calloc(n, sizeof(double), "a resample", &scratch, err);
-    if (status == STATUS_OK) {
-        random_seed(random, RESAMPLE_SEED);
-        for (size_t i = 0; i < STATISTICS_RESAMPLES; i++)
-            results[i] = resampled_median(random, values, n, scratch);
-        statistics_sort(results, STATISTICS_RESAMPLES);
-        ret->low = statistics_quantile(results, STATISTICS_RESAMPLES, LOW_QUANTILE);
-        ret->high = statistics_quantile(results, STATISTICS_RESAMPLES, HIGH_QUANTILE);
+    if ((p <= 0 && k > 0) || (q <= 0 && k < n))
+        return 0;
+    return exp(lgamma((double)n + 1) - lgamma((double)k + 1) - lgamma(rest + 1) +
+               (k > 0 ? (double)k * log(p) : 0) + (k < n ? rest * log(q) : 0));
+}
+
+/*
+ * P(median of n values drawn with replacement <= x).  With k = ceil(n/2), the k-th smallest is at
+ * most x where k or more of the draws are among the count_to(x) values up to x.  An even n has its
+ * median between the k-th and the next one: what is left to subtract is that the k-th is value i,
+ * the next one beyond the last value j with (i + j) / 2 <= x; then k draws have i as their largest.
+ */
+static double resampled_median_up_to(const double *sorted, size_t n, double x)
+{
+    const size_t k = (n + 1) / 2, reached = count_to(sorted, n, x);
+    double sum = 0;
+
+    for (size_t m = k; m <= n; m++)
+        sum += binomial_term(n, m, (double)reached / (double)n, (double)(n - reached) / (double)n);
+    for (size_t i = 0; i < reached && n % 2 == 0; i++) {
+        const size_t to = count_to(sorted, n, x + (x - sorted[i]));
+        const double beyond = (double)(n - to) / (double)n;
+
+        sum -= binomial_term(n, k, (double)(i + 1) / (double)n, beyond) -
+               binomial_term(n, k, (double)i / (double)n, beyond);
     }
-    free(random);
-    free(results);
-    free(scratch);
-    return status;
+    return sum;
+}
+
+/* The smallest x for which that is at least q: bisection down to neighbouring numbers. */
+static double resampled_median_quantile(const double *sorted, size_t n, double q)
+{
+    double low = sorted[0], high = sorted[n - 1];
+    double middle = low + (high - low) / 2;
+
+    if (resampled_median_up_to(sorted, n, low) >= q)
+        return low;
+    while (low < middle && middle < high) {
+        if (resampled_median_up_to(sorted, n, middle) >= q)
+            high = middle;
+        else
+            low = middle;
+        middle = low + (high - low) / 2;
+    }
+    return high;
 }
 
 enum status statistics_spread(const double *values, size_t n, struct spread *ret, struct error *err)
@@ -131,11 +159,11 @@ enum status statistics_spread(const double *values, size_t n, struct spread *ret
     spread.q1 = statistics_quantile(sorted, n, 0.25);
     spread.q3 = statistics_quantile(sorted, n, 0.75);
     if (n >= STATISTICS_RUNS_MINIMUM)
-        status = bootstrap(sorted, n, &spread.interval, err);
+        spread.interval = (struct interval){resampled_median_quantile(sorted, n, LOW_QUANTILE),
+                                            resampled_median_quantile(sorted, n, HIGH_QUANTILE)};
     free(sorted);
-    if (status == STATUS_OK)
-        *ret = spread;
-    return status;
+    *ret = spread;
+    return STATUS_OK;
 }
 
 enum status statistics_outlier_score(const double *values, size_t n, double value, double *ret,

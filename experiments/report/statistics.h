@@ -13,7 +13,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define STATISTICS_RESAMPLES    10000
 #define STATISTICS_OUTLIER      3.5 /* modified z-score above which a run is flagged */
 #define STATISTICS_RUNS_MINIMUM 3   /* runs of each mode below which there is no interval */
 
@@ -40,9 +39,9 @@ double statistics_deviation(const double *values,
                             size_t n); /* of a sample; NaN when n is below 2 */
 
 /* Everything of struct spread; `values` in any order, not changed.  The interval is a percentile
- * bootstrap: STATISTICS_RESAMPLES times as many values are drawn anew with replacement, by a
- * generator of fixed seed, so the same runs give the same interval.  It needs
- * STATISTICS_RUNS_MINIMUM values.  Source: Efron and Tibshirani 1993, chapter 13. */
+ * bootstrap of all n^n samples that can be drawn with replacement, by the distribution of their
+ * order statistics.  It needs STATISTICS_RUNS_MINIMUM values, and time in O(n log n).
+ * STATUS_NO_MEMORY only.  Source: Efron and Tibshirani 1993, chapter 13. */
 enum status statistics_spread(const double *values, size_t n, struct spread *ret,
                               struct error *err);
 

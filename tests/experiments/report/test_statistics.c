@@ -1,18 +1,18 @@
 /*
- * Statistics against numpy 1.24 (quantiles), a second bootstrap in Python, tables (Student's
+ * Statistics against numpy 1.24 (quantiles), all samples of a bootstrap, tables (Student's
  * distribution), and values computed by hand.
  */
 #include "experiments/report/statistics.h"
 #include "tests/support/support.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define EXACT           1e-12
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 static const double ring[] = {121.0, 119.5, 120.25, 123.75, 118.0};
-static const double server[] = {91.5, 90.0, 92.25, 89.75, 95.0, 90.5};
 
 START_TEST(test_quantiles_as_numpy)
 {
@@ -62,18 +62,68 @@ START_TEST(test_spread)
 }
 END_TEST
 
-/* The same generator, draws and quantiles in Python. */
-START_TEST(test_bootstrap_as_in_python)
+/* The interval from the medians of all n^n samples of n values. */
+static struct interval interval_of_all(const double *values, size_t n)
 {
-    struct spread spread, again;
+    size_t draws[6] = {0}, count = 0;
+    double *medians = calloc(46656, sizeof(*medians)); /* 6^6 */
+    struct interval interval;
+    size_t advanced;
+
+    ck_assert_ptr_nonnull(medians);
+    do {
+        double sample[6];
+
+        for (size_t i = 0; i < n; i++)
+            sample[i] = values[draws[i]];
+        statistics_sort(sample, n);
+        medians[count++] = statistics_quantile(sample, n, 0.5);
+        for (advanced = 0; advanced < n && ++draws[advanced] == n; advanced++)
+            draws[advanced] = 0;
+    } while (advanced < n);
+    statistics_sort(medians, count);
+    interval.low = medians[(size_t)ceil(0.025 * (double)count) - 1];
+    interval.high = medians[(size_t)ceil(0.975 * (double)count) - 1];
+    free(medians);
+    return interval;
+}
+
+START_TEST(test_interval_of_all_samples)
+{
+    for (size_t n = 3; n <= 6; n++)
+        for (int round = 0; round < 5; round++) {
+            struct spread spread;
+            struct interval wanted;
+            struct error err = {0};
+            double values[6];
+
+            for (size_t i = 0; i < n; i++) /* few values: some are equal */
+                values[i] = round == 0 ? support_random() : floor(9 * support_random());
+            wanted = interval_of_all(values, n);
+            assert_ok(statistics_spread(values, n, &spread, &err));
+            ck_assert_double_eq_tol(spread.interval.low, wanted.low, EXACT);
+            ck_assert_double_eq_tol(spread.interval.high, wanted.high, EXACT);
+        }
+}
+END_TEST
+
+/* Of 1, 2, ..., n: as far below the median as above it, about 1.96 of its standard errors, which is
+ * n / sqrt(4 n) of a uniform distribution, to one value. */
+START_TEST(test_interval_of_many)
+{
+    const size_t n = (size_t)_i;
+    const double middle = (double)(n + 1) / 2, error = sqrt((double)n) / 2;
+    double *values = calloc(n, sizeof(*values));
+    struct spread spread;
     struct error err = {0};
 
-    assert_ok(statistics_spread(server, COUNT_OF(server), &spread, &err));
-    ck_assert_double_eq_tol(spread.interval.low, 89.875, EXACT);
-    ck_assert_double_eq_tol(spread.interval.high, 93.625, EXACT);
-    assert_ok(statistics_spread(server, COUNT_OF(server), &again, &err));
-    ck_assert(spread.interval.low == again.interval.low &&
-              spread.interval.high == again.interval.high);
+    ck_assert_ptr_nonnull(values);
+    for (size_t i = 0; i < n; i++)
+        values[i] = (double)(n - i);
+    assert_ok(statistics_spread(values, n, &spread, &err));
+    ck_assert_double_eq_tol(spread.interval.low + spread.interval.high, 2 * middle, EXACT * middle);
+    ck_assert_double_eq_tol((spread.interval.high - middle) / error, 1.96, 1 / error);
+    free(values);
 }
 END_TEST
 
@@ -154,6 +204,7 @@ int main(void)
 {
     return SUPPORT_RUN("report statistics", 60, TEST(test_quantiles_as_numpy),
                        TEST(test_quantiles_of_little), TEST(test_spread),
-                       TEST(test_bootstrap_as_in_python), TEST(test_outlier_scores),
+                       TEST(test_interval_of_all_samples),
+                       LOOP_TEST(test_interval_of_many, 1000, 1002), TEST(test_outlier_scores),
                        TEST(test_student), TEST(test_holm));
 }
