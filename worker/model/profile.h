@@ -14,7 +14,7 @@
  *      {"name": "head", "forward_us": 9, "backward_us": 12, "bytes": 40000}]}
  *
  * Parameters are float32, named LAYER.PARAMETER; "bytes" of a layer stands for one vector
- * "weight"; a layer without both has none.  experiments/profile-model writes such a file.
+ * "weight"; a layer without both has none.  experiments/peers/torch_profile.py writes such a file.
  */
 #ifndef SPARRING_WORKER_MODEL_PROFILE_H
 #define SPARRING_WORKER_MODEL_PROFILE_H

@@ -1,10 +1,10 @@
 /*
- * timed: a layer of a profile.  It takes the time that the file states, and its gradients are the
- * same numbers in every step.  A busy layer uses that much processor time, so that it takes longer
- * where processes share a core, as the layer itself would, and writes its gradients, as part of
- * that time.  Otherwise another device would compute: the layer ends a fixed time after the one
- * before it, whenever this thread gets to run; it begins later only where it waits for its
- * parameters, and its gradients are written once.
+ * timed: a layer of a profile.  It takes the time that the file states.  A busy layer uses that
+ * much processor time, so that it takes longer where processes share a core, as the layer itself
+ * would, and writes its gradients, the same numbers in every step, as part of that time.  Otherwise
+ * another device would compute: the layer ends a fixed time after the one before it, whenever this
+ * thread gets to run; it begins later only where it waits for its parameters.  Its gradients are
+ * written once; each step then begins with the means of the last one.
  */
 #include "common/base/clock.h"
 #include "common/base/stop.h"
