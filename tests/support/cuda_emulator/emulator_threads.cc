@@ -37,7 +37,7 @@ struct fiber {
     ucontext_t context;
     jmp_buf resume;
     void *stack;
-    bool started; /* in this block */
+    bool started;
 };
 
 struct thread {
@@ -130,8 +130,8 @@ void fiber_main()
         b.current->state = DONE;
         struct thread *next = next_unstarted();
         if (!next) {
-            leave_fiber();
-            abort(); /* the next block starts the fiber anew */
+            leave_fiber(); /* until a later block gives it a thread */
+            continue;
         }
         next->fiber = b.running;
         next->state = READY;
@@ -156,7 +156,6 @@ struct fiber *acquire_fiber()
     }
     b.busy.push_back(std::move(b.idle.back()));
     b.idle.pop_back();
-    b.busy.back()->started = false;
     return b.busy.back().get();
 }
 

@@ -225,8 +225,10 @@ START_TEST(sums_of_several_chunks)
     run_world((struct world){
         .backend = "hier", .hosts = shapes[_i], .count = SUPPORT_DRAWS(2500037, 1300037)});
     run_world((struct world){.backend = "hier", .hosts = shapes[_i], .count = 1});
-    run_world(
-        (struct world){.backend = "hier", .hosts = shapes[_i], .count = 600001, .op = REDUCE_MAX});
+    run_world((struct world){.backend = "hier",
+                             .hosts = shapes[_i],
+                             .count = SUPPORT_DRAWS(600001, 60001),
+                             .op = REDUCE_MAX});
 }
 END_TEST
 
