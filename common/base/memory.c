@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define GROWN_FIRST 16 /* elements */
+
 static atomic_size_t fail_countdown; /* 0: no fault */
 
 void mem_fail_nth(size_t n)
@@ -87,6 +89,26 @@ enum status mem_calloc_aligned(size_t count, size_t size, const char *what, void
     else
         memset(pointer, 0, bytes);
     return store_allocation(pointer, bytes, what, ret_pointer, err);
+}
+
+enum status mem_grow(size_t length, size_t *capacity, size_t size, const char *what,
+                     void *array_pointer, struct error *err)
+{
+    const size_t more = *capacity > 0 ? 2 * *capacity : GROWN_FIRST;
+    void *array;
+    size_t bytes = 1;
+    enum status status;
+
+    if (length < *capacity)
+        return STATUS_OK;
+    status = check_request(more, size, what, &bytes, err);
+    if (status != STATUS_OK)
+        return status;
+    memcpy(&array, array_pointer, sizeof(array));
+    status = store_allocation(realloc(array, bytes), bytes, what, array_pointer, err);
+    if (status == STATUS_OK)
+        *capacity = more;
+    return status;
 }
 
 enum status mem_strdup(const char *text, char **ret_copy, struct error *err)

@@ -29,6 +29,12 @@ enum status mem_calloc(size_t count, size_t size, const char *what, void *ret_po
 enum status mem_calloc_aligned(size_t count, size_t size, const char *what, void *ret_pointer,
                                struct error *err);
 
+/* Room for an element behind the `length` ones of the array in *array_pointer, which holds up to
+ * *capacity; both change when it grows.  New room is not zeroed; after a failure the array is as it
+ * was. */
+enum status mem_grow(size_t length, size_t *capacity, size_t size, const char *what,
+                     void *array_pointer, struct error *err);
+
 /* A copy of `text` that the caller frees. */
 enum status mem_strdup(const char *text, char **ret_copy, struct error *err);
 

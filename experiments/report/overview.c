@@ -5,6 +5,7 @@
 #include "experiments/report/overview.h"
 
 #include "common/base/file.h"
+#include "common/base/memory.h"
 #include "common/base/parse.h"
 #include "experiments/report/format.h"
 #include "experiments/report/report.h"
@@ -19,17 +20,11 @@
 
 static enum status add_row(struct overview *o, const struct overview_row *row, struct error *err)
 {
-    if (o->length == o->capacity) {
-        size_t capacity = o->capacity ? 2 * o->capacity : 16;
-        struct overview_row *grown = realloc(o->rows, capacity * sizeof(*grown));
+    enum status status = mem_grow(o->length, &o->capacity, sizeof(*row), "cells", &o->rows, err);
 
-        if (!grown)
-            return error_set(err, STATUS_NO_MEMORY, "no memory for %zu cells", capacity);
-        o->rows = grown;
-        o->capacity = capacity;
-    }
-    o->rows[o->length++] = *row;
-    return STATUS_OK;
+    if (status == STATUS_OK)
+        o->rows[o->length++] = *row;
+    return status;
 }
 
 /* A pair of the design of which one mode has no good run. */

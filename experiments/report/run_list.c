@@ -5,6 +5,7 @@
 #include "experiments/report/run.h"
 
 #include "common/base/file.h"
+#include "common/base/memory.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -24,18 +25,11 @@ void run_list_release(struct run_list *list)
 
 static enum status add_run(struct run_list *list, const char *path, struct error *err)
 {
-    enum status status;
+    enum status status =
+        mem_grow(list->length, &list->capacity, sizeof(*list->runs), "runs", &list->runs, err);
 
-    if (list->length == list->capacity) {
-        size_t capacity = list->capacity ? 2 * list->capacity : 16;
-        struct run *grown = realloc(list->runs, capacity * sizeof(*grown));
-
-        if (!grown)
-            return error_set(err, STATUS_NO_MEMORY, "no memory for %zu runs", capacity);
-        list->runs = grown;
-        list->capacity = capacity;
-    }
-    status = run_open(path, &list->runs[list->length], err);
+    if (status == STATUS_OK)
+        status = run_open(path, &list->runs[list->length], err);
     if (status == STATUS_OK)
         list->length++;
     return status;

@@ -4,6 +4,8 @@
  */
 #include "experiments/report/text_list.h"
 
+#include "common/base/memory.h"
+
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,28 +20,15 @@ void text_list_release(struct text_list *list)
     *list = (struct text_list){0};
 }
 
-static bool reserve(struct text_list *list)
-{
-    size_t capacity = list->capacity ? 2 * list->capacity : 8;
-    char **grown;
-
-    if (list->length < list->capacity)
-        return true;
-    grown = realloc(list->texts, capacity * sizeof(*grown));
-    if (!grown)
-        return false;
-    list->texts = grown;
-    list->capacity = capacity;
-    return true;
-}
-
 void text_list_addf(struct text_list *list, const char *format, ...)
 {
     char *text = NULL;
     va_list args;
 
     va_start(args, format);
-    if (list->failed || vasprintf(&text, format, args) < 0 || !reserve(list)) {
+    if (list->failed || vasprintf(&text, format, args) < 0 ||
+        mem_grow(list->length, &list->capacity, sizeof(text), "texts", &list->texts, NULL) !=
+            STATUS_OK) {
         free(text);
         list->failed = true;
     } else {

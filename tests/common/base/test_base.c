@@ -208,14 +208,35 @@ START_TEST(parse_list_finds_whole_words)
 }
 END_TEST
 
+START_TEST(an_array_grows)
+{
+    struct error err = {0};
+    size_t *list = NULL;
+    size_t capacity = 0;
+
+    for (size_t i = 0; i < 1000; i++) {
+        assert_ok(mem_grow(i, &capacity, sizeof(*list), "a list", &list, &err));
+        ck_assert(i < capacity);
+        list[i] = i;
+    }
+    for (size_t i = 0; i < 1000; i++)
+        ck_assert(list[i] == i);
+    free(list);
+}
+END_TEST
+
 START_TEST(memory_fails_with_a_text)
 {
     struct error err = {0};
     void *p = NULL;
-    size_t product = 5;
+    size_t product = 5, capacity;
 
     ck_assert(!size_multiply(SIZE_MAX, 2, &product) && product == 5);
     assert_fails(mem_calloc(SIZE_MAX, 2, "the slab", &p, &err), STATUS_NO_MEMORY, "the slab");
+    capacity = SIZE_MAX / 2;
+    assert_fails(mem_grow(capacity, &capacity, 2, "the list", &p, &err), STATUS_NO_MEMORY,
+                 "the list");
+    ck_assert(capacity == SIZE_MAX / 2);
     mem_fail_nth(2);
     assert_ok(mem_calloc(3, 4, "first", &p, &err));
     free(p);
@@ -273,6 +294,7 @@ TCase *text_cases(void)
     tcase_add_test(cases, parse_takes_whole_numbers_only);
     tcase_add_test(cases, parse_bytes_knows_suffixes);
     tcase_add_test(cases, parse_list_finds_whole_words);
+    tcase_add_test(cases, an_array_grows);
     tcase_add_test(cases, memory_fails_with_a_text);
     tcase_add_test(cases, clock_deadlines_saturate);
     tcase_add_test(cases, log_lines_have_no_control_characters);
