@@ -386,6 +386,17 @@ double evidence_seconds(const struct evidence *e, const struct flight_log *log, 
                         : flight_wall(log, moment_ns) - e->first_wall;
 }
 
+static void read_critical_path(struct evidence *e)
+{
+    struct run run;
+
+    if (run_open(e->path, &run, NULL) != STATUS_OK)
+        return;
+    if (run.state == RUN_OK)
+        (void)critical_path_add(&e->critical_path, &run, NULL);
+    run_release(&run);
+}
+
 enum status evidence_read(const char *path, struct evidence *ret, struct error *err)
 {
     enum status status;
@@ -410,6 +421,7 @@ enum status evidence_read(const char *path, struct evidence *ret, struct error *
     find_processes(ret);
     find_clock(ret);
     find_lost(ret);
+    read_critical_path(ret);
     return STATUS_OK;
 }
 
@@ -431,6 +443,7 @@ void evidence_release(struct evidence *e)
     json_decref(e->manifest);
     json_decref(e->summary);
     text_list_release(&e->problems);
+    critical_path_release(&e->critical_path);
     *e = (struct evidence){0};
 }
 

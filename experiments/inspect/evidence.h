@@ -7,6 +7,7 @@
 #define SPARRING_EXPERIMENTS_INSPECT_EVIDENCE_H
 
 #include "common/collective/flight/flight.h"
+#include "experiments/report/critical_path.h"
 #include "experiments/report/text_list.h"
 
 #include <jansson.h>
@@ -55,12 +56,13 @@ struct evidence {
     struct evidence_rank *ranks;
     struct evidence_server *servers; /* owned; those that have left records */
     size_t server_count;
-    size_t rank_count;         /* at least world_size; includes ranks without any file */
-    struct text_list problems; /* what is missing or damaged */
-    bool one_clock;            /* all recorders are of one host: their clock is the same */
-    int64_t first_ns;          /* when the first recorder opened, by that clock ... */
-    double first_wall;         /* ... and in seconds since 1970 */
-    bool is_live;              /* the process of some rank exists and has no end record */
+    size_t rank_count;                  /* at least world_size; includes ranks without any file */
+    struct critical_path critical_path; /* of a run that ended well, else empty */
+    struct text_list problems;          /* what is missing or damaged */
+    bool one_clock;                     /* all recorders are of one host: their clock is the same */
+    int64_t first_ns;                   /* when the first recorder opened, by that clock ... */
+    double first_wall;                  /* ... and in seconds since 1970 */
+    bool is_live;                       /* the process of some rank exists and has no end record */
 };
 
 /* STATUS_NOT_FOUND when `path` is no folder, or holds nothing of a run. */

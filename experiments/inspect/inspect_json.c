@@ -160,6 +160,7 @@ void inspect_json(const struct inspect_view *view, struct strbuf *out)
     json_t *root = json_object();
     json_t *ranks = json_array();
     json_t *problems = json_array();
+    struct strbuf path = STRBUF_INIT;
     char *text;
 
     set_integer(root, "schema", 1);
@@ -170,6 +171,10 @@ void inspect_json(const struct inspect_view *view, struct strbuf *out)
         if (view->rank < 0 || view->rank == (int64_t)i)
             (void)json_array_append_new(ranks, rank_json(view, i));
     (void)json_object_set_new(root, "ranks", ranks);
+    critical_path_write_json(&e->critical_path, &path);
+    (void)json_object_set_new(root, "critical_path",
+                              strbuf_ok(&path) ? json_loads(path.text, 0, NULL) : NULL);
+    strbuf_release(&path);
     for (size_t i = 0; i < e->problems.length; i++)
         (void)json_array_append_new(problems, json_string(e->problems.texts[i]));
     (void)json_object_set_new(root, "problems", problems);

@@ -1,7 +1,7 @@
 /*
  * inspect_text: the text of `sparring inspect`, in this order: configuration, ending, divergence,
- * first differing operation, ranks, recoveries, buckets, other records, waiting, last operations,
- * problems.
+ * first differing operation, ranks, critical path, recoveries, buckets, other records, waiting,
+ * last operations, problems.
  */
 #include "experiments/inspect/inspect.h"
 
@@ -228,6 +228,19 @@ static void add_ranks(const struct evidence *e, struct strbuf *out)
     }
 }
 
+static void add_critical_path(const struct critical_path *p, struct strbuf *out)
+{
+    struct strbuf line = STRBUF_INIT;
+
+    if (p->steps == 0)
+        return;
+    strbuf_add(&line, "Critical path of a step: ");
+    critical_path_describe(p, &line);
+    strbuf_add(out, "\n");
+    report_add_wrapped(out, strbuf_ok(&line) ? line.text : "", 0);
+    strbuf_release(&line);
+}
+
 /* ---- recoveries, buckets and other records ---- */
 
 static const struct evidence_rank *rank_with_most_recoveries(const struct evidence *e)
@@ -435,6 +448,7 @@ void inspect_text(const struct inspect_view *view, struct strbuf *out)
     add_divergence(e, out);
     add_difference(d, out);
     add_ranks(e, out);
+    add_critical_path(&e->critical_path, out);
     add_recoveries(e, out);
     add_buckets(e, out);
     add_others(e, out);

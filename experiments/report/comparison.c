@@ -90,9 +90,11 @@ enum status comparison_make(const struct run_list *list, struct comparison *ret,
 
 void comparison_release(struct comparison *c)
 {
-    for (size_t i = 0; c->modes && i < c->mode_count; i++)
+    for (size_t i = 0; c->modes && i < c->mode_count; i++) {
+        critical_path_release(&c->modes[i].path);
         for (int k = 0; k < METRIC_COUNT; k++)
             free(c->modes[i].values[k]);
+    }
     for (size_t i = 0; i < c->fact_count; i++) {
         for (size_t m = 0; m < c->mode_count; m++)
             free(c->facts[i].values[m]);

@@ -6,6 +6,7 @@
 #ifndef SPARRING_EXPERIMENTS_REPORT_COMPARISON_H
 #define SPARRING_EXPERIMENTS_REPORT_COMPARISON_H
 
+#include "experiments/report/critical_path.h"
 #include "experiments/report/design.h"
 #include "experiments/report/metric.h"
 #include "experiments/report/paired.h"
@@ -30,6 +31,7 @@ struct mode {
     const struct run *first;             /* first good run, whose settings are shown; NULL: none */
     struct spread spreads[METRIC_COUNT]; /* over its good runs whose figure is known */
     double *values[METRIC_COUNT];        /* owned; spreads[i].n of them, in order of the runs */
+    struct critical_path path;           /* of the steps of its good runs */
 };
 
 enum ratio_state {

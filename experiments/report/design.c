@@ -148,16 +148,24 @@ static bool is_exact(const char *compression)
     return false;
 }
 
-bool design_trades_accuracy(const char *(*option)(const void *mode, const char *name),
-                            const void *mode)
+bool design_is_lockstep(const char *(*option)(const void *mode, const char *name), const void *mode)
 {
     const char *sync = option(mode, "sync"), *consistency = option(mode, "consistency");
 
     if (strcmp(sync, "ps") == 0)
-        return strcmp(consistency, "asp") == 0 ||
-               (strcmp(consistency, "ssp") == 0 && strcmp(option(mode, "staleness"), "0") != 0) ||
-               strtoul(option(mode, "backup-workers"), NULL, 10) > 0 ||
-               !is_exact(option(mode, "compression")) ||
+        return strcmp(consistency, "asp") != 0 &&
+               (strcmp(consistency, "ssp") != 0 || strcmp(option(mode, "staleness"), "0") == 0) &&
+               strtoul(option(mode, "backup-workers"), NULL, 10) == 0;
+    return strcmp(sync, "local") != 0;
+}
+
+bool design_trades_accuracy(const char *(*option)(const void *mode, const char *name),
+                            const void *mode)
+{
+    const char *sync = option(mode, "sync");
+
+    if (strcmp(sync, "ps") == 0)
+        return !design_is_lockstep(option, mode) || !is_exact(option(mode, "compression")) ||
                !is_exact(option(mode, "compression-down"));
     return strcmp(sync, "local") != 0 && !is_exact(option(mode, "comm-hook"));
 }

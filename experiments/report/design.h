@@ -52,9 +52,13 @@ uint64_t design_looks(const struct design *design);
 uint64_t design_step(const struct design *design); /* blocks between two looks */
 double design_level(const struct design *design);  /* of one look */
 
-/* True when a step of a mode may contribute less than one with exact sums of all gradients: with
- * stale or dropped pushes, or lossy compression.  `option` returns the value of an option of
+/* True when all ranks of a mode end each step together.  `option` returns the value of an option of
  * sparring-worker for the mode; "": not set. */
+bool design_is_lockstep(const char *(*option)(const void *mode, const char *name),
+                        const void *mode);
+
+/* True when a step of a mode may contribute less than one with exact sums of all gradients: with
+ * stale or dropped pushes, or lossy compression. */
 bool design_trades_accuracy(const char *(*option)(const void *mode, const char *name),
                             const void *mode);
 

@@ -190,10 +190,15 @@ static enum status compute_figures(struct comparison *c, struct error *err)
 {
     enum status status = STATUS_OK;
 
-    for (size_t i = 0; i < c->list->length && status == STATUS_OK; i++)
-        if (c->list->runs[i].state == RUN_OK)
-            status =
-                metric_compute(&c->list->runs[i], c->design->target_accuracy, &c->metrics[i], err);
+    for (size_t i = 0; i < c->list->length && status == STATUS_OK; i++) {
+        const struct run *run = &c->list->runs[i];
+
+        if (run->state != RUN_OK)
+            continue;
+        status = metric_compute(run, c->design->target_accuracy, &c->metrics[i], err);
+        if (status == STATUS_OK)
+            status = critical_path_add(&c->modes[c->mode_of[i]].path, run, err);
+    }
     for (size_t m = 0; m < c->mode_count; m++)
         for (int k = 0; k < METRIC_COUNT && status == STATUS_OK; k++)
             status = collect_metric(c, m, (enum metric_index)k, err);

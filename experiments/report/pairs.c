@@ -85,25 +85,10 @@ enum status comparison_pair_by(const struct comparison *c, const struct ratio *r
     return pair_by(c, ratio, metric, ret, &broken, err);
 }
 
-static const char *option_of(const void *mode, const char *name)
-{
-    const struct run *run = ((const struct mode *)mode)->first;
-    const struct run_configuration *f = &run->configuration;
-    const json_t *option = json_object_get(run->options, name);
-    const char *value = json_string_value(json_object_get(option, "value"));
-
-    return strcmp(name, "sync") == 0             ? f->sync
-           : strcmp(name, "consistency") == 0    ? f->consistency
-           : strcmp(name, "staleness") == 0      ? f->staleness
-           : strcmp(name, "backup-workers") == 0 ? f->backup_workers
-           : value                               ? value
-                                                 : "";
-}
-
 /* True when a step may contribute less than one of bulk-synchronous sums of exact gradients. */
 static bool trades_accuracy(const struct mode *mode)
 {
-    return mode->first && design_trades_accuracy(option_of, mode);
+    return mode->first && design_trades_accuracy(run_option, mode->first);
 }
 
 static enum status make_ratio(const struct comparison *c, struct ratio *r, struct error *err)

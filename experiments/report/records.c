@@ -16,7 +16,6 @@
 
 #define FILE_BYTES_MAX ((size_t)1 << 30)
 #define LINE_BYTES_MAX ((size_t)1 << 20)
-#define STEPS_FIRST    256
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -36,6 +35,17 @@ static const struct json_field step_fields[] = {
     STEP_FIELD(optimizer_ns, FIELD_NANOSECONDS),
     STEP_FIELD(tx_payload_bytes, FIELD_COUNT),
     STEP_FIELD(rx_payload_bytes, FIELD_COUNT),
+    {"forward_ns", FIELD_NANOSECONDS, offsetof(struct step_record, forward_ns), 0, 0},
+};
+
+#define ROUND_FIELD(member, kind, is_needed)                                                       \
+    {                                                                                              \
+#member, kind, offsetof(struct round_record, member), 0, is_needed                         \
+    }
+static const struct json_field round_fields[] = {
+    ROUND_FIELD(round, FIELD_COUNT, 1),          ROUND_FIELD(begin_wall, FIELD_NUMBER, 0),
+    ROUND_FIELD(round_ns, FIELD_NANOSECONDS, 0), ROUND_FIELD(sum_ns, FIELD_NANOSECONDS, 0),
+    ROUND_FIELD(wait_ns, FIELD_NANOSECONDS, 0),
 };
 
 static const struct json_field evaluation_fields[] = {
@@ -69,6 +79,7 @@ static const struct json_field end_fields[] = {
 
 static const struct json_field start_fields[] = {
     {"host", FIELD_TEXT, offsetof(struct records, host), sizeof(((struct records *)0)->host), 0},
+    {"partitions", FIELD_COUNT, offsetof(struct records, partitions), 0, 0},
 };
 
 /* Settings of a server that affect its speed; members of its start record (server/observe/run_log).
@@ -95,11 +106,14 @@ void records_release(struct records *r)
     if (!r)
         return;
     free(r->steps);
+    free(r->rounds);
     free(r->evaluations);
     r->steps = NULL;
+    r->rounds = NULL;
     r->evaluations = NULL;
     r->evaluation_count = 0;
     r->length = r->capacity = 0;
+    r->round_count = r->round_capacity = 0;
 }
 
 static enum status add_step(const json_t *object, const struct json_position *position,
@@ -114,18 +128,29 @@ static enum status add_step(const json_t *object, const struct json_position *po
     if (r->length > 0 && step.step <= r->steps[r->length - 1].step)
         return error_set(err, STATUS_DATA, "%s:%zu: step %" PRIu64 " comes after step %" PRIu64,
                          position->path, position->line, step.step, r->steps[r->length - 1].step);
-    if (r->length == r->capacity) {
-        size_t capacity = r->capacity ? 2 * r->capacity : STEPS_FIRST;
-        struct step_record *grown = realloc(r->steps, capacity * sizeof(*grown));
+    status = mem_grow(r->length, &r->capacity, sizeof(step), "steps", &r->steps, err);
+    if (status == STATUS_OK)
+        r->steps[r->length++] = step;
+    return status;
+}
 
-        if (!grown)
-            return error_set(err, STATUS_NO_MEMORY, "no memory for %zu steps of '%s'", capacity,
-                             position->path);
-        r->steps = grown;
-        r->capacity = capacity;
-    }
-    r->steps[r->length++] = step;
-    return STATUS_OK;
+static enum status add_round(const json_t *object, const struct json_position *position,
+                             struct records *r, struct error *err)
+{
+    struct round_record round = {0};
+    enum status status =
+        json_fields_read(object, position, round_fields, COUNT_OF(round_fields), &round, err);
+
+    r->rounds_began_anew |=
+        r->round_count > 0 && round.round <= r->rounds[r->round_count - 1].round;
+    if (r->rounds_began_anew)
+        r->round_count = 0;
+    if (status != STATUS_OK || r->rounds_began_anew)
+        return status;
+    status = mem_grow(r->round_count, &r->round_capacity, sizeof(round), "rounds", &r->rounds, err);
+    if (status == STATUS_OK)
+        r->rounds[r->round_count++] = round;
+    return status;
 }
 
 /* Grows by one: there is one evaluation per epoch. */
@@ -192,6 +217,8 @@ static enum status add_record(const json_t *object, const struct json_position *
                          position->line);
     if (strcmp(kind, "step") == 0)
         return add_step(object, position, r, err);
+    if (strcmp(kind, "round") == 0)
+        return add_round(object, position, r, err);
     if (strcmp(kind, "start") == 0)
         read_settings(object, r);
     if (strcmp(kind, "start") == 0)

@@ -1,8 +1,8 @@
 /*
  * records: the lines of one rank<r>.jsonl or server<k>.jsonl.  The kinds are "start", "step",
- * "evaluation" and "end"; other kinds are skipped.  A malformed line is an error that names file
- * and line; only an incomplete last line, as a killed process leaves it, is dropped and sets
- * was_cut.
+ * "evaluation", "round" and "end"; other kinds are skipped.  A malformed line is an error that
+ * names file and line; only an incomplete last line, as a killed process leaves it, is dropped and
+ * sets was_cut.
  */
 #ifndef SPARRING_EXPERIMENTS_REPORT_RECORDS_H
 #define SPARRING_EXPERIMENTS_REPORT_RECORDS_H
@@ -15,6 +15,13 @@
 #include <stdint.h>
 
 #define STALENESS_BUCKETS_MAX 32
+
+/* Of a server. */
+struct round_record {
+    uint64_t round;
+    double begin_wall;                 /* seconds since 1970; 0: not recorded */
+    int64_t round_ns, sum_ns, wait_ns; /* the latter two summed over the partitions */
+};
 
 struct evaluation {
     uint64_t epoch;
@@ -41,8 +48,12 @@ struct records {
     unsigned index;            /* rank or server number */
     char host[256];            /* of the "start" line; "" without one */
     char settings[512];        /* of a server: "threads=2 tls=0 ..."; "": none recorded */
+    uint64_t partitions;       /* of a server; 0: not recorded */
     struct step_record *steps; /* owned, in order of step */
     size_t length, capacity;
+    struct round_record *rounds; /* owned, in order of round; none if they begin anew */
+    size_t round_count, round_capacity;
+    bool rounds_began_anew;         /* a restarted server, or another job */
     struct evaluation *evaluations; /* owned, in order of epoch */
     size_t evaluation_count;
     struct end_record end;

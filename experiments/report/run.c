@@ -385,6 +385,21 @@ bool run_is_folder(const char *path)
     return false;
 }
 
+const char *run_option(const void *run, const char *name)
+{
+    const struct run *of = run;
+    const struct run_configuration *f = &of->configuration;
+    const json_t *option = json_object_get(of->options, name);
+    const char *value = json_string_value(json_object_get(option, "value"));
+
+    return strcmp(name, "sync") == 0             ? f->sync
+           : strcmp(name, "consistency") == 0    ? f->consistency
+           : strcmp(name, "staleness") == 0      ? f->staleness
+           : strcmp(name, "backup-workers") == 0 ? f->backup_workers
+           : value                               ? value
+                                                 : "";
+}
+
 static void set_name(struct run *run)
 {
     size_t length = strlen(run->path);

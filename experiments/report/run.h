@@ -86,6 +86,9 @@ bool run_is_folder(const char *path);
 enum status run_open(const char *path, struct run *ret, struct error *err);
 void run_release(struct run *run);
 
+/* The value of an option of sparring-worker in a struct run, as recorded; "": not recorded. */
+const char *run_option(const void *run, const char *name);
+
 /* Several runs, in the order of the arguments and, inside a folder, of their names ("ring-2" before
  * "ring-10"). */
 struct run_list {

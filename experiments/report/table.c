@@ -178,6 +178,37 @@ static void histogram_cell(const struct comparison *c, const struct mode *m,
     }
 }
 
+static void path_cell(const struct critical_path *p, enum path_part part, char text[2 * FORMAT_MAX])
+{
+    const double share = critical_path_share(p, part);
+    char process[32];
+
+    (void)snprintf(text, CELL_MAX, "%s", FORMAT_UNKNOWN);
+    if (!(share > 0))
+        return;
+    critical_path_process(p, part, process, sizeof(process));
+    if (process[0] == '\0' || share < 0.01)
+        (void)snprintf(text, CELL_MAX, "%.1f %%", 100 * share);
+    else
+        (void)snprintf(text, CELL_MAX, "%.1f %% (%s)", 100 * share, process);
+}
+
+#define PATH_CELL(name, part)                                                                      \
+    static void path_##name##_cell(const struct comparison *c, const struct mode *m,               \
+                                   char text[2 * FORMAT_MAX])                                      \
+    {                                                                                              \
+        (void)c;                                                                                   \
+        path_cell(&m->path, part, text);                                                           \
+    }
+PATH_CELL(input, PATH_INPUT)
+PATH_CELL(forward, PATH_FORWARD)
+PATH_CELL(backward, PATH_BACKWARD)
+PATH_CELL(compute, PATH_COMPUTE)
+PATH_CELL(sum, PATH_SUM)
+PATH_CELL(communication, PATH_COMMUNICATION)
+PATH_CELL(optimizer, PATH_OPTIMIZER)
+PATH_CELL(other, PATH_OTHER)
+
 static const struct row_spec row_specs[] = {
     {ROW_SECTION, "Design", METRIC_COUNT, NULL},
     {ROW_SPECIAL, "synchronisation", METRIC_COUNT, sync_cell},
@@ -203,6 +234,15 @@ static const struct row_spec row_specs[] = {
     {ROW_MEAN, NULL, METRIC_input_ms, NULL},
     {ROW_MEAN, NULL, METRIC_optimizer_ms, NULL},
     {ROW_MEAN, NULL, METRIC_other_ms, NULL},
+    {ROW_SECTION, "Critical path of a step: the last rank", METRIC_COUNT, NULL},
+    {ROW_SPECIAL, "input", METRIC_COUNT, path_input_cell},
+    {ROW_SPECIAL, "forward", METRIC_COUNT, path_forward_cell},
+    {ROW_SPECIAL, "backward", METRIC_COUNT, path_backward_cell},
+    {ROW_SPECIAL, "forward and backward", METRIC_COUNT, path_compute_cell},
+    {ROW_SPECIAL, "sum on a server", METRIC_COUNT, path_sum_cell},
+    {ROW_SPECIAL, "communication", METRIC_COUNT, path_communication_cell},
+    {ROW_SPECIAL, "optimizer", METRIC_COUNT, path_optimizer_cell},
+    {ROW_SPECIAL, "other", METRIC_COUNT, path_other_cell},
     {ROW_SECTION, "Bytes per step", METRIC_COUNT, NULL},
     {ROW_METRIC, "a rank sends: payload", METRIC_tx_payload_bytes, NULL},
     {ROW_METRIC, "by the formula", METRIC_expected_tx_payload_bytes, NULL},
@@ -235,6 +275,8 @@ static const struct row_spec row_specs[] = {
     {ROW_METRIC, NULL, METRIC_wall_seconds, NULL},
     {ROW_METRIC, NULL, METRIC_steady_seconds, NULL},
 };
+
+_Static_assert(sizeof(row_specs) / sizeof(row_specs[0]) <= TABLE_ROWS_MAX, "rows");
 
 static void write_cell(const struct comparison *c, const struct row_spec *spec,
                        const struct mode *m, char text[2 * FORMAT_MAX])

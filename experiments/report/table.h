@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define TABLE_ROWS_MAX 64
+#define TABLE_ROWS_MAX 80
 
 struct table_row {
     char label[96];

@@ -249,6 +249,15 @@ static void add_equal_transports(const struct comparison *c, struct strbuf *text
         strbuf_add(text, ".");
 }
 
+static void add_critical_path(const struct mode *mode, const char *before, struct strbuf *text)
+{
+    if (mode->path.steps == 0)
+        return;
+    strbuf_addf(text, "%s %s: ", before, mode->label);
+    critical_path_describe(&mode->path, text);
+    strbuf_add(text, ".");
+}
+
 /* Explain the main ratio by the parts of a step. */
 static void set_why(struct comparison *c)
 {
@@ -274,6 +283,8 @@ static void set_why(struct comparison *c)
                 a->spreads[METRIC_step_ms_mean].median, b->label,
                 b->spreads[METRIC_exposed_comm_ms].median, b->spreads[METRIC_step_ms_mean].median,
                 sent);
+    add_critical_path(a, " Critical path of a step of", &text);
+    add_critical_path(b, " Of", &text);
     add_equal_transports(c, &text);
     (void)snprintf(c->why, sizeof(c->why), "%s", text.text);
     c->notes.failed = c->notes.failed || !strbuf_ok(&text);

@@ -130,6 +130,8 @@ static void add_mode(const struct comparison *c, const struct mode *m, struct st
         add_spread(&m->spreads[k], out);
     }
     strbuf_add(out, "}");
+    strbuf_add(out, ",\"critical_path\":");
+    critical_path_write_json(&m->path, out);
     add_facts(c, m, out);
     strbuf_add(out, "}");
 }

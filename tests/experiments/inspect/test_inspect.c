@@ -136,6 +136,9 @@ START_TEST(test_good_run)
     expect_text(&text, "all_reduce #10");
     expect_text(&text, "2/5");
     expect_text(&text, "\"ending\": \"ok\"");
+    expect_text(&text,
+                "Critical path of a step: 70 % computation, 21 % communication, 6 % optimizer");
+    expect_text(&text, "\"computation\": {");
     ck_assert_ptr_null(strstr(text.text, "Missing"));
     ck_assert_ptr_null(strstr(text.text, "all_reduce #9"));
     ck_assert_ptr_null(strstr(text.text, "differ"));

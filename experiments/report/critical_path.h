@@ -1,0 +1,57 @@
+/*
+ * critical_path: what the steps of runs in lockstep wait for.
+ *
+ * In lockstep no rank ends a step before the last one has contributed.  The last one is the rank
+ * that itself waits least, so its step, from the batch to the optimizer, is the critical path:
+ * every part of it is time that all ranks spend.  Ranks that wait hardly longer than it share the
+ * step.  The clocks of different hosts are not compared.
+ */
+#ifndef SPARRING_EXPERIMENTS_REPORT_CRITICAL_PATH_H
+#define SPARRING_EXPERIMENTS_REPORT_CRITICAL_PATH_H
+
+#include "common/base/strbuf.h"
+#include "experiments/report/run.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum path_part {
+    PATH_INPUT,
+    PATH_FORWARD,
+    PATH_BACKWARD,
+    PATH_COMPUTE,       /* both, where their times are not known apart */
+    PATH_SUM,           /* a server, after the last contribution has come */
+    PATH_COMMUNICATION, /* the rest of what backward does not hide */
+    PATH_OPTIMIZER,     /* on the rank */
+    PATH_OTHER,
+    PATH_PARTS
+};
+
+struct critical_path {
+    size_t steps;                     /* 0: not known */
+    size_t ranks, servers, processes; /* the greater of both */
+    double total_ns;
+    double *ns;     /* owned; [part][rank or server] */
+    double *waited; /* owned; of each rank in one step */
+};
+
+/* Add the steady steps of a run in lockstep; all runs have equally many ranks and servers.
+ * STATUS_NO_MEMORY only. */
+enum status critical_path_add(struct critical_path *p, const struct run *run, struct error *err);
+void critical_path_release(struct critical_path *p);
+
+/* Share of the steps' time; NaN when nothing is known. */
+double critical_path_share(const struct critical_path *p, enum path_part part);
+
+/* "rank 2": the process that has at least two thirds of the part's time; "" when there is none, or
+ * only one of its kind. */
+void critical_path_process(const struct critical_path *p, enum path_part part, char *text,
+                           size_t size);
+
+/* Append "62 % backward of rank 2, 21 % communication": the largest parts, at most four. */
+void critical_path_describe(const struct critical_path *p, struct strbuf *out);
+
+/* Append all parts as one JSON object (experiments/METRICS.md). */
+void critical_path_write_json(const struct critical_path *p, struct strbuf *out);
+
+#endif
