@@ -8,8 +8,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define RANKS   3
 #define SERVERS 2
@@ -29,11 +27,15 @@ static struct run run;
 static struct critical_path path;
 static struct error err;
 
+/* A setting of the run. */
+#define SET(member, value)                                                                         \
+    ((void)snprintf(run.configuration.member, sizeof(run.configuration.member), "%s", value))
+
 static void setup(void)
 {
     run = (struct run){.ranks = ranks, .servers = servers, .rank_count = RANKS};
-    (void)strcpy(run.configuration.sync, "allreduce");
-    (void)strcpy(run.configuration.device, "cpu");
+    SET(sync, "allreduce");
+    SET(device, "cpu");
     path = (struct critical_path){0};
     hosts[0] = hosts[1] = "a";
     begins_us[0] = begins_us[1] = 0;
@@ -100,7 +102,7 @@ static void write_server(unsigned k, unsigned partitions, unsigned round_us, uns
                         "\"sum_ns\":%u,\"wait_ns\":%u}\n",
                         s + 1, begin + s, 1000 * round_us, 1000 * sum_us, 1000 * wait_us);
     parse(&text, &servers[k]);
-    (void)strcpy(run.configuration.sync, "ps");
+    SET(sync, "ps");
     run.server_count = SERVERS;
 }
 
@@ -228,15 +230,15 @@ START_TEST(test_where_there_is_none)
 {
     write_ranks(STEPS);
     write_server(0, 1, 1000, 1000, 0, STEPS);
-    (void)strcpy(run.configuration.consistency, "asp");
+    SET(consistency, "asp");
     assert_ok(critical_path_add(&path, &run, &err));
-    (void)strcpy(run.configuration.consistency, "ssp");
-    (void)strcpy(run.configuration.staleness, "2");
+    SET(consistency, "ssp");
+    SET(staleness, "2");
     assert_ok(critical_path_add(&path, &run, &err));
-    (void)strcpy(run.configuration.consistency, "bsp");
-    (void)strcpy(run.configuration.backup_workers, "1");
+    SET(consistency, "bsp");
+    SET(backup_workers, "1");
     assert_ok(critical_path_add(&path, &run, &err));
-    (void)strcpy(run.configuration.sync, "local");
+    SET(sync, "local");
     assert_ok(critical_path_add(&path, &run, &err));
     ck_assert_uint_eq(path.steps, 0);
     ck_assert(isnan(critical_path_share(&path, PATH_INPUT)));
@@ -247,7 +249,7 @@ END_TEST
 /* Forward is issued, not computed, when it returns. */
 START_TEST(test_other_device)
 {
-    (void)strcpy(run.configuration.device, "cuda");
+    SET(device, "cuda");
     write_ranks(STEPS);
     assert_ok(critical_path_add(&path, &run, &err));
     ck_assert_double_eq_tol(critical_path_share(&path, PATH_COMPUTE), 3000 / 6350.0, EXACT);
