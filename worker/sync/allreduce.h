@@ -45,6 +45,8 @@ struct bucket_queue {
 /* Starts the thread, on core `cpu` where that is >= 0. */
 enum status bucket_queue_start(struct sync_allreduce *s, int cpu, struct error *err);
 void bucket_queue_stop(struct bucket_queue *q); /* also half-built ones */
+/* After a failure: as before the first step.  The thread may still look at the queue. */
+void bucket_queue_reset(struct bucket_queue *q);
 void bucket_queue_begin(struct sync_allreduce *s);
 void bucket_queue_ready(struct sync_allreduce *s, size_t ready_count);
 /* Blocks until all buckets are reduced; reduces those that have not started, and reports each to

@@ -122,6 +122,14 @@ void bucket_queue_stop(struct bucket_queue *q)
     q->times = NULL;
 }
 
+void bucket_queue_reset(struct bucket_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    q->ready = q->reduced = q->length;
+    q->failed = false;
+    pthread_mutex_unlock(&q->lock);
+}
+
 void bucket_queue_begin(struct sync_allreduce *s)
 {
     struct bucket_queue *q = &s->queue;

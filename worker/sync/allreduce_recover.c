@@ -54,8 +54,7 @@ static enum status rebuild(struct sync_allreduce *s, struct error *err)
     s->last_trained = s->world_size - 1;
     s->equal_weights = true;
     s->used_known = false;
-    s->queue.ready = s->queue.reduced = s->queue.length;
-    s->queue.failed = false;
+    bucket_queue_reset(&s->queue);
     if (s->memory)
         status = collective_register(s->group, s->memory, err);
     if (s->hook->rebuild)
