@@ -7,6 +7,7 @@
 #include "experiments/compare/compare.h"
 #include "experiments/inspect/inspect.h"
 #include "experiments/launch/launch.h"
+#include "experiments/network/net.h"
 #include "experiments/report/report.h"
 #include "experiments/stats/stats.h"
 
@@ -20,6 +21,7 @@ struct subcommand {
 };
 
 static int bench_main(int argc, char **argv);
+static int net_main(int argc, char **argv);
 
 static const struct subcommand subcommands[] = {
     {"launch", launch_main, "start the ranks of a job on this host, and servers"},
@@ -28,6 +30,11 @@ static const struct subcommand subcommands[] = {
     {"inspect", inspect_main, "say what a run did, how it ended and who is to blame"},
     {"stats", stats_main, "print what a running parameter server says of itself"},
     {"bench", bench_main, "measure collectives, parameter server or a training step"},
+    {"net", net_main, "hold a network of emulated hosts"},
+};
+
+static const struct subcommand nets[] = {
+    {"up", net_up_main, "make the hosts, and hold them until Ctrl-C"},
 };
 
 static const struct subcommand benches[] = {
@@ -98,6 +105,11 @@ static int dispatch(const char *program, const struct subcommand *rows, size_t c
 static int bench_main(int argc, char **argv)
 {
     return dispatch("sparring bench", benches, sizeof(benches) / sizeof(benches[0]), argc, argv);
+}
+
+static int net_main(int argc, char **argv)
+{
+    return dispatch("sparring net", nets, sizeof(nets) / sizeof(nets[0]), argc, argv);
 }
 
 int main(int argc, char **argv)

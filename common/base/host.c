@@ -97,7 +97,7 @@ void host_info_read(struct host_info *ret)
 {
     struct utsname names;
     long pages = sysconf(_SC_PHYS_PAGES);
-    const char *bind = getenv("SPARRING_BIND");
+    const char *bind = getenv("SPARRING_BIND"), *network = getenv("SPARRING_NETWORK");
 
     memset(ret, 0, sizeof(*ret));
     if (uname(&names) == 0) {
@@ -110,6 +110,7 @@ void host_info_read(struct host_info *ret)
     ret->cores = host_job_cores();
     list_processors(ret->processors, sizeof(ret->processors));
     (void)snprintf(ret->bind, sizeof(ret->bind), "%s", bind ? bind : "");
+    (void)snprintf(ret->network, sizeof(ret->network), "%s", network ? network : "");
     ret->processor_quota = cgroup_processor_quota("");
     if (pages > 0)
         ret->memory_bytes = (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -171,6 +172,7 @@ void host_info_json(const struct host_info *host, struct strbuf *out)
                 host->processors, (uintmax_t)host->memory_bytes);
     strbuf_add_json(out, host->kernel);
     add_json_if_set(out, "bind", host->bind);
+    add_json_if_set(out, "network", host->network);
     if (isfinite(host->processor_quota))
         strbuf_addf(out, ",\"processor_quota\":%g", host->processor_quota);
     if (isfinite(host->memory_limit))

@@ -15,6 +15,7 @@ struct host_info {
     unsigned cores;         /* host_job_cores */
     char processors[1024];  /* that this process may use: "0-3,8" */
     char bind[16];          /* --bind of `sparring launch`; "": not bound by it */
+    char network[256];      /* emulated by `sparring launch`; "": the host's own */
     double processor_quota; /* of its control groups; INFINITY: none */
     uint64_t memory_bytes;
     double memory_limit;         /* of its control groups, bytes; INFINITY: none */
@@ -38,8 +39,8 @@ unsigned host_job_cores(void);
 unsigned host_cores_part(unsigned parts);
 
 /* {"name":..,"cpu":..,"cores":..,"processors":..,"memory_bytes":..,"kernel":..,"compiler":..,
- * "load":..,"environment":..}, and where they are known or set "bind", "processor_quota",
- * "memory_limit", "governor", "congestion_control". */
+ * "load":..,"environment":..}, and where they are known or set "bind", "network",
+ * "processor_quota", "memory_limit", "governor", "congestion_control". */
 void host_info_json(const struct host_info *host, struct strbuf *out);
 
 /* Append the environment variables that configure libraries (threads, NCCL, gRPC), sorted:

@@ -28,7 +28,7 @@ static bool reserve_entry(struct priority_queue *q)
     return true;
 }
 
-bool priority_queue_push(struct priority_queue *q, uint32_t priority, void *item)
+bool priority_queue_push(struct priority_queue *q, uint64_t priority, void *item)
 {
     struct priority_entry entry = {.priority = priority, .item = item};
     size_t at;
@@ -43,6 +43,11 @@ bool priority_queue_push(struct priority_queue *q, uint32_t priority, void *item
     }
     q->heap[at] = entry;
     return true;
+}
+
+void *priority_queue_first(const struct priority_queue *q)
+{
+    return q->length > 0 ? q->heap[0].item : NULL;
 }
 
 void *priority_queue_pop(struct priority_queue *q)

@@ -14,7 +14,7 @@
 
 struct priority_entry {
     uint64_t arrival;
-    uint32_t priority;
+    uint64_t priority;
     void *item; /* the caller's */
 };
 
@@ -26,9 +26,12 @@ struct priority_queue {
 };
 
 /* false: out of memory, and the queue is unchanged. */
-bool priority_queue_push(struct priority_queue *q, uint32_t priority, void *item);
+bool priority_queue_push(struct priority_queue *q, uint64_t priority, void *item);
 
-/* Remove and return the first item; NULL when the queue is empty. */
+/* The first item; NULL when the queue is empty. */
+void *priority_queue_first(const struct priority_queue *q);
+
+/* Remove and return it. */
 void *priority_queue_pop(struct priority_queue *q);
 
 /* Free the memory, not the items. */

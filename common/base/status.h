@@ -31,7 +31,8 @@
     X(CANCELLED, -16, "cancelled", 6)     /* a signal requested a stop */                          \
     X(INTERNAL, -17, "internal error", 1)                                                          \
     X(UNAUTHENTICATED, -18, "not authenticated", 3) /* no valid token was sent */                  \
-    X(DENIED, -19, "permission denied", 3)          /* authenticated, not authorised */
+    X(DENIED, -19, "permission denied", 3)          /* authenticated, not authorised */            \
+    X(DISTURBED, -20, "disturbed", 8) /* this machine did not keep to the emulated network */
 
 enum status {
 #define X(name, value, text, exit_code) STATUS_##name = (value),
@@ -55,7 +56,8 @@ const char *status_text(enum status status);
 
 /* Exit code of a program that ends with `status`: 0 ok, 1 failed run, 2 usage, 3 configuration or
  * data, 4 peers not reached in time, 6 stopped by a signal (5 is `compare --fail-if`, 7 `launch`
- * whose other ranks ended well). */
+ * whose other ranks ended well), 8 a run in an emulated network that this machine did not keep to.
+ */
 int status_exit_code(enum status status);
 
 /* The status of an errno value from a file or socket call (ENOSPC, EDQUOT -> NO_SPACE; ENOENT ->

@@ -44,6 +44,7 @@ grpc_status_code rpc_code_from_status(enum status status)
     case STATUS_DENIED:
         return GRPC_STATUS_PERMISSION_DENIED;
     case STATUS_IO:
+    case STATUS_DISTURBED:
     case STATUS_INTERNAL:
         break;
     }

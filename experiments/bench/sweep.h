@@ -15,6 +15,7 @@
 #include "common/option/option.h"
 #include "common/rpc/security_options.h"
 #include "experiments/bench/bench_report.h"
+#include "experiments/network/network_options.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,6 +30,9 @@
 /* In the folder: a named pipe of results, the options as YAML. */
 #define SWEEP_PIPE   "records"
 #define SWEEP_CONFIG "options.yaml"
+
+/* Environment of a rank: the address of its emulated host. */
+#define SWEEP_ADDRESS "SPARRING_BENCH_ADDRESS"
 
 #define SERIES_MAX    12
 #define ROUNDS_MAX    1000
@@ -53,7 +57,7 @@ struct sweep_options {
     char placement[OPTION_TEXT_MAX]; /* "both", "out", "in" */
     bool per_iteration, ceiling, registered, fresh, pin;
     int64_t netns; /* 0: none */
-    char rate[OPTION_TEXT_MAX];
+    struct network_options network;
     int64_t timeout_ms;
     char json[OPTION_TEXT_MAX];
     struct security_options security; /* of backend grpc */
@@ -62,7 +66,7 @@ struct sweep_options {
 extern const struct option_spec sweep_specs[];
 #define SWEEP_TABLES                                                                               \
     {                                                                                              \
-        {sweep_specs, 0},                                                                          \
+        {sweep_specs, 0}, {network_option_specs, offsetof(struct sweep_options, network)},         \
         {                                                                                          \
             security_specs, offsetof(struct sweep_options, security)                               \
         }                                                                                          \
@@ -96,8 +100,9 @@ struct sweep {
     enum reduce_order order;
     uint64_t iterations; /* 0: auto */
     bool placements[PLACEMENTS];
-    unsigned hosts;   /* namespaces, or 1 */
-    double link_gb_s; /* of --rate, one direction; 0: no limit */
+    unsigned hosts;                               /* namespaces, or 1 */
+    struct network_link links[NETWORK_HOSTS_MAX]; /* with netns */
+    double link_gb_s; /* of the slowest link, one direction; 0: no limit */
 };
 
 /* STATUS_INVALID or STATUS_UNSUPPORTED for options that exclude each other. */

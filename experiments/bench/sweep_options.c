@@ -190,13 +190,9 @@ const struct option_spec sweep_specs[] = {
      .min = 0,
      .max = NPROC_MAX,
      .metavar = "N",
-     .help = "Spread the ranks over N network namespaces, as if over N hosts (needs root, ip and "
-             "tc); 0: all on this host's loopback."},
-    {.name = "rate",
-     .kind = OPTION_TEXT,
-     .offset = AT(rate),
-     .metavar = "RATE",
-     .help = "With --netns: limit every host's link, each direction, as 1gbit, 500mbit."},
+     .help = "Spread the ranks over N emulated hosts with the network that --network-... describe; "
+             "0: all on this host's loopback."},
+    {.name = "rate", .kind = OPTION_TEXT, .alias_of = "network-rate"},
     {.name = "timeout-ms",
      .kind = OPTION_INT,
      .offset = AT(timeout_ms),
@@ -382,39 +378,20 @@ static enum status plan_roots(struct sweep *s, const struct sweep_options *o, st
 }
 
 /* "1gbit" in bits per second, as tc reads it. */
-static bool parse_rate(const char *text, double *ret)
-{
-    static const struct {
-        const char *unit;
-        double bits;
-    } units[] = {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
-    char *end = NULL;
-    double value = strtod(text, &end);
-
-    for (size_t i = 0; end != text && i < sizeof(units) / sizeof(units[0]); i++)
-        if (strcmp(end, units[i].unit) == 0 && value > 0 && isfinite(value)) {
-            *ret = value * units[i].bits;
-            return true;
-        }
-    return false;
-}
-
 static enum status plan_hosts(struct sweep *s, const struct sweep_options *o, struct error *err)
 {
-    double bits = 0;
+    enum status status;
 
-    s->hosts = 1;
-    if (o->rate[0] && (o->netns == 0 || !parse_rate(o->rate, &bits)))
-        return error_set(err, STATUS_INVALID,
-                         "--rate '%s': write it as 1gbit or 500mbit, and say "
-                         "--netns N",
-                         o->rate);
-    s->link_gb_s = bits / 8 * 1e-9;
+    s->hosts = o->netns > 0 ? (unsigned)o->netns : 1;
+    if (o->netns == 0 && network_options_given(&o->network))
+        return error_set(err, STATUS_INVALID, "--network-rate and the like need --netns N");
     if (o->netns == 1 || o->netns > o->nproc)
         return error_set(err, STATUS_INVALID, "--netns must be 0 or 2 to --nproc");
-    if (o->netns > 0)
-        s->hosts = (unsigned)o->netns;
-    return STATUS_OK;
+    status = network_options_read(&o->network, s->hosts, s->hosts, s->links, err);
+    for (unsigned h = 0; h < s->hosts && status == STATUS_OK; h++)
+        if (h == 0 || s->links[h].rate < s->links[0].rate)
+            s->link_gb_s = s->links[h].rate / 8 * 1e-9;
+    return status;
 }
 
 static enum status plan_numbers(struct sweep *s, const struct sweep_options *o, struct error *err)

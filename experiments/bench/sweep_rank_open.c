@@ -22,7 +22,6 @@
 
 /* ---- opening ---- */
 
-/* SPARRING_BENCH_ADDRESS is the address of this rank's namespace; see netns.h. */
 static enum status open_group(struct bench_rank *b, const char *backend, const char *name,
                               struct collective **ret_group, struct error *err)
 {
@@ -32,8 +31,8 @@ static enum status open_group(struct bench_rank *b, const char *backend, const c
                                        .world_size = b->world_size,
                                        .store = b->store,
                                        .mesh = b->control ? collective_mesh(b->control) : NULL,
-                                       .interface_host = getenv("SPARRING_BENCH_ADDRESS"),
-                                       .host_id = getenv("SPARRING_BENCH_ADDRESS"),
+                                       .interface_host = getenv(SWEEP_ADDRESS),
+                                       .host_id = getenv(SWEEP_ADDRESS),
                                        .timeout_ms = b->options->timeout_ms,
                                        .security = &b->security};
 
@@ -78,7 +77,7 @@ static enum status open_backend(struct bench_rank *b, size_t series, struct erro
 
 static enum status open_series(struct bench_rank *b, struct error *err)
 {
-    const char *address = getenv("SPARRING_BENCH_ADDRESS");
+    const char *address = getenv(SWEEP_ADDRESS);
     enum status status;
 
     b->security = security_options_read(&b->options->security, false);

@@ -8,8 +8,8 @@
 #include "common/base/memory.h"
 #include "common/base/stop.h"
 #include "experiments/bench/bench_folder.h"
-#include "experiments/bench/netns.h"
 #include "experiments/bench/sweep.h"
+#include "experiments/network/network.h"
 #include "experiments/subprocess/mpirun.h"
 
 #include <errno.h>
@@ -43,7 +43,7 @@ struct sweep_parent {
     char folder[256];
     struct bench_process *processes; /* owned */
     size_t wanted, started, running;
-    struct netns netns;
+    struct network network;
     int out_fd;         /* read end of the pipe; -1 after its end */
     struct strbuf text; /* read but not yet parsed */
 };
@@ -142,7 +142,7 @@ static enum status start_process(struct sweep_parent *run, const struct words *w
     return STATUS_OK;
 }
 
-/* Start a rank in its namespace; ranks are assigned in blocks: 0, 1 to the first of two, 2, 3 to
+/* Start a rank on its host; ranks are assigned in blocks: 0, 1 to the first of two, 2, 3 to
  * the second. */
 static enum status start_rank(struct sweep_parent *run, size_t rank, struct error *err)
 {
@@ -154,19 +154,27 @@ static enum status start_rank(struct sweep_parent *run, size_t rank, struct erro
     (void)snprintf(text, sizeof(text), "%zu", rank);
     add_word(&words, "sparring");
     add_rank_words(run, text, &words);
-    if (run->netns.length == 0)
+    if (run->network.length == 0)
         return start_process(run, &words, err);
-    netns_address(host, text, sizeof(text));
-    if (setenv(NETNS_ADDRESS, text, 1) != 0)
-        return error_set_errno(err, errno, "cannot set %s", NETNS_ADDRESS);
-    status = netns_enter(&run->netns, host, err);
+    network_address(host, text, sizeof(text));
+    if (setenv(SWEEP_ADDRESS, text, 1) != 0)
+        return error_set_errno(err, errno, "cannot set %s", SWEEP_ADDRESS);
+    status = network_enter(&run->network, host, err);
     if (status == STATUS_OK)
         status = start_process(run, &words, err);
-    (void)unsetenv(NETNS_ADDRESS);
+    (void)unsetenv(SWEEP_ADDRESS);
     if (status == STATUS_OK)
-        return netns_leave(&run->netns, err);
-    (void)netns_leave(&run->netns, NULL);
+        return network_leave(&run->network, err);
+    (void)network_leave(&run->network, NULL);
     return status;
+}
+
+static enum status open_network(struct sweep_parent *run, struct error *err)
+{
+    enum status status = network_open(&run->network, run->sweep->links, run->sweep->hosts,
+                                      &run->options->network, err);
+
+    return status == STATUS_OK ? network_measure(&run->network, err) : status;
 }
 
 static enum status start_processes(struct sweep_parent *run, struct error *err)
@@ -179,7 +187,7 @@ static enum status start_processes(struct sweep_parent *run, struct error *err)
         return status == STATUS_OK ? start_process(run, &words, err) : status;
     }
     if (run->sweep->hosts > 1)
-        status = netns_open(&run->netns, run->sweep->hosts, run->options->rate, err);
+        status = open_network(run, err);
     for (size_t r = 0; r < run->wanted && status == STATUS_OK; r++)
         status = start_rank(run, r, err);
     return status;
@@ -352,7 +360,7 @@ static void stop_processes(struct sweep_parent *run)
             (void)reap_process(run, i, NULL);
     if (run->out_fd >= 0)
         (void)close(run->out_fd);
-    netns_close(&run->netns);
+    network_close(&run->network);
     strbuf_release(&run->text);
     bench_folder_remove(run->folder);
     free(run->processes);
@@ -386,7 +394,7 @@ enum status sweep_run(const struct sweep *sweep, const struct sweep_options *opt
     struct sweep_parent run = {.sweep = sweep,
                                .options = options,
                                .out_fd = -1,
-                               .netns = {.home_fd = -1, .hub_fd = -1},
+                               .network = NETWORK_CLOSED,
                                .text = STRBUF_INIT};
     struct pollfd *fds = NULL;
     enum status status = bench_folder_make(run.folder, sizeof(run.folder), err);

@@ -35,9 +35,11 @@ struct sweep_bandwidth sweep_bandwidth(const struct sweep_table *t,
 
 static void print_where(const struct sweep_table *t)
 {
+    char text[256];
+
+    network_options_text(&t->options->network, text, sizeof(text));
     if (t->sweep->hosts > 1)
-        (void)printf("in %u network namespaces%s%s", t->sweep->hosts,
-                     t->options->rate[0] ? " with links of " : "", t->options->rate);
+        (void)printf("on %u hosts, %s", t->sweep->hosts, text);
     else
         (void)printf("on one host over loopback");
 }

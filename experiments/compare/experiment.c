@@ -25,9 +25,10 @@
 _Static_assert(DESIGN_PAIRS_MAX == EXPERIMENT_MODES_MAX * (EXPERIMENT_MODES_MAX - 1) / 2,
                "a design has room for all pairs");
 
-static const char *const top_keys[] = {"title",   "nproc",  "repeats",        "deadline",
-                                       "verdict", "margin", "steady_seconds", "target_accuracy",
-                                       "options", "modes",  "axes",           "where"};
+static const char *const top_keys[] = {
+    "title",           "nproc",   "repeats", "deadline", "verdict", "margin", "steady_seconds",
+    "target_accuracy", "options", "modes",   "axes",     "where",   "network"};
+static const char *const network_keys[] = {"rate", "delay", "jitter", "loss", "seed", "check"};
 static const char *const mode_keys[] = {"name", "label", "nproc", "servers", "options"};
 
 /* Options of the worker that `compare` and `launch` set. */
@@ -128,11 +129,12 @@ static enum status read_option_name(const struct key_position *at, const char *t
     return STATUS_OK;
 }
 
-static enum status add_option(const struct key_position *at, const char *rest,
+/* `prefix` before the name: "network-" for the keys of `network`. */
+static enum status add_option(const struct key_position *at, const char *prefix, const char *rest,
                               struct experiment_options *options, struct error *err)
 {
     struct experiment_option *option = &options->items[options->length];
-    char name[sizeof(option->name)];
+    char name[sizeof(option->name) - 16];
     enum status status;
 
     if (!rest || strchr(rest, '.'))
@@ -144,7 +146,7 @@ static enum status add_option(const struct key_position *at, const char *rest,
         return status;
     if (is_set_by_compare(name))
         return refuse_key(at, "is set by compare itself", err);
-    (void)snprintf(option->name, sizeof(option->name), "%s", name);
+    (void)snprintf(option->name, sizeof(option->name), "%s%s", prefix, name);
     options->length++;
     return read_value(at, option->value, sizeof(option->value), err);
 }
@@ -209,7 +211,7 @@ static enum status read_mode_key(const struct key_position *at, const char *path
     const char *rest = next_part(path, key, sizeof(key));
 
     if (strcmp(key, "options") == 0)
-        return add_option(at, rest, &mode->options, err);
+        return add_option(at, "", rest, &mode->options, err);
     if (rest)
         return unknown_key(at, key, mode_keys, COUNT_OF(mode_keys), err);
     if (strcmp(key, "name") == 0)
@@ -291,6 +293,16 @@ static enum status read_verdict(const struct key_position *at, const char *path,
     return read_text(at, e->design.pairs[i].names[k], sizeof(e->design.pairs[i].names[k]), err);
 }
 
+/* `rate` is the option network-rate of launch. */
+static enum status read_network(const struct key_position *at, const char *rest,
+                                struct experiment *e, struct error *err)
+{
+    for (size_t i = 0; rest && i < COUNT_OF(network_keys); i++)
+        if (strcmp(network_keys[i], rest) == 0)
+            return add_option(at, "network-", rest, &e->options, err);
+    return unknown_key(at, rest ? rest : "network", network_keys, COUNT_OF(network_keys), err);
+}
+
 static enum status read_key(const struct key_position *at, struct experiment *e, struct error *err)
 {
     char key[64];
@@ -301,7 +313,9 @@ static enum status read_key(const struct key_position *at, struct experiment *e,
     if (strcmp(key, "options") == 0 && rest && strcmp(rest, "seed") == 0)
         return read_int(at, 0, SEED_MAX, &e->seed, err);
     if (strcmp(key, "options") == 0)
-        return add_option(at, rest, &e->options, err);
+        return add_option(at, "", rest, &e->options, err);
+    if (strcmp(key, "network") == 0)
+        return read_network(at, rest, e, err);
     if (strcmp(key, "verdict") == 0)
         return read_verdict(at, rest, e, err);
     if (strcmp(key, "axes") == 0)

@@ -12,6 +12,7 @@
  *   target_accuracy: 95 # percent; the time to it decides between modes whose steps differ in worth
  *   options:            # of sparring-worker, for all modes; seed is that of the first repeat
  *     model: mlp:784-128-10
+ *   network: {rate: 1gbit, delay: 5}  # emulated: the options network-rate, ... of sparring launch
  *   axes: {nproc: [2, 4]}  # swept settings, see axes.h
  *   where: [...]
  *   modes:

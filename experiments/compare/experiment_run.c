@@ -49,8 +49,10 @@ static uint64_t seed_of(const struct attempt_run *run)
 
 /* Options that `launch` reads and passes to the workers; all others go to the workers alone. */
 static const char *const launch_options[] = {
-    "backend",      "server-placement", "server-transport", "replicas",
-    "on-rank-loss", "on-worker-loss",   "max-restarts",     "bind"};
+    "backend",        "server-placement", "server-transport", "replicas",
+    "on-rank-loss",   "on-worker-loss",   "max-restarts",     "bind",
+    "ranks-per-host", "network-rate",     "network-delay",    "network-jitter",
+    "network-loss",   "network-seed",     "network-check"};
 
 static bool is_for_launch(const char *name)
 {
@@ -214,6 +216,9 @@ static enum status start_and_wait(struct attempt_run *run, char *outcome, size_t
     subprocess_result_text(&run->result, outcome, size);
     if (run->result.outcome == SUBPROCESS_EXITED && run->result.code == 0)
         (void)snprintf(outcome, size, "ok");
+    if (run->result.outcome == SUBPROCESS_EXITED &&
+        run->result.code == status_exit_code(STATUS_DISTURBED))
+        (void)snprintf(outcome, size, "discarded, the emulated network was not kept to");
     print_outcome(run, log_path, outcome);
     return STATUS_OK;
 }

@@ -6,6 +6,8 @@
  */
 #include "experiments/launch/child.h"
 
+#include "experiments/network/privilege.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -62,6 +64,16 @@ static bool connect_stdio(const struct pipes *p)
                                     dup2(p->streams[1][1], STDERR_FILENO) >= 0);
 }
 
+static bool enter_host(const struct child_request *request)
+{
+    if (!request->network)
+        return true;
+    if (network_enter(request->network, request->host, NULL) != STATUS_OK)
+        return false;
+    privilege_drop();
+    return true;
+}
+
 static _Noreturn void exec_child(const struct child_request *request, const struct pipes *p,
                                  pid_t parent)
 {
@@ -74,7 +86,7 @@ static _Noreturn void exec_child(const struct child_request *request, const stru
     orphan_reaper_add(request->orphan_reaper, getpid());
     for (char *const *variable = request->variables; *variable; variable++)
         (void)putenv(*variable);
-    if (connect_stdio(p)) {
+    if (enter_host(request) && connect_stdio(p)) {
         (void)sigprocmask(SIG_SETMASK, request->mask, NULL);
         (void)execvp(request->file, request->argv);
     }

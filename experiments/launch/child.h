@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "experiments/launch/orphan_reaper.h"
 #include "experiments/launch/output.h"
+#include "experiments/network/network.h"
 
 #include <sched.h>
 #include <signal.h>
@@ -43,8 +44,10 @@ struct child_request {
     char *const *argv;      /* NULL-terminated */
     char *const *variables; /* "NAME=value" to set, "NAME" to unset; NULL-terminated; borrowed */
     const char *prefix; /* before each line of its output; NULL: it inherits our stdout, stderr */
-    const cpu_set_t *processors; /* that it may use; NULL: those of this process */
-    const sigset_t *mask;        /* its signal mask */
+    const cpu_set_t *processors;   /* that it may use; NULL: those of this process */
+    const sigset_t *mask;          /* its signal mask */
+    unsigned host;                 /* of the emulated network, if there is one */
+    const struct network *network; /* NULL: none */
     const struct orphan_reaper *orphan_reaper;
 };
 

@@ -445,6 +445,7 @@ enum status child_set_start(struct child_set *c, size_t index, struct child_requ
     child->code = 0;
     child->kill_at_ns = INT64_MAX;
     request->mask = &c->mask;
+    request->network = c->network;
     request->orphan_reaper = &c->orphan_reaper;
     status = child_start(child, request, err);
     if (status == STATUS_OK)

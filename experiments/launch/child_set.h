@@ -14,10 +14,11 @@ struct child_set {
     size_t servers;
     struct orphan_reaper orphan_reaper;
     int epoll_fd;
-    int stop_fd;    /* signalfd: SIGTERM, SIGINT, SIGHUP, SIGQUIT */
-    int orphans_fd; /* signalfd: SIGCHLD */
-    int wake_fd;    /* inotify of the caller, drained here; -1: none; borrowed */
-    sigset_t mask;  /* the mask before open; the children get it */
+    int stop_fd;                   /* signalfd: SIGTERM, SIGINT, SIGHUP, SIGQUIT */
+    int orphans_fd;                /* signalfd: SIGCHLD */
+    int wake_fd;                   /* inotify of the caller, drained here; -1: none; borrowed */
+    sigset_t mask;                 /* the mask before open; the children get it */
+    const struct network *network; /* emulated; NULL: none; borrowed */
     int64_t grace_ms;
     int64_t deadline_ns;        /* of the job */
     int64_t output_deadline_ns; /* until then a slow reader of our output may block us */
@@ -54,8 +55,8 @@ enum status child_set_open(struct child_set *c, size_t servers, size_t ranks, in
  * half-opened child_set. */
 void child_set_close(struct child_set *c);
 
-/* Start children[index], which is new or GONE; request->mask and ->orphan_reaper are filled in
- * here. */
+/* Start children[index], which is new or GONE; request->mask, ->network and ->orphan_reaper
+ * are filled in here. */
 enum status child_set_start(struct child_set *c, size_t index, struct child_request *request,
                             struct error *err);
 

@@ -31,6 +31,7 @@
 struct job {
     struct plan *plan;
     struct child_set child_set;
+    struct network network; /* emulated; without hosts: none */
     uint16_t port;
     int port_fd;
     struct strbuf addresses, replicas, weights; /* of the servers */
@@ -114,12 +115,14 @@ static void add_unset(struct variables *v, const char *name)
 
 static void add_rank_variables(const struct plan *p, unsigned local_rank, struct variables *v)
 {
+    struct placement_rank place = placement_rank(p, local_rank);
+
     add_number_variable(v, "RANK", p->node_rank * p->ranks + local_rank);
     add_number_variable(v, "WORLD_SIZE", p->nodes * p->ranks);
-    add_number_variable(v, "LOCAL_RANK", local_rank);
-    add_number_variable(v, "LOCAL_WORLD_SIZE", p->ranks);
-    add_number_variable(v, "GROUP_RANK", p->node_rank);
-    add_number_variable(v, "GROUP_WORLD_SIZE", p->nodes);
+    add_number_variable(v, "LOCAL_RANK", place.local_rank);
+    add_number_variable(v, "LOCAL_WORLD_SIZE", place.ranks);
+    add_number_variable(v, "GROUP_RANK", place.host);
+    add_number_variable(v, "GROUP_WORLD_SIZE", place.hosts);
 }
 
 /* Under mpirun the ranks take these from mpirun alone. */
@@ -187,6 +190,7 @@ static enum status start_rank(struct job *j, unsigned local_rank, struct error *
         .index = j->plan->node_rank * j->plan->ranks + local_rank,
         .file = path,
         .argv = j->argv,
+        .host = placement_rank(j->plan, local_rank).host,
         .variables = variables.list,
         .processors = placement_processors(j->plan, false, local_rank, &processors),
         .prefix = j->plan->options.tee ? prefix : NULL};
@@ -195,7 +199,8 @@ static enum status start_rank(struct job *j, unsigned local_rank, struct error *
                    &variables);
     find_program(j, j->argv[0], path, sizeof(path));
     (void)snprintf(prefix, sizeof(prefix), "[rank %u] ", request.index);
-    (void)snprintf(flag, sizeof(flag), "--local-rank=%u", local_rank);
+    (void)snprintf(flag, sizeof(flag), "--local-rank=%u",
+                   placement_rank(j->plan, local_rank).local_rank);
     if (j->plan->options.pass_local_rank)
         j->argv[j->argc] = flag;
     return child_set_start(&j->child_set, j->child_set.servers + local_rank, &request, err);
@@ -257,6 +262,24 @@ static enum status announce_binding(const struct plan *p, struct error *err)
     return STATUS_OK;
 }
 
+/* Before signals are blocked and children watched: a stop signal ends this process, and with it the
+ * network. */
+static enum status open_network(struct job *j, struct error *err)
+{
+    const struct emulation *e = &j->plan->emulation;
+    char text[256];
+    enum status status =
+        network_open(&j->network, e->links, e->hosts, &j->plan->options.network, err);
+
+    if (status != STATUS_OK)
+        return status;
+    network_options_text(&j->plan->options.network, text, sizeof(text));
+    if (setenv("SPARRING_NETWORK", text, 1) != 0 ||
+        setenv("SPARRING_INSECURE", "true", 0) != 0) /* the hosts reach nobody but each other */
+        return error_set_errno(err, errno, "cannot set SPARRING_NETWORK");
+    return network_measure(&j->network, err);
+}
+
 static enum status prepare_job(struct job *j, struct error *err)
 {
     const struct plan *p = j->plan;
@@ -277,10 +300,14 @@ static enum status prepare_job(struct job *j, struct error *err)
         status = file_make_folder(p->options.state_dir, err);
     if (status == STATUS_OK)
         status = choose_port(j, err);
+    (void)unsetenv("SPARRING_NETWORK");
+    if (status == STATUS_OK && p->emulation.hosts > 0)
+        status = open_network(j, err);
     if (status == STATUS_OK)
         status =
             child_set_open(&j->child_set, placement_own_count(p), p->with_mpirun ? 1 : p->ranks,
                            p->options.grace_ms, p->options.timeout_ms, err);
+    j->child_set.network = p->emulation.hosts > 0 ? &j->network : NULL;
     return status;
 }
 
@@ -374,10 +401,24 @@ static int exit_code(const struct child_set *child_set)
     return 0;
 }
 
+/* Write the network's record.  A run that ended well in a network that did not keep to its times is
+ * a failure. */
+static enum status record_network(const struct job *j, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    if (j->network.length > 0 && j->plan->options.run_dir[0] != '\0')
+        status = network_write(&j->network, j->plan->options.run_dir, err);
+    if (status == STATUS_OK && j->network.length > 0 && exit_code(&j->child_set) == 0)
+        status = network_check(&j->network, err);
+    return status;
+}
+
 int launch_main(int argc, char **argv)
 {
     struct plan plan;
     struct job job = {.plan = &plan,
+                      .network = NETWORK_CLOSED,
                       .port_fd = -1,
                       .addresses = STRBUF_INIT,
                       .replicas = STRBUF_INIT,
@@ -393,8 +434,11 @@ int launch_main(int argc, char **argv)
     if (plan.exit_now)
         return 0;
     status = run_job(&job, &err);
+    if (status == STATUS_OK)
+        status = record_network(&job, &err);
     code = status == STATUS_OK ? exit_code(&job.child_set) : log_failure(&err);
     child_set_close(&job.child_set);
+    network_close(&job.network);
     servers_remove_folder(&plan, job.server_folder);
     if (job.port_fd >= 0)
         (void)close(job.port_fd);

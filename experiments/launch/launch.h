@@ -10,9 +10,11 @@
  * argv[0] is "launch".  Blocks until every child has ended, and returns the exit code:
  * that of the rank or server that failed first (128 + n when signal n killed it), after a stop
  * signal that of a rank that obeyed it, 0 when all ranks ended with 0, 2 for a wrong command line,
- * 4 past --timeout-ms.  7: ranks were lost (--on-rank-loss) and the others ended with 0.  The
- * process may have no other threads and no other children.
+ * 4 past --timeout-ms.  7: ranks were lost (--on-rank-loss) and the others ended with 0.  8: this
+ * machine did not keep to the emulated network.  The process may have no other threads and no other
+ * children.
  */
+
 int launch_main(int argc, char **argv);
 
 #endif

@@ -36,6 +36,17 @@ static enum status check_colocated(const struct plan *p, struct error *err)
     return STATUS_OK;
 }
 
+/* Hosts that have ranks, as far as this command line says. */
+static unsigned worker_hosts(const struct plan *p)
+{
+    unsigned per_host = (unsigned)p->options.ranks_per_host;
+
+    if (p->nodes > 1)
+        return p->nodes;
+    return network_options_given(&p->options.network) ? (p->ranks + per_host - 1) / per_host
+                                                      : p->ranks;
+}
+
 static enum status read_colocated(struct plan *p, struct error *err)
 {
     const struct plan_options *o = &p->options;
@@ -47,9 +58,7 @@ static enum status read_colocated(struct plan *p, struct error *err)
         return error_set(err, STATUS_INVALID,
                          "--server-placement colocated on several nodes is one server on each: "
                          "--servers is for one node, or for mixed");
-    p->placement.colocated = p->nodes > 1     ? p->nodes
-                             : o->servers > 0 ? (unsigned)o->servers
-                                              : p->ranks;
+    p->placement.colocated = o->servers > 0 ? (unsigned)o->servers : worker_hosts(p);
     return check_colocated(p, err);
 }
 
@@ -63,7 +72,7 @@ static enum status read_mixed(struct plan *p, struct error *err)
         return error_set(err, STATUS_INVALID,
                          "--server-placement mixed needs --servers or --server-addresses for the "
                          "servers that stand alone");
-    m->hosts = p->nodes > 1 ? p->nodes : p->ranks;
+    m->hosts = worker_hosts(p);
     /* From as many on, those beside the ranks would hold nothing. */
     m->colocated = m->dedicated + m->given < m->hosts ? m->hosts : 0;
     return check_colocated(p, err);
@@ -127,6 +136,10 @@ enum status placement_read(struct plan *p, struct error *err)
     }
     if (status == STATUS_OK)
         status = read_replicas(p, err);
+    if (status == STATUS_OK && network_options_given(&o->network)) {
+        p->emulation.worker_hosts = worker_hosts(p);
+        p->emulation.hosts = worker_hosts(p) + p->placement.dedicated + p->placement.replicas;
+    }
     return status == STATUS_OK ? check_ports(p, err) : status;
 }
 
@@ -146,6 +159,24 @@ unsigned placement_own(const struct plan *p, unsigned local)
     if (p->nodes == 1 || m->colocated == 0)
         return local;
     return local == 0 ? p->node_rank : m->colocated + local - 1;
+}
+
+struct placement_rank placement_rank(const struct plan *p, unsigned local)
+{
+    unsigned per_host = (unsigned)p->options.ranks_per_host;
+    unsigned host = local / per_host, left = p->ranks - host * per_host;
+
+    if (p->emulation.hosts == 0)
+        return (struct placement_rank){p->node_rank, p->nodes, local, p->ranks};
+    return (struct placement_rank){host, p->emulation.worker_hosts, local % per_host,
+                                   left < per_host ? left : per_host};
+}
+
+unsigned placement_server_host(const struct plan *p, unsigned local)
+{
+    unsigned colocated = p->placement.colocated, hosts = p->emulation.worker_hosts;
+
+    return local < colocated ? local % hosts : hosts + local - colocated;
 }
 
 void placement_entry(const char *list, unsigned index, char *text, size_t size)

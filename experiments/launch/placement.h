@@ -23,6 +23,16 @@ enum status placement_read(struct plan *p, struct error *err);
 unsigned placement_own_count(const struct plan *p);
 unsigned placement_own(const struct plan *p, unsigned local);
 
+/* Where the `local`-th rank of this node is. */
+struct placement_rank {
+    unsigned host, hosts;       /* node, or host of the emulated network */
+    unsigned local_rank, ranks; /* of that host */
+};
+struct placement_rank placement_rank(const struct plan *p, unsigned local);
+
+/* The emulated host of the `local`-th server. */
+unsigned placement_server_host(const struct plan *p, unsigned local);
+
 /* Append the address of a server with a known port: with several nodes all ports are known. */
 void placement_address(const struct plan *p, unsigned index, struct strbuf *addresses);
 

@@ -9,6 +9,7 @@
 #include "common/base/host.h"
 #include "common/base/parse.h"
 #include "experiments/launch/placement.h"
+#include "experiments/network/network.h"
 
 #include <errno.h>
 #include <glob.h>
@@ -18,8 +19,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RANKS_MAX   1024
-#define SERVERS_MAX 256
+#define RANKS_MAX     1024
+#define SERVERS_MAX   256
+#define EMULATED_PORT 29500 /* of a namespace that is the job's own */
 
 #define AT(field) offsetof(struct plan_options, field)
 
@@ -157,6 +159,22 @@ static const struct option_spec specs[] = {
      .metavar = "NAME,...",
      .help = "Network interfaces, or addresses of this host, for its ranks in turn; rank R's "
              "becomes its SPARRING_INTERFACE.  One name is for all."},
+    {0},
+};
+
+/* After those of the emulated network. */
+static const struct option_spec last_specs[] = {
+    {.name = "ranks-per-host",
+     .kind = OPTION_INT,
+     .offset = AT(ranks_per_host),
+     .default_text = "1",
+     .min = 1,
+     .max = RANKS_MAX,
+     .metavar = "N",
+     .help =
+         "Ranks on one emulated host; dedicated servers have one each.  An emulated network, on "
+         "this host, is used where one of the options above is given; it takes root or user "
+         "namespaces, and the programs ip and tc."},
     {.help = "Running:"},
     {.name = "run-dir",
      .env = "SPARRING_RUN_DIR",
@@ -249,7 +267,7 @@ static const struct option_set set = {
                "rank fails the others are stopped, and its exit code is kept; but see "
                "--on-rank-loss.",
     .usage = "[OPTION]... [--] PROGRAM [ARG]...",
-    .tables = {{specs, 0}},
+    .tables = {{specs, 0}, {network_option_specs, AT(network)}, {last_specs, 0}},
 };
 
 /* The length of CUDA_VISIBLE_DEVICES where it is set, else the number of /dev/nvidia<n>. */
@@ -384,6 +402,44 @@ static enum status check_backend(struct plan *p, struct error *err)
     return STATUS_OK;
 }
 
+/* What one host's network namespaces cannot do. */
+static enum status check_emulation(const struct plan *p, const struct option_result *r,
+                                   struct error *err)
+{
+    const struct plan_options *o = &p->options;
+    const char *rival = p->nodes > 1                               ? "--nnodes"
+                        : p->with_mpirun                           ? "--backend mpi"
+                        : strcmp(o->server_transport, "unix") == 0 ? "--server-transport unix"
+                        : o->server_addresses[0] != '\0'           ? "--server-addresses"
+                        : o->interface[0] != '\0'                  ? "--interface"
+                        : option_given(&set, r, "master-addr")     ? "--master-addr"
+                                                                   : NULL;
+
+    return !rival ? STATUS_OK
+                  : error_set(err, STATUS_UNSUPPORTED,
+                              "%s and an emulated network (--network-...) exclude each other: its "
+                              "hosts reach nothing but each other",
+                              rival);
+}
+
+static enum status read_emulation(struct plan *p, const struct option_result *r, struct error *err)
+{
+    struct emulation *e = &p->emulation;
+    enum status status;
+
+    if (e->hosts == 0)
+        return STATUS_OK;
+    status = check_emulation(p, r, err);
+    if (status == STATUS_OK)
+        status =
+            network_options_read(&p->options.network, e->hosts, e->worker_hosts, e->links, err);
+    network_address(0, e->master_addr, sizeof(e->master_addr));
+    p->master_addr = e->master_addr;
+    if (p->master_port == 0)
+        p->master_port = EMULATED_PORT;
+    return status;
+}
+
 static enum status print_config(const struct plan *p, const struct option_result *r,
                                 struct error *err)
 {
@@ -452,6 +508,8 @@ static enum status resolve_plan(struct plan *p, const struct option_result *r, i
         status = read_binding(p, err);
     if (status == STATUS_OK)
         status = check_backend(p, err);
+    if (status == STATUS_OK)
+        status = read_emulation(p, r, err);
     if (status != STATUS_OK)
         return status;
     if (r->print_config) {

@@ -6,6 +6,7 @@
 
 #include "common/option/option.h"
 #include "experiments/launch/binding.h"
+#include "experiments/network/network_options.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,6 +27,8 @@ struct plan_options {
     char interface[OPTION_TEXT_MAX];
     char node_addresses[OPTION_TEXT_MAX];
     bool replicas;
+    struct network_options network;
+    int64_t ranks_per_host;
     char run_dir[OPTION_TEXT_MAX];
     char on_rank_loss[OPTION_TEXT_MAX];
     int64_t max_restarts;
@@ -49,6 +52,15 @@ struct placement {
     unsigned replicas;  /* one for each server started here, numbered after all of them */
 };
 
+/* Hosts of an emulated network: first those of ranks and colocated servers, then one for each other
+ * server and replica. */
+struct emulation {
+    unsigned hosts;        /* 0: none, and the job uses the host's own network */
+    unsigned worker_hosts; /* of them */
+    struct network_link links[NETWORK_HOSTS_MAX];
+    char master_addr[32];
+};
+
 struct plan {
     struct plan_options options;
     unsigned nodes;
@@ -57,6 +69,7 @@ struct plan {
     bool tolerates_rank_loss; /* the others go on after the loss of a rank */
     bool elastic; /* --sync ps with shrink or wait: a killed rank may be started again */
     struct placement placement;
+    struct emulation emulation;
     bool with_mpirun;                 /* mpirun starts the ranks */
     struct binding_topology topology; /* of this host; count 0: with --bind none */
     const char *master_addr;          /* borrowed from options, or constant */

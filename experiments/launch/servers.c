@@ -91,18 +91,29 @@ void servers_remove_folder(const struct plan *plan, const char *folder)
         (void)rmdir(folder);
 }
 
+/* With one node: where this server's ranks are. */
+static void own_address(const struct plan *p, size_t index, char *text, size_t size)
+{
+    if (p->emulation.hosts > 0)
+        network_address(placement_server_host(p, (unsigned)index), text, size);
+    else
+        (void)snprintf(text, size, "127.0.0.1");
+}
+
 /* The value of a server's --listen. */
 static void listen_text(const struct server_start *s, size_t index, char *text, size_t size)
 {
     int64_t port = s->plan->options.server_port;
     char path[PATH_SIZE];
+    char host[32];
 
     if (s->with_unix) {
         socket_path(s->folder, index, path, sizeof(path));
         (void)snprintf(text, size, "unix:%s", path);
         return;
     }
-    (void)snprintf(text, size, "%s:%jd", s->plan->nodes > 1 ? "0.0.0.0" : "127.0.0.1",
+    own_address(s->plan, index, host, sizeof(host));
+    (void)snprintf(text, size, "%s:%jd", s->plan->nodes > 1 ? "0.0.0.0" : host,
                    port > 0 ? (intmax_t)port + placement_own(s->plan, (unsigned)index)
                             : s->ports[index]);
 }
@@ -135,6 +146,7 @@ static enum status start_server(struct server_start *s, size_t index, const char
         .argv = argv,
         .variables = variables,
         .processors = placement_processors(s->plan, true, (unsigned)index, &processors),
+        .host = s->plan->emulation.hosts > 0 ? placement_server_host(s->plan, (unsigned)index) : 0,
         .prefix = s->plan->options.tee ? prefix : NULL};
 
     if (is_replica(s->plan, index)) {
@@ -233,8 +245,10 @@ static void add_started_address(const struct server_start *s, size_t index,
                                 struct strbuf *addresses)
 {
     char text[PATH_SIZE + 8];
+    char host[32];
 
-    (void)snprintf(text, sizeof(text), "127.0.0.1:%u", s->ports[index]);
+    own_address(s->plan, index, host, sizeof(host));
+    (void)snprintf(text, sizeof(text), "%s:%u", host, s->ports[index]);
     if (s->with_unix)
         listen_text(s, index, text, sizeof(text));
     strbuf_addf(addresses, "%s%s", addresses->length > 0 ? "," : "", text);

@@ -90,6 +90,28 @@ static void add_job(struct comparison *c, const struct run *run)
     add_condition(c, "device", "%s", shared_fact(c, "device"));
 }
 
+/* The links of an emulated network, over all runs. */
+static void add_links(struct comparison *c)
+{
+    struct run_network all = {(double)NAN, (double)NAN, (double)NAN};
+    char late[64] = "";
+
+    for (size_t i = 0; i < c->list->length; i++) {
+        const struct run_network *n = &c->list->runs[i].network;
+
+        all.lowest_rate_bits_s = fmin(all.lowest_rate_bits_s, n->lowest_rate_bits_s);
+        all.highest_round_trip_ms = fmax(all.highest_round_trip_ms, n->highest_round_trip_ms);
+        all.late_p99_ms = fmax(all.late_p99_ms, n->late_p99_ms);
+    }
+    if (isfinite(all.late_p99_ms))
+        (void)snprintf(late, sizeof(late), ", 99 %% of packets at most %.2f ms late",
+                       all.late_p99_ms);
+    if (isfinite(all.lowest_rate_bits_s))
+        add_condition(c, "links as measured",
+                      "at least %.4g Mbit/s, round trips of at most %.3g ms%s",
+                      all.lowest_rate_bits_s * 1e-6, all.highest_round_trip_ms, late);
+}
+
 static void add_host(struct comparison *c, const struct run *run)
 {
     add_condition(c, "where", "%s", c->location);
@@ -99,6 +121,8 @@ static void add_host(struct comparison *c, const struct run *run)
     add_condition(c, "processor quota", "%s", shared_fact(c, "processor_quota"));
     add_condition(c, "memory limit", "%s", shared_fact(c, "memory_limit"));
     add_condition(c, "binding", "%s", shared_fact(c, "binding"));
+    add_condition(c, "network", "%s", shared_fact(c, "network"));
+    add_links(c);
     add_condition(c, "governor", "%s", shared_fact(c, "governor"));
     add_condition(c, "congestion control", "%s", shared_fact(c, "congestion_control"));
     add_condition(c, "environment", "%s", shared_fact(c, "environment"));

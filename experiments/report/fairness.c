@@ -146,6 +146,7 @@ static void add_host_facts(struct run_facts *f, const struct run_manifest *manif
     add_known(f, "binding",
               manifest->bind[0] == '\0' && manifest->processors[0] != '\0' ? "none"
                                                                            : manifest->bind);
+    add_fact(f, "network", manifest->network[0] != '\0' ? manifest->network : "of the host");
     add_known(f, "governor", manifest->governor);
     add_known(f, "congestion_control", manifest->congestion_control);
     if (manifest->has_environment && manifest->environment[0] == '\0')

@@ -84,6 +84,7 @@ static const struct json_field host_fields[] = {
     TEXT_FIELD(run_manifest, congestion_control),
     TEXT_FIELD(run_manifest, processors),
     TEXT_FIELD(run_manifest, bind),
+    TEXT_FIELD(run_manifest, network),
     TEXT_FIELD(run_manifest, environment),
 };
 
@@ -101,6 +102,12 @@ static const struct json_field summary_fields[] = {
     OTHER_FIELD(run_summary, recoveries, FIELD_COUNT),
     OTHER_FIELD(run_summary, samples_lost, FIELD_COUNT),
     TEXT_FIELD(run_summary, lost_ranks),
+};
+
+static const struct json_field network_fields[] = {
+    OTHER_FIELD(run_network, lowest_rate_bits_s, FIELD_NUMBER),
+    OTHER_FIELD(run_network, highest_round_trip_ms, FIELD_NUMBER),
+    OTHER_FIELD(run_network, late_p99_ms, FIELD_NUMBER),
 };
 
 void run_release(struct run *run)
@@ -237,6 +244,23 @@ static int is_record_file(const struct dirent *entry)
 }
 
 /* Read every rank<r>.jsonl and server<k>.jsonl, by number. */
+static enum status read_network(struct run *run, struct error *err)
+{
+    char path[4096];
+    struct json_position position;
+    json_t *object = NULL;
+    enum status status =
+        read_member(run->path, "network.json", &object, &position, path, sizeof(path), err);
+
+    run->network = (struct run_network){(double)NAN, (double)NAN, (double)NAN};
+    if (status != STATUS_OK || !object)
+        return status;
+    status = json_fields_read(object, &position, network_fields, COUNT_OF(network_fields),
+                              &run->network, err);
+    json_decref(object);
+    return status;
+}
+
 static enum status read_all_records(struct run *run, struct error *err)
 {
     struct dirent **entries = NULL;
@@ -435,6 +459,8 @@ enum status run_open(const char *path, struct run *ret, struct error *err)
         status = read_manifest(&run, err);
     if (status == STATUS_OK)
         status = read_summary(&run, err);
+    if (status == STATUS_OK)
+        status = read_network(&run, err);
     if (status == STATUS_OK)
         status = read_all_records(&run, err);
     if (status != STATUS_OK) {

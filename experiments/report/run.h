@@ -49,6 +49,7 @@ struct run_manifest {
     double load;                          /* at the start; NaN: not recorded */
     char governor[32], congestion_control[32];
     char processors[256], bind[16]; /* of rank 0; processors "": not recorded */
+    char network[256];              /* emulated; "": the host's own */
     char environment[512];          /* the variables that libraries read */
 };
 
@@ -59,6 +60,11 @@ struct run_summary {
     uint64_t steps, epochs;
     uint64_t recoveries, samples_lost;
     char lost_ranks[256]; /* "1,2" */
+};
+
+/* As measured in an emulated network, over its links; NaN: not recorded. */
+struct run_network {
+    double lowest_rate_bits_s, highest_round_trip_ms, late_p99_ms;
 };
 
 enum run_state { RUN_OK, RUN_FAILED };
@@ -73,6 +79,7 @@ struct run {
     struct run_manifest manifest;
     struct run_configuration configuration;
     struct run_summary summary;
+    struct run_network network;
     json_t *options;       /* of the manifest: {"name": {"value":..}}; owned, may be NULL */
     struct records *ranks; /* owned, by rank; only the files that are there */
     size_t rank_count;

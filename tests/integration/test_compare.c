@@ -14,6 +14,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define TIMEOUT_MS 300000
@@ -180,6 +181,63 @@ START_TEST(test_mode_that_fails)
 }
 END_TEST
 
+/* Compare one mode in an emulated network, `network` of the file; NULL without the permission. */
+static const char *compare_in_network(const char *network, int wanted, const char *out)
+{
+    char text[400];
+    const char *printed;
+    struct process p;
+    int code;
+
+    (void)snprintf(text, sizeof(text),
+                   "repeats: 1\nverdict: none\ndeadline: 60\nnetwork: {%s}\n"
+                   "options: {model: 'mlp:784-8-10', samples: 512, steps: 10, threads: 1,\n"
+                   "          device: cpu}\n"
+                   "modes: [{name: ring, options: {sync: allreduce}}]\n",
+                   network);
+    process_start(
+        &p, NULL,
+        ARGS(support_program("sparring"), "compare", write_experiment(text), "--out", out));
+    code = process_wait(&p, TIMEOUT_MS);
+    printed = process_output(&p);
+    if (strstr(printed, "emulated hosts take root")) {
+        (void)printf("skipped: emulated hosts take root\n");
+        return NULL;
+    }
+    ck_assert_msg(code == wanted, "exit code %d:\n%s", code, printed);
+    return printed;
+}
+
+/* No link of this machine carries 100 Gbit/s in one flow, so no run counts. */
+START_TEST(test_network_not_kept)
+{
+    const char *printed = compare_in_network("rate: 100gbit", 1, support_path("out"));
+
+    if (printed)
+        ck_assert_msg(strstr(printed, "ring-0: discarded, the emulated network was not kept to"),
+                      "%s", printed);
+}
+END_TEST
+
+/* The report names the network, and how its links were measured. */
+START_TEST(test_network_is_reported)
+{
+    const char *out = support_path("out");
+    char path[600];
+    char *text;
+    size_t size;
+
+    if (!compare_in_network("rate: 50mbit, delay: 2, check: warn", 0, out))
+        return;
+    (void)snprintf(path, sizeof(path), "%s/report.md", out);
+    assert_ok(file_read(path, 1 << 20, &text, &size, &err));
+    ck_assert_msg(strstr(text, "| network | emulated: rate 50mbit, delay 2 ms |"), "%s", text);
+    ck_assert_msg(strstr(text, "| links as measured | at least "), "%s", text);
+    ck_assert_ptr_nonnull(strstr(text, " Mbit/s, round trips of at most "));
+    free(text);
+}
+END_TEST
+
 START_TEST(test_interrupt)
 {
     static const char endless[] = "repeats: 1\n"
@@ -204,5 +262,6 @@ int main(void)
 {
     return SUPPORT_RUN("compare", 600, TEST(test_modes_reach_same_loss),
                        TEST(test_options_of_the_launcher), TEST(test_mode_that_fails),
+                       TEST(test_network_not_kept), TEST(test_network_is_reported),
                        TEST(test_interrupt));
 }

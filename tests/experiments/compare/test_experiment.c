@@ -37,13 +37,15 @@ START_TEST(test_whole_file)
 {
     assert_ok(parse("title: T\nnproc: 4\nrepeats: 7\ndeadline: 9\n"
                     "options: {model: 'mlp:4-2', batch_size: 8, seed: 5}\n"
+                    "network: {rate: 1gbit}\n"
                     "modes:\n- name: a\n  options: {sync: allreduce}\n"
                     "- {name: b-2, label: Bee, nproc: 1, servers: 2, options: {sync: ps}}\n"));
     ck_assert_str_eq(e.design.title, "T");
     ck_assert_int_eq(e.repeats, 7);
     ck_assert_int_eq(e.deadline_seconds, 9);
     ck_assert_int_eq(e.seed, 5);
-    ck_assert_uint_eq(e.options.length, 2); /* the seed is not among them */
+    ck_assert_uint_eq(e.options.length, 3); /* the seed is not among them */
+    ck_assert_str_eq(e.options.items[2].name, "network-rate");
     ck_assert_str_eq(e.options.items[1].name, "batch-size");
     ck_assert_str_eq(e.options.items[1].value, "8");
     ck_assert_uint_eq(e.mode_count, 2);
@@ -96,6 +98,10 @@ static const char *const mistakes[][2] = {
     {"options: {world_size: 2}\n", "is set by compare itself"},
     {"options: {'--lr': 2}\n", "is not the name of an option"},
     {"options: {'lr=1 x': 2}\n", "is not the name of an option"},
+    {"network: 1gbit\nmodes: [{name: a}]", "x.yaml:1: 'network' is not a key"},
+    {"network: {rates: 1gbit}\nmodes: [{name: a}]",
+     "x.yaml:1: unknown key 'network.rates', did you mean 'rate'?"},
+    {"network: {rate: {a: 1}}\nmodes: [{name: a}]", "unknown key 'network.rate.a'"},
     {"modes: 3\n", "must be a list of modes"},
     {"modes: {a: 1}\n", "must be a list of modes"},
     {"modes: [a]\n", "must be a list of modes"},

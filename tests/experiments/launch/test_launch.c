@@ -65,6 +65,37 @@ START_TEST(words_reach_the_program)
 }
 END_TEST
 
+/* Of 3 ranks the first two share a host.  Rate 0 is no limit, which every machine keeps to. */
+START_TEST(emulated_hosts)
+{
+    static const char script[] =
+        "echo \"r=$RANK w=$WORLD_SIZE l=$LOCAL_RANK lw=$LOCAL_WORLD_SIZE g=$GROUP_RANK "
+        "gw=$GROUP_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $(ip -4 -o address show eth0 | "
+        "tr -s ' ' | cut -d' ' -f4) $SPARRING_NETWORK $1\"";
+    struct process p;
+    const char *out;
+    int code;
+
+    launch_start(&p, LAUNCH_PROGRAM, NULL,
+                 ARGS("--standalone", "--nproc-per-node=3", "--ranks-per-host=2",
+                      "--network-rate=0bit", "--pass-local-rank", "--", "sh", "-c", script,
+                      "name"));
+    code = process_wait(&p, LAUNCH_TIMEOUT_MS);
+    out = process_output(&p);
+    if (code == 2 && strstr(out, "emulated hosts take root")) {
+        (void)printf("skipped: %s\n", out);
+        return;
+    }
+    ck_assert_msg(code == 0, "%s", out);
+    assert_holds(out, "r=0 w=3 l=0 lw=2 g=0 gw=2 10.77.0.1:29500 10.77.0.1/24 "
+                      "emulated: rate 0bit --local-rank=0\n");
+    assert_holds(out, "r=1 w=3 l=1 lw=2 g=0 gw=2 10.77.0.1:29500 10.77.0.1/24 "
+                      "emulated: rate 0bit --local-rank=1\n");
+    assert_holds(out, "r=2 w=3 l=0 lw=1 g=1 gw=2 10.77.0.1:29500 10.77.0.2/24 "
+                      "emulated: rate 0bit --local-rank=0\n");
+}
+END_TEST
+
 static uint16_t port_in(const char *output)
 {
     const char *at = strstr(output, "127.0.0.1:");
@@ -312,6 +343,15 @@ static const struct {
      "--node-addresses with an address of each, in order; there are 0"},
     {{"--server-placement=colocated", "--nnodes=2", "--node-addresses=a,b", "true"},
      "needs --server-port"},
+    {{"--network-rate=1", "true"}, "--network-rate: '1' is not a rate"},
+    {{"--network-delay=host1:5", "true"}, "'host1:5' names none of the 1 hosts"},
+    {{"--network-delay=5", "--nnodes=2", "true"}, "--nnodes and an emulated network"},
+    {{"--network-delay=5", "--master-addr=a", "true"}, "--master-addr and an emulated network"},
+    {{"--network-delay=5", "--interface=lo", "true"}, "--interface and an emulated network"},
+    {{"--network-delay=5", "--server-addresses=a:1", "true"},
+     "--server-addresses and an emulated network"},
+    {{"--network-delay=5", "--servers=1", "--server-transport=unix", "true"},
+     "--server-transport unix and an emulated network"},
     {{"--bind=socket", "true"}, "not one of core, numa or none"},
     {{"--bind=core", "--backend=mpi", "true"}, "--backend mpi excludes --bind"},
     {{"--interface=lo,eth0", "--backend=mpi", "true"}, "--backend mpi excludes --bind"},
@@ -340,6 +380,7 @@ TCase *launch_cases(void)
     tcase_add_test(cases, underscores_and_nodes);
     tcase_add_test(cases, kubeflow_variables);
     tcase_add_test(cases, words_reach_the_program);
+    tcase_add_test(cases, emulated_hosts);
     tcase_add_test(cases, standalone_port);
     tcase_add_test(cases, threads_of_a_rank);
     tcase_add_test(cases, counted_ranks);
