@@ -76,16 +76,20 @@ static size_t begin_operation(struct flight *f, const struct flight_entry *entry
     return entry_index;
 }
 
-/* All ranks end operations [1, count]. */
+/* All ranks begin, then end, each of operations [1, count]. */
 static void end_operations(struct run_fixture *s, uint64_t count)
 {
-    for (uint64_t n = 1; n <= count; n++)
+    for (uint64_t n = 1; n <= count; n++) {
+        size_t entries[RANKS];
+
         for (unsigned r = 0; r < RANKS; r++) {
             struct flight_entry entry = all_reduce(n);
 
-            flight_end(s->flights[r], begin_operation(s->flights[r], &entry), true, 6000, 6000,
-                       clock_now_ns());
+            entries[r] = begin_operation(s->flights[r], &entry);
         }
+        for (unsigned r = 0; r < RANKS; r++)
+            flight_end(s->flights[r], entries[r], true, 6000, 6000, clock_now_ns());
+    }
 }
 
 static void inspect_run(const char *path, struct strbuf *text)
@@ -322,32 +326,135 @@ static int run_command(const char *const *words)
     return code;
 }
 
-START_TEST(test_command)
+/* The events of the trace of a run; the caller releases them. */
+static json_t *trace_of(const char *run)
 {
     const char *trace = support_path("trace.json");
-    struct run_fixture s;
     char *bytes;
     size_t size;
-    json_t *root;
-    size_t operations = 0;
-    size_t index;
+    json_t *root, *events;
+
+    ck_assert_ptr_nonnull(freopen("/dev/null", "w", stdout));
+    ck_assert_int_eq(run_command(ARGS("inspect", run, "--trace", trace)), 0);
+    assert_ok(file_read(trace, 1 << 22, &bytes, &size, &err));
+    root = json_loadb(bytes, size, 0, NULL);
+    ck_assert_ptr_nonnull(root);
+    events = json_incref(json_object_get(root, "traceEvents"));
+    json_decref(root);
+    free(bytes);
+    return events;
+}
+
+static bool has_text(const json_t *event, const char *member, const char *wanted)
+{
+    const char *text = json_string_value(json_object_get(event, member));
+
+    return text && strcmp(text, wanted) == 0;
+}
+
+static size_t count_events(const json_t *events, const char *member, const char *wanted)
+{
+    size_t index, count = 0;
     json_t *event;
+
+    json_array_foreach(events, index, event)
+    {
+        count += has_text(event, member, wanted);
+    }
+    return count;
+}
+
+static double number(const json_t *event, const char *member)
+{
+    return json_number_value(json_object_get(event, member));
+}
+
+/* Every arrow has two ends, the first not later than the second, with the same name; returns how
+ * many of that name there are. */
+static size_t check_arrows(const json_t *events, const char *name)
+{
+    size_t index, count = 0;
+    json_t *event;
+    const json_t *from = NULL;
+
+    json_array_foreach(events, index, event)
+    {
+        if (has_text(event, "ph", "s")) {
+            ck_assert_ptr_null(from);
+            from = event;
+        } else if (has_text(event, "ph", "f")) {
+            ck_assert_ptr_nonnull(from);
+            ck_assert(number(from, "id") == number(event, "id"));
+            ck_assert(number(from, "ts") <= number(event, "ts"));
+            count += has_text(from, "name", name) && has_text(event, "name", name);
+            from = NULL;
+        }
+    }
+    ck_assert_ptr_null(from);
+    return count;
+}
+
+/* Steps of 10 ms: 1 of input, 2 forward, 3 backward, 3 waiting for the server, whose round is
+ * complete 8 ms after the step began, and 0.5 optimizer. */
+START_TEST(test_trace_of_servers)
+{
+    const unsigned steps = 60;
+    struct synthetic_run run = synthetic_ring("ps");
+    struct strbuf text = STRBUF_INIT;
+    const char *path;
+    json_t *events;
+
+    run.sync = "ps";
+    run.mode = NULL;
+    run.servers = 1;
+    run.ranks = 2;
+    run.steps = steps;
+    path = synthetic_write(&run);
+    for (unsigned r = 0; r < 2; r++) {
+        for (unsigned s = 0; s < steps; s++)
+            strbuf_addf(&text,
+                        "{\"kind\":\"step\",\"step\":%u,\"epoch\":0,\"loss\":1,\"samples\":4,"
+                        "\"begin_wall\":%.6f,\"step_ns\":9500000,\"input_ns\":1000000,"
+                        "\"compute_ns\":5000000,\"forward_ns\":2000000,"
+                        "\"exposed_comm_ns\":3000000,\"optimizer_ns\":500000,"
+                        "\"tx_payload_bytes\":8,\"rx_payload_bytes\":8}\n",
+                        s, 1.8e9 + s * 0.01);
+        strbuf_addf(&text, "{\"kind\":\"end\",\"status\":\"ok\",\"steps\":%u}\n", steps);
+        synthetic_replace(path, r == 0 ? "rank0.jsonl" : "rank1.jsonl", text.text);
+        strbuf_reset(&text);
+    }
+    strbuf_add(&text, "{\"kind\":\"start\",\"server\":0,\"host\":\"a\",\"partitions\":1}\n");
+    for (unsigned s = 0; s < steps; s++)
+        strbuf_addf(&text,
+                    "{\"kind\":\"round\",\"round\":%u,\"begin_wall\":%.6f,"
+                    "\"round_ns\":2000000,\"sum_ns\":1000000,\"wait_ns\":1000000}\n",
+                    s + 1, 1.8e9 + s * 0.01 + 0.006);
+    strbuf_add(&text, "{\"kind\":\"end\",\"status\":\"ok\",\"error\":\"\"}\n");
+    synthetic_replace(path, "server0.jsonl", text.text);
+    strbuf_release(&text);
+
+    events = trace_of(path);
+    ck_assert_uint_eq(count_events(events, "cat", "step"), 2 * steps);
+    ck_assert_uint_eq(count_events(events, "cat", "part"), 2 * steps * 5);
+    ck_assert_uint_eq(count_events(events, "cat", "round"), steps);
+    ck_assert_uint_eq(check_arrows(events, "push"), 2 * steps);
+    ck_assert_uint_eq(check_arrows(events, "pull"), 2 * steps);
+    json_decref(events);
+}
+END_TEST
+
+START_TEST(test_command)
+{
+    struct run_fixture s;
+    json_t *events;
 
     open_fixture(&s);
     end_operations(&s, 5);
     close_fixture(&s);
-    ck_assert_ptr_nonnull(freopen("/dev/null", "w", stdout));
-    ck_assert_int_eq(run_command(ARGS("inspect", s.path, "--trace", trace)), 0);
-    assert_ok(file_read(trace, 1 << 20, &bytes, &size, &err));
-    root = json_loadb(bytes, size, 0, NULL);
-    ck_assert_ptr_nonnull(root);
-    json_array_foreach(json_object_get(root, "traceEvents"), index, event)
-    {
-        operations += strcmp(json_string_value(json_object_get(event, "ph")), "X") == 0;
-    }
-    ck_assert_uint_eq(operations, 20);
-    json_decref(root);
-    free(bytes);
+    events = trace_of(s.path);
+    ck_assert_uint_eq(count_events(events, "cat", "all_reduce"), 5 * RANKS);
+    ck_assert_uint_eq(check_arrows(events, "all wait for the last"), 5 * (RANKS - 1));
+    json_decref(events);
     ck_assert_int_eq(run_command(ARGS("inspect")), 2);
     ck_assert_int_eq(run_command(ARGS("inspect", s.path, "--rank", "4")), 2);
 }
@@ -357,5 +464,6 @@ int main(void)
 {
     return SUPPORT_RUN("inspect", 60, TEST(test_good_run), TEST(test_killed_rank),
                        TEST(test_stopped_rank), TEST(test_mismatch), TEST(test_straggler),
-                       TEST(test_missing_and_damaged), TEST(test_not_a_run), TEST(test_command));
+                       TEST(test_missing_and_damaged), TEST(test_not_a_run),
+                       TEST(test_trace_of_servers), TEST(test_command));
 }
