@@ -96,6 +96,23 @@ bool parse_bytes(const char *text, uint64_t *ret)
     return true;
 }
 
+bool parse_rate(const char *text, double *ret)
+{
+    static const struct {
+        const char *unit;
+        double bits;
+    } units[] = {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
+    char *end = NULL;
+    double value = strtod(text, &end);
+
+    for (size_t i = 0; end != text && i < sizeof(units) / sizeof(units[0]); i++)
+        if (strcmp(end, units[i].unit) == 0 && isfinite(value) && value >= 0) {
+            *ret = value * units[i].bits;
+            return true;
+        }
+    return false;
+}
+
 bool parse_list_has(const char *list, const char *word)
 {
     const size_t length = strlen(word);

@@ -17,6 +17,10 @@ bool parse_bool(const char *text, bool *ret);       /* true false yes no on off 
 /* Bytes with an optional binary suffix: 4096, 64K, 64KiB, 256M, 1GiB (K = 1024). */
 bool parse_bytes(const char *text, uint64_t *ret);
 
+/* Bits per second as tc writes them, "1gbit", "2.5mbit": bit, kbit, mbit or gbit (k = 1000); not
+ * negative. */
+bool parse_rate(const char *text, double *ret);
+
 /* Is `word` one of the words of a list, "cpu,memory"? */
 bool parse_list_has(const char *list, const char *word);
 

@@ -14,11 +14,12 @@
 #define SPARRING_EXPERIMENTS_COMPARE_AXES_H
 
 #include "common/base/error.h"
+#include "experiments/report/design.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#define AXES_MAX            6
+#define AXES_MAX            DESIGN_AXES_MAX
 #define AXES_CONDITIONS_MAX 16
 #define AXIS_VALUES_MAX     64
 #define CELLS_MAX           1000

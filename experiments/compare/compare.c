@@ -14,6 +14,7 @@
 #include "experiments/report/diff.h"
 #include "experiments/report/gate.h"
 #include "experiments/report/report.h"
+#include "experiments/report/sweep_report.h"
 #include "experiments/subprocess/subprocess.h"
 
 #include <inttypes.h>
@@ -243,66 +244,11 @@ static enum status report_and_check_gate(const struct compare_options *options, 
     return status;
 }
 
-/* The report of one cell in its own folder, which becomes *ret_folder, and its rows of the
- * overview.  After a stop signal a cell may have no runs; then it has no report. */
-static enum status report_cell(struct compare_sweep *s, size_t index, struct overview *overview,
-                               const char **ret_folder, struct error *err)
-{
-    const struct axes *axes = &s->experiment->axes;
-    const struct design *design = &s->experiment->design;
-    const struct sweep_cell *cell = &s->cells[index];
-    const char *values[OVERVIEW_AXES_MAX];
-    const char *out = cell->out;
-    struct report report = {0};
-    struct strbuf command = STRBUF_INIT;
-    char problem[512] = "";
-    enum status status = report_read(&report, &out, 1, err);
-    const bool has_runs = status != STATUS_NOT_FOUND || cell->blocks > 0;
-
-    for (size_t i = 0; i < axes->length; i++)
-        values[i] = axes_value(axes, &cell->cell, i);
-    strbuf_add(&command, "sparring report ");
-    report_add_shell_word(&command, out);
-    if (status == STATUS_OK)
-        status = report_write(&report, out, command.text, problem, sizeof(problem), err);
-    if (status == STATUS_OK || !has_runs)
-        status = overview_add(overview, index, values, design, has_runs ? &report.comparison : NULL,
-                              err);
-    *ret_folder = has_runs ? cell->folder : NULL;
-    strbuf_release(&command);
-    report_release(&report);
-    return status;
-}
-
-static enum status report_cells(struct compare_sweep *s, struct error *err)
-{
-    struct overview overview = {.title = s->experiment->design.title,
-                                .axis_count = s->experiment->axes.length};
-    const char **folders = NULL;
-    struct strbuf text = STRBUF_INIT;
-    enum status status = mem_calloc(s->count, sizeof(*folders), "folders", &folders, err);
-
-    for (size_t i = 0; i < overview.axis_count; i++)
-        overview.axes[i] = s->experiment->axes.items[i].name;
-    for (size_t i = 0; i < s->count && status == STATUS_OK; i++)
-        status = report_cell(s, i, &overview, &folders[i], err);
-    if (status == STATUS_OK)
-        status = overview_write(&overview, s->out, folders, err);
-    if (status == STATUS_OK) {
-        overview_summarise(&overview, &text);
-        (void)printf("%sreport: %s/index.html\n", text.text, s->out);
-    }
-    strbuf_release(&text);
-    overview_release(&overview);
-    free(folders);
-    return status;
-}
-
 static enum status report_sweep(struct compare_sweep *s, const struct compare_options *options,
                                 int *ret_exit_code, struct error *err)
 {
     return s->experiment->axes.length > 0
-               ? report_cells(s, err)
+               ? sweep_report_make(s->out, err)
                : report_and_check_gate(options, s->out, ret_exit_code, err);
 }
 

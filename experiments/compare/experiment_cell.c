@@ -128,6 +128,13 @@ void experiment_make_cell(const struct experiment *e, const struct cell *cell, s
     if (e->axes.length > 0)
         (void)snprintf(ret->design.title + length, sizeof(ret->design.title) - length, "%s%s",
                        length > 0 ? ": " : "", cell->name);
-    for (size_t i = 0; i < e->axes.length; i++)
-        set_value(ret, e->axes.items[i].name, axes_value(&e->axes, cell, i));
+    (void)snprintf(ret->design.sweep, sizeof(ret->design.sweep), "%s", e->design.title);
+    ret->design.axis_count = e->axes.length;
+    for (size_t i = 0; i < e->axes.length; i++) {
+        struct design_axis *axis = &ret->design.axes[i];
+
+        (void)snprintf(axis->name, sizeof(axis->name), "%s", e->axes.items[i].name);
+        (void)snprintf(axis->value, sizeof(axis->value), "%s", axes_value(&e->axes, cell, i));
+        set_value(ret, axis->name, axis->value);
+    }
 }

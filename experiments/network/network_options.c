@@ -65,24 +65,6 @@ struct quantity {
     double min, max; /* besides 0 */
 };
 
-/* "500mbit" -> 5e8 */
-static bool parse_rate(const char *text, double *ret)
-{
-    static const struct {
-        const char *unit;
-        double bits;
-    } units[] = {{"bit", 1}, {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
-    char *end = NULL;
-    double value = strtod(text, &end);
-
-    for (size_t i = 0; end != text && i < sizeof(units) / sizeof(units[0]); i++)
-        if (strcmp(end, units[i].unit) == 0 && isfinite(value)) {
-            *ret = value * units[i].bits;
-            return true;
-        }
-    return false;
-}
-
 /* Does "server", "worker", "host2" or "" (all) name that host? */
 static bool names_host(const char *who, size_t host, size_t first_server)
 {

@@ -22,8 +22,34 @@ static const struct json_field fields[] = {
     {"steady_seconds", FIELD_NUMBER, offsetof(struct design, steady_seconds), 0, 1},
     {"target_accuracy", FIELD_NUMBER, offsetof(struct design, target_accuracy), 0, 0},
     {"blocks", FIELD_COUNT, offsetof(struct design, blocks), 0, 1},
+    {"sweep", FIELD_TEXT, offsetof(struct design, sweep), sizeof(((struct design *)0)->sweep), 0},
     {"most_blocks", FIELD_COUNT, offsetof(struct design, most_blocks), 0, 0},
 };
+
+static enum status read_axes(const char *path, const json_t *axes, struct design *design,
+                             struct error *err)
+{
+    size_t i;
+    const json_t *axis;
+
+    if (axes && (!json_is_array(axes) || json_array_size(axes) > DESIGN_AXES_MAX))
+        return error_set(err, STATUS_DATA, "%s:1: 'axes' must be a list of at most %d", path,
+                         DESIGN_AXES_MAX);
+    json_array_foreach(axes, i, axis)
+    {
+        struct design_axis *to = &design->axes[design->axis_count++];
+        const char *name = json_string_value(json_array_get(axis, 0));
+        const char *value = json_string_value(json_array_get(axis, 1));
+
+        if (!name || !value || strlen(name) >= sizeof(to->name) ||
+            strlen(value) >= sizeof(to->value))
+            return error_set(err, STATUS_DATA, "%s:1: 'axes' must hold a name and a value each",
+                             path);
+        (void)snprintf(to->name, sizeof(to->name), "%s", name);
+        (void)snprintf(to->value, sizeof(to->value), "%s", value);
+    }
+    return STATUS_OK;
+}
 
 static enum status read_pairs(const char *path, const json_t *pairs, struct design *design,
                               struct error *err)
@@ -77,6 +103,8 @@ enum status design_read(const char *folder, struct design *ret, bool *ret_found,
                                   &design, err);
     if (status == STATUS_OK)
         status = read_pairs(path, json_object_get(object, "pairs"), &design, err);
+    if (status == STATUS_OK)
+        status = read_axes(path, json_object_get(object, "axes"), &design, err);
     json_decref(object);
     if (status != STATUS_OK)
         return status;
@@ -86,6 +114,23 @@ enum status design_read(const char *folder, struct design *ret, bool *ret_found,
     *ret = design;
     *ret_found = true;
     return STATUS_OK;
+}
+
+static void add_axes(const struct design *design, struct strbuf *text)
+{
+    if (design->axis_count == 0)
+        return;
+    strbuf_add(text, ",\"sweep\":");
+    strbuf_add_json(text, design->sweep);
+    strbuf_add(text, ",\"axes\":[");
+    for (size_t i = 0; i < design->axis_count; i++) {
+        strbuf_add(text, i > 0 ? ",[" : "[");
+        strbuf_add_json(text, design->axes[i].name);
+        strbuf_add(text, ",");
+        strbuf_add_json(text, design->axes[i].value);
+        strbuf_add(text, "]");
+    }
+    strbuf_add(text, "]");
 }
 
 enum status design_write(const char *folder, const struct design *design, struct error *err)
@@ -113,7 +158,9 @@ enum status design_write(const char *folder, const struct design *design, struct
         strbuf_add_json(&text, design->pairs[i].names[1]);
         strbuf_add(&text, "]");
     }
-    strbuf_add(&text, "]}\n");
+    strbuf_add(&text, "]");
+    add_axes(design, &text);
+    strbuf_add(&text, "}\n");
     status = file_write_text(path, &text, err);
     strbuf_release(&text);
     return status;

@@ -14,12 +14,17 @@
 
 #define DESIGN_FILE      "design.json"
 #define DESIGN_PAIRS_MAX 120 /* all of 16 modes */
+#define DESIGN_AXES_MAX  6
 #define DESIGN_LEVEL     0.05
 #define DESIGN_MARGIN    0.02
 #define DESIGN_SECONDS   3.0
 
 struct design_pair {
     char names[2][64]; /* of modes */
+};
+
+struct design_axis {
+    char name[64], value[256];
 };
 
 struct design {
@@ -35,6 +40,9 @@ struct design {
                              none are added */
     struct design_pair pairs[DESIGN_PAIRS_MAX]; /* those that get a verdict */
     size_t pair_count;
+    char sweep[256];                          /* of a cell: the title of its sweep ... */
+    struct design_axis axes[DESIGN_AXES_MAX]; /* ... and its values of the axes */
+    size_t axis_count;
 };
 
 /* For runs without a design: no pairs, and the defaults above. */

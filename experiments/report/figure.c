@@ -71,6 +71,28 @@ static int is_whole(const struct figure *f)
            !f->headings.failed && !f->cells.failed;
 }
 
+struct figure *figure_set_begin(struct figure_set *set)
+{
+    struct figure *f = &set->figures[set->count++];
+
+    figure_init(f);
+    return f;
+}
+
+enum status figure_set_end(struct figure_set *set, struct error *err)
+{
+    struct figure *f = &set->figures[set->count - 1];
+    enum status status = f->cells.length > 0 ? draw_figure(set, f, err) : STATUS_OK;
+
+    if (status == STATUS_OK && !is_whole(f))
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for the figure '%s'", f->name);
+    if (status == STATUS_OK && f->cells.length == 0) {
+        figure_release(f);
+        set->count--;
+    }
+    return status;
+}
+
 enum status figure_set_make(const struct comparison *c, struct figure_set *ret, struct error *err)
 {
     static enum status (*const makers[])(const struct comparison *, struct figure *,
@@ -83,19 +105,9 @@ enum status figure_set_make(const struct comparison *c, struct figure_set *ret, 
     ret->count = 0;
     ret->problem[0] = '\0';
     for (size_t i = 0; i < sizeof(makers) / sizeof(makers[0]) && status == STATUS_OK; i++) {
-        struct figure *f = &ret->figures[ret->count];
-
-        figure_init(f);
-        ret->count++;
-        status = makers[i](c, f, err);
-        if (status == STATUS_OK && f->cells.length > 0)
-            status = draw_figure(ret, f, err);
-        if (status == STATUS_OK && !is_whole(f))
-            status = error_set(err, STATUS_NO_MEMORY, "no memory for the figure '%s'", f->name);
-        if (status == STATUS_OK && f->cells.length == 0) {
-            figure_release(f);
-            ret->count--;
-        }
+        status = makers[i](c, figure_set_begin(ret), err);
+        if (status == STATUS_OK)
+            status = figure_set_end(ret, err);
     }
     if (status != STATUS_OK)
         figure_set_release(ret);

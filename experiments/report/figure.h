@@ -19,7 +19,7 @@ struct legend_entry {
 
 struct figure {
     const char *name;          /* "throughput"; an identifier in the page */
-    const char *title;         /* what it shows */
+    char title[256];           /* what it shows */
     struct strbuf description; /* for screen readers */
     struct strbuf script;      /* of gnuplot, without terminal and output */
     struct strbuf svg;         /* "" without gnuplot */
@@ -43,6 +43,12 @@ struct figure_set {
 enum status figure_set_make(const struct comparison *c, struct figure_set *ret, struct error *err);
 void figure_set_release(struct figure_set *set);
 
+/* The same of a sweep: throughput of the modes along every axis of numbers, one figure for each
+ * combination of the other axes' values. */
+struct overview;
+enum status figure_set_make_axes(const struct overview *o, struct figure_set *ret,
+                                 struct error *err);
+
 /* The colour of a mode, the same in all figures and in the page's tables. */
 const char *figure_mode_color(const struct comparison *c, size_t mode);
 
@@ -50,6 +56,10 @@ const char *figure_mode_color(const struct comparison *c, size_t mode);
 int figure_mode_dash(const struct comparison *c, size_t mode);
 
 /* ---- shared by figure*.c ---- */
+
+/* Append a figure to the set, and draw it once it is made; without cells it is dropped again. */
+struct figure *figure_set_begin(struct figure_set *set);
+enum status figure_set_end(struct figure_set *set, struct error *err);
 
 enum status figure_throughput(const struct comparison *c, struct figure *f, struct error *err);
 enum status figure_split(const struct comparison *c, struct figure *f, struct error *err);
@@ -60,6 +70,8 @@ enum status figure_step_times(const struct comparison *c, struct figure *f, stru
 
 /* Script lines that all figures share: no key, quiet axes, grid along `grid_axis` ('x' or 'y'). */
 void figure_begin(struct figure *f, unsigned height, double left, char grid_axis);
+
+void figure_set_title(struct figure *f, const char *title);
 
 /* A mode's entry in the legend. */
 void figure_add_legend(struct figure *f, const char *label, const char *color);

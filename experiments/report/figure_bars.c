@@ -152,7 +152,7 @@ enum status figure_throughput(const struct comparison *c, struct figure *f, stru
 
     (void)err;
     f->name = "throughput";
-    f->title = "Throughput per mode";
+    figure_set_title(f, "Throughput per mode");
     strbuf_add(&f->description, c->verdict);
     strbuf_add(&f->caption, "All ranks together. Bar: median over the runs; line: its 95 % "
                             "bootstrap interval; dots: the runs.");
@@ -216,7 +216,7 @@ enum status figure_split(const struct comparison *c, struct figure *f, struct er
 
     (void)err;
     f->name = "split";
-    f->title = "Where a step's time goes";
+    figure_set_title(f, "Where a step's time goes");
     strbuf_add(&f->description, "One stacked bar per mode: compute, exposed communication, input, "
                                 "optimizer and the rest of a step, in milliseconds.");
     strbuf_add(&f->caption, "Mean over the steady steps of all ranks and runs. Exposed "
@@ -308,7 +308,7 @@ enum status figure_bytes(const struct comparison *c, struct figure *f, struct er
 
     (void)err;
     f->name = "bytes";
-    f->title = "Payload bytes sent per step, against the formula";
+    figure_set_title(f, "Payload bytes sent per step, against the formula");
     strbuf_add(&f->description,
                "One bar per rank or server with the payload bytes that it sends in "
                "a step; a mark shows what the algorithm's formula says.");

@@ -162,7 +162,7 @@ enum status figure_loss_time(const struct comparison *c, struct figure *f, struc
 {
     (void)err;
     f->name = "losstime";
-    f->title = "Loss against training time";
+    figure_set_title(f, "Loss against training time");
     strbuf_add(&f->description, "One falling line per run: training loss against the seconds that "
                                 "training took so far.");
     strbuf_addf(&f->caption,
@@ -177,7 +177,7 @@ enum status figure_loss_step(const struct comparison *c, struct figure *f, struc
 {
     (void)err;
     f->name = "lossstep";
-    f->title = "Loss against steps";
+    figure_set_title(f, "Loss against steps");
     strbuf_add(&f->description, "One falling line per run: training loss against the step.");
     strbuf_add(&f->caption, "Learning alone, without speed: modes that compute the same thing from "
                             "the same seed lie on one line.");
@@ -260,7 +260,7 @@ enum status figure_step_times(const struct comparison *c, struct figure *f, stru
     double slowest = 1e-6;
 
     f->name = "steptimes";
-    f->title = "Distribution of step times";
+    figure_set_title(f, "Distribution of step times");
     strbuf_add(&f->description, "One rising line per mode: the share of steps that took at most so "
                                 "many milliseconds.");
     strbuf_add(&f->caption, "Steady steps of all ranks and runs together. A long foot to the right "

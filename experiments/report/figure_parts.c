@@ -49,6 +49,11 @@ void figure_begin(struct figure *f, unsigned height, double left, char grid_axis
                 grid_axis, left);
 }
 
+void figure_set_title(struct figure *f, const char *title)
+{
+    (void)snprintf(f->title, sizeof(f->title), "%s", title);
+}
+
 void figure_add_legend(struct figure *f, const char *label, const char *color)
 {
     struct legend_entry *entry = &f->legend[f->legend_count];

@@ -7,6 +7,7 @@
 #include "common/base/file.h"
 #include "common/base/memory.h"
 #include "common/base/parse.h"
+#include "experiments/report/figure.h"
 #include "experiments/report/format.h"
 #include "experiments/report/report.h"
 #include "experiments/report/write.h"
@@ -27,8 +28,14 @@ static enum status add_row(struct overview *o, const struct overview_row *row, s
     return status;
 }
 
+static void borrow_values(const struct design *design, const char **values)
+{
+    for (size_t i = 0; i < design->axis_count; i++)
+        values[i] = design->axes[i].value;
+}
+
 /* A pair of the design of which one mode has no good run. */
-static enum status add_missing(struct overview *o, size_t cell, const char *const *values,
+static enum status add_missing(struct overview *o, size_t cell, const struct design *design,
                                const struct design_pair *pair, struct error *err)
 {
     struct overview_row row = {.cell = cell,
@@ -38,7 +45,7 @@ static enum status add_missing(struct overview *o, size_t cell, const char *cons
                                .interval = {(double)NAN, (double)NAN},
                                .p = (double)NAN};
 
-    memcpy(row.values, values, o->axis_count * sizeof(*values));
+    borrow_values(design, row.values);
     for (int k = 0; k < 2; k++)
         (void)snprintf(row.labels[k], sizeof(row.labels[k]), "%s", pair->names[k]);
     return add_row(o, &row, err);
@@ -54,43 +61,80 @@ static bool has_ratio_of(const struct comparison *c, const struct design_pair *p
     return false;
 }
 
-enum status overview_add(struct overview *o, size_t cell, const char *const *values,
-                         const struct design *design, const struct comparison *c, struct error *err)
+static enum status add_ratio(struct overview *o, size_t cell, const struct design *design,
+                             const struct comparison *c, const struct ratio *r, struct error *err)
+{
+    const struct mode *modes[2] = {&c->modes[r->a], &c->modes[r->b]};
+    struct overview_row row = {.cell = cell,
+                               .state = r->state,
+                               .value = r->value,
+                               .interval = r->interval,
+                               .is_to_target = r->is_to_target,
+                               .p = r->p,
+                               .blocks = r->paired.n};
+
+    borrow_values(design, row.values);
+    for (int k = 0; k < 2; k++) {
+        (void)snprintf(row.labels[k], sizeof(row.labels[k]), "%s", modes[k]->label);
+        row.throughput[k] = modes[k]->spreads[METRIC_samples_per_second].median;
+    }
+    return add_row(o, &row, err);
+}
+
+static enum status add_point(struct overview *o, const struct design *design,
+                             const struct comparison *c, size_t mode, struct error *err)
+{
+    const struct spread *s = &c->modes[mode].spreads[METRIC_samples_per_second];
+    struct overview_point point = {
+        .dash = figure_mode_dash(c, mode), .low = s->q1, .median = s->median, .high = s->q3};
+    enum status status =
+        mem_grow(o->point_count, &o->point_capacity, sizeof(point), "cells", &o->points, err);
+
+    if (status != STATUS_OK)
+        return status;
+    borrow_values(design, point.values);
+    (void)snprintf(point.label, sizeof(point.label), "%s", c->modes[mode].label);
+    (void)snprintf(point.color, sizeof(point.color), "%s", figure_mode_color(c, mode));
+    o->points[o->point_count++] = point;
+    return STATUS_OK;
+}
+
+enum status overview_add(struct overview *o, size_t cell, const struct design *design,
+                         const struct comparison *c, struct error *err)
 {
     static const struct design_pair any = {.names = {"any", "any"}};
     enum status status = STATUS_OK;
 
     for (size_t i = 0; i < design->pair_count && status == STATUS_OK; i++)
         if (!c || !has_ratio_of(c, &design->pairs[i]))
-            status = add_missing(o, cell, values, &design->pairs[i], err);
+            status = add_missing(o, cell, design, &design->pairs[i], err);
     if (!c && design->pair_count == 0)
-        status = add_missing(o, cell, values, &any, err);
-    for (size_t i = 0; c && i < c->ratio_count && status == STATUS_OK; i++) {
-        const struct ratio *r = &c->ratios[i];
-        const struct mode *modes[2] = {&c->modes[r->a], &c->modes[r->b]};
-        struct overview_row row = {.cell = cell,
-                                   .state = r->state,
-                                   .value = r->value,
-                                   .interval = r->interval,
-                                   .is_to_target = r->is_to_target,
-                                   .p = r->p,
-                                   .blocks = r->paired.n};
-
-        if (!r->is_registered && design->pair_count > 0)
-            continue;
-        memcpy(row.values, values, o->axis_count * sizeof(*values));
-        for (int k = 0; k < 2; k++) {
-            (void)snprintf(row.labels[k], sizeof(row.labels[k]), "%s", modes[k]->label);
-            row.throughput[k] = modes[k]->spreads[METRIC_samples_per_second].median;
-        }
-        status = add_row(o, &row, err);
-    }
+        status = add_missing(o, cell, design, &any, err);
+    for (size_t i = 0; c && i < c->ratio_count && status == STATUS_OK; i++)
+        if (c->ratios[i].is_registered || design->pair_count == 0)
+            status = add_ratio(o, cell, design, c, &c->ratios[i], err);
+    for (size_t m = 0; c && m < c->mode_count && status == STATUS_OK; m++)
+        if (c->modes[m].spreads[METRIC_samples_per_second].n > 0)
+            status = add_point(o, design, c, m, err);
     return status;
 }
 
 void overview_release(struct overview *o)
 {
     free(o->rows);
+    free(o->points);
+}
+
+bool overview_number(const char *text, double *ret)
+{
+    uint64_t bytes;
+
+    if (parse_double(text, ret) || parse_rate(text, ret))
+        return true;
+    if (!parse_bytes(text, &bytes))
+        return false;
+    *ret = (double)bytes;
+    return true;
 }
 
 static const char *state_text(enum ratio_state state)
@@ -125,28 +169,38 @@ void overview_result_text(const struct overview_row *row, char *text, size_t siz
     const bool turned = row->value < 1;
     const struct interval interval = {turned ? 1 / row->interval.high : row->interval.low,
                                       turned ? 1 / row->interval.low : row->interval.high};
+    const int winner = winner_of(row);
     const bool has_ratio = row->state == RATIO_FASTER || row->state == RATIO_EQUIVALENT ||
                            row->state == RATIO_UNDECIDED || row->state == RATIO_NOT_ASKED;
     char ratio[2 * FORMAT_MAX] = "";
 
     if (has_ratio)
         format_ratio_interval(turned ? 1 / row->value : row->value, &interval, ratio);
-    (void)snprintf(text, size, "%s%s%s%s%s%s",
-                   row->state == RATIO_FASTER ? "" : state_text(row->state),
-                   has_ratio && row->state != RATIO_FASTER ? ": " : "",
-                   has_ratio ? row->labels[winner_of(row)] : "", has_ratio ? " " : "", ratio,
-                   has_ratio && row->is_to_target ? " to the target" : "");
+    (void)snprintf(text, size, "%s: %s, %s", state_text(row->state), row->labels[0],
+                   row->labels[1]);
+    if (has_ratio)
+        (void)snprintf(text, size, "%s%s%s %s times %s%s",
+                       row->state == RATIO_FASTER ? "" : state_text(row->state),
+                       row->state == RATIO_FASTER ? "" : ": ", row->labels[winner], ratio,
+                       row->labels[!winner], row->is_to_target ? ", to the target" : "");
 }
 
 /* ---- flips */
 
+bool overview_is_line(const struct overview *o, const char *const *a, const char *const *b,
+                      size_t axis)
+{
+    for (size_t i = 0; i < o->axis_count; i++)
+        if (i != axis && strcmp(a[i], b[i]) != 0)
+            return false;
+    return true;
+}
+
 static bool is_same_line(const struct overview *o, const struct overview_row *a,
                          const struct overview_row *b, size_t axis)
 {
-    for (size_t i = 0; i < o->axis_count; i++)
-        if (i != axis && strcmp(a->values[i], b->values[i]) != 0)
-            return false;
-    return strcmp(a->labels[0], b->labels[0]) == 0 && strcmp(a->labels[1], b->labels[1]) == 0;
+    return overview_is_line(o, a->values, b->values, axis) &&
+           strcmp(a->labels[0], b->labels[0]) == 0 && strcmp(a->labels[1], b->labels[1]) == 0;
 }
 
 /* The decided row of that line with the next larger value of the axis, or NULL. */
@@ -156,13 +210,13 @@ static const struct overview_row *next_on_line(const struct overview *o,
     const struct overview_row *next = NULL;
     double at, value, nearest = (double)INFINITY;
 
-    if (!parse_double(row->values[axis], &at))
+    if (!overview_number(row->values[axis], &at))
         return NULL;
     for (size_t i = 0; i < o->length; i++) {
         const struct overview_row *other = &o->rows[i];
 
         if (other->state != RATIO_FASTER || !is_same_line(o, row, other, axis) ||
-            !parse_double(other->values[axis], &value) || value <= at || value >= nearest)
+            !overview_number(other->values[axis], &value) || value <= at || value >= nearest)
             continue;
         nearest = value;
         next = other;
@@ -243,7 +297,8 @@ static void add_page_row(const struct overview *o, const struct overview_row *ro
     strbuf_add(out, "</td></tr>\n");
 }
 
-static void write_page(const struct overview *o, const char *const *folders, struct strbuf *out)
+static void write_page(const struct overview *o, const char *const *folders,
+                       const struct figure_set *figures, const char *command, struct strbuf *out)
 {
     struct text_list flips = {0};
 
@@ -266,7 +321,12 @@ static void write_page(const struct overview *o, const char *const *folders, str
                     "<th>samples/s, second</th><th>blocks</th><th></th></tr></thead>\n<tbody>\n");
     for (size_t i = 0; i < o->length; i++)
         add_page_row(o, &o->rows[i], folders[o->rows[i].cell], out);
-    strbuf_add(out, "</tbody></table></div>\n</main>\n</body>\n</html>\n");
+    strbuf_add(out, "</tbody></table></div>\n");
+    if (figures->count > 0)
+        strbuf_add(out, "<h2 id=\"axes\">Along the axes</h2>\n");
+    for (size_t i = 0; i < figures->count; i++)
+        write_html_figure(command, &figures->figures[i], out);
+    strbuf_add(out, "</main>\n</body>\n</html>\n");
     text_list_release(&flips);
 }
 
@@ -307,23 +367,41 @@ static void write_table(const struct overview *o, struct strbuf *out)
     }
 }
 
-enum status overview_write(const struct overview *o, const char *folder, const char *const *folders,
-                           struct error *err)
+static enum status write_text(const char *folder, const char *name, const struct strbuf *text,
+                              struct error *err)
 {
-    struct strbuf page = STRBUF_INIT, table = STRBUF_INIT;
     char path[4096];
-    enum status status = file_join(path, sizeof(path), folder, "cells.csv", err);
+    enum status status = file_join(path, sizeof(path), folder, name, err);
 
-    write_page(o, folders, &page);
+    return status == STATUS_OK ? file_write_text(path, text, err) : status;
+}
+
+enum status overview_write(const struct overview *o, const char *folder, const char *const *folders,
+                           char *ret_problem, size_t problem_size, struct error *err)
+{
+    struct strbuf page = STRBUF_INIT, table = STRBUF_INIT, command = STRBUF_INIT;
+    struct figure_set *figures = NULL;
+    enum status status = mem_calloc(1, sizeof(*figures), "figures", &figures, err);
+
+    if (status == STATUS_OK)
+        status = figure_set_make_axes(o, figures, err);
+    if (status != STATUS_OK) {
+        free(figures);
+        return status;
+    }
+    (void)snprintf(ret_problem, problem_size, "%s", figures->problem);
+    strbuf_add(&command, "sparring report ");
+    report_add_shell_word(&command, folder);
+    write_page(o, folders, figures, command.text, &page);
     write_table(o, &table);
+    status = write_text(folder, "cells.csv", &table, err);
     if (status == STATUS_OK)
-        status = file_write_text(path, &table, err);
-    if (status == STATUS_OK)
-        status = file_join(path, sizeof(path), folder, "index.html", err);
-    if (status == STATUS_OK)
-        status = file_write_text(path, &page, err);
+        status = write_text(folder, "index.html", &page, err);
+    figure_set_release(figures);
+    free(figures);
     strbuf_release(&page);
     strbuf_release(&table);
+    strbuf_release(&command);
     return status;
 }
 
@@ -336,6 +414,8 @@ void overview_summarise(const struct overview *o, struct strbuf *out)
         struct strbuf line = STRBUF_INIT;
         char result[512];
 
+        if (row->state == RATIO_NOT_ASKED)
+            continue;
         for (size_t k = 0; k < o->axis_count; k++)
             strbuf_addf(&line, "%s%s=%s", k > 0 ? "," : "", o->axes[k], row->values[k]);
         overview_result_text(row, result, sizeof(result));

@@ -11,14 +11,12 @@
 
 #include <stddef.h>
 
-#define OVERVIEW_AXES_MAX 6
-
 /* One registered pair in one cell. */
 struct overview_row {
     size_t cell;
-    const char *values[OVERVIEW_AXES_MAX]; /* borrowed */
-    char labels[2][160];                   /* of the modes */
-    double throughput[2];                  /* medians */
+    const char *values[DESIGN_AXES_MAX]; /* borrowed */
+    char labels[2][160];                 /* of the modes */
+    double throughput[2];                /* medians */
     enum ratio_state state;
     double value; /* of the first mode over the second, as in struct ratio */
     struct interval interval;
@@ -27,20 +25,36 @@ struct overview_row {
     size_t blocks;
 };
 
+/* Throughput of one mode in one cell, for the figures. */
+struct overview_point {
+    const char *values[DESIGN_AXES_MAX]; /* borrowed */
+    char label[160], color[8];           /* of the mode; "#0072b2" */
+    int dash;
+    double low, median, high; /* quartiles of its runs, samples/s */
+};
+
 struct overview {
     const char *title;
-    const char *axes[OVERVIEW_AXES_MAX]; /* borrowed */
+    const char *axes[DESIGN_AXES_MAX]; /* borrowed */
     size_t axis_count;
     struct overview_row *rows; /* owned */
     size_t length, capacity;
+    struct overview_point *points; /* owned */
+    size_t point_count, point_capacity;
 };
 
-/* Add the registered pairs of the next cell (without a design all pairs), which has these values of
- * the axes.  c is NULL for a cell without runs.  STATUS_NO_MEMORY only. */
-enum status overview_add(struct overview *o, size_t cell, const char *const *values,
-                         const struct design *design, const struct comparison *c,
-                         struct error *err);
+/* Add the registered pairs of the next cell (without a design all pairs), and its modes.  c is NULL
+ * for a cell without runs.  The design's axes are borrowed.  STATUS_NO_MEMORY only. */
+enum status overview_add(struct overview *o, size_t cell, const struct design *design,
+                         const struct comparison *c, struct error *err);
 void overview_release(struct overview *o);
+
+/* A value of an axis as a number: 16, 64K, 1gbit.  False: it is another text. */
+bool overview_number(const char *text, double *ret);
+
+/* Do two cells differ in no other axis? */
+bool overview_is_line(const struct overview *o, const char *const *a, const char *const *b,
+                      size_t axis);
 
 /* "ring 1.32 (1.21 to 1.44)", "equivalent", "undecided: ...", ... */
 void overview_result_text(const struct overview_row *row, char *text, size_t size);
@@ -50,9 +64,9 @@ void overview_result_text(const struct overview_row *row, char *text, size_t siz
 void overview_add_flips(const struct overview *o, struct text_list *flips);
 
 /* Write FOLDER/index.html and FOLDER/cells.csv; folders[cell] is that of a cell, relative to
- * FOLDER, or NULL for one without a report. */
+ * FOLDER, or NULL for one without a report.  *ret_problem: why there are no figures, "". */
 enum status overview_write(const struct overview *o, const char *folder, const char *const *folders,
-                           struct error *err);
+                           char *ret_problem, size_t problem_size, struct error *err);
 
 /* For a terminal of 80 columns. */
 void overview_summarise(const struct overview *o, struct strbuf *out);

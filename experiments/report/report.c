@@ -12,6 +12,7 @@
 #include "experiments/report/diff.h"
 #include "experiments/report/figure.h"
 #include "experiments/report/gate.h"
+#include "experiments/report/sweep_report.h"
 #include "experiments/report/table.h"
 #include "experiments/report/write.h"
 
@@ -317,6 +318,14 @@ static enum status run_report(const void *parsed, const char *const *paths, size
         return write_diff(o, paths, ret_exit_code, err);
     if (o->fail_if[0] != '\0' || o->ignore[0] != '\0')
         return error_set(err, STATUS_INVALID, "--fail-if and --ignore go with --diff");
+    if (count == 1 && sweep_report_is_folder(paths[0]))
+        return o->out[0] == '\0' && o->price == 0
+                   ? sweep_report_make(paths[0], err)
+                   : error_set(
+                         err, STATUS_INVALID,
+                         "'%s' is a sweep, whose report goes there: --out and --price are for "
+                         "its cells",
+                         paths[0]);
     default_folder(paths, count, folder, sizeof(folder));
     if (o->out[0] != '\0')
         (void)snprintf(folder, sizeof(folder), "%s", o->out);

@@ -23,6 +23,8 @@ struct report_content {
 void write_html(const struct report_content *r, struct strbuf *out);
 /* The beginning of a page, to its heading; title "": a general one. */
 void write_html_top(const char *title, struct strbuf *out);
+/* A figure with its legend, caption and table. */
+void write_html_figure(const char *command, const struct figure *f, struct strbuf *out);
 void write_markdown(const struct report_content *r, struct strbuf *out);
 void write_json(const struct report_content *r, struct strbuf *out);
 void write_csv(const struct report_content *r, struct strbuf *out); /* one line per run */

@@ -197,7 +197,7 @@ static void add_figure_table(const struct figure *f, struct strbuf *out)
     strbuf_add(out, "</tbody></table></div>\n</details>\n");
 }
 
-static void add_figure(const struct report_content *r, const struct figure *f, struct strbuf *out)
+void write_html_figure(const char *command, const struct figure *f, struct strbuf *out)
 {
     strbuf_addf(out, "<figure id=\"%s\">\n", f->name);
     add_element(out, "h3", f->title);
@@ -215,7 +215,7 @@ static void add_figure(const struct report_content *r, const struct figure *f, s
     strbuf_add(out, "<figcaption>");
     strbuf_add_html(out, f->caption.text);
     strbuf_add(out, " Made by <code>");
-    strbuf_add_html(out, r->command);
+    strbuf_add_html(out, command);
     strbuf_add(out, "</code>.</figcaption>\n");
     add_figure_table(f, out);
     strbuf_add(out, "</figure>\n");
@@ -284,13 +284,13 @@ void write_html(const struct report_content *r, struct strbuf *out)
     if (r->figures->problem[0] != '\0')
         add_element(out, "p class=\"alarm\"", r->figures->problem);
     for (size_t i = 0; i < r->figures->count && i < FIRST_FIGURES; i++)
-        add_figure(r, &r->figures->figures[i], out);
+        write_html_figure(r->command, &r->figures->figures[i], out);
     add_main_table(r, out);
     add_ratios(r->comparison, out);
     if (r->figures->count > FIRST_FIGURES)
         strbuf_add(out, "<h2>Bytes, learning, stragglers</h2>\n");
     for (size_t i = FIRST_FIGURES; i < r->figures->count; i++)
-        add_figure(r, &r->figures->figures[i], out);
+        write_html_figure(r->command, &r->figures->figures[i], out);
     add_runs(r->comparison, out);
     add_foot(r, out);
 }

@@ -82,6 +82,52 @@ START_TEST(test_report_into_its_own_folder)
 }
 END_TEST
 
+static void write_design(const char *folder, const char *ranks)
+{
+    struct design design = design_default();
+
+    design.blocks = 6;
+    design.pairs[0] = (struct design_pair){{"ring", "ps-1"}};
+    design.pair_count = 1;
+    (void)snprintf(design.sweep, sizeof(design.sweep), "%s", "Of %n & more");
+    (void)snprintf(design.axes[0].name, sizeof(design.axes[0].name), "nproc");
+    (void)snprintf(design.axes[0].value, sizeof(design.axes[0].value), "%s", ranks);
+    design.axis_count = 1;
+    assert_ok(file_make_folder(folder, &err));
+    assert_ok(design_write(folder, &design, &err));
+}
+
+/* Two cells with runs, and one that was stopped before its first. */
+START_TEST(test_sweep)
+{
+    char *sweep = mutable_word(support_path("sweep"));
+    char *page;
+    size_t size;
+
+    write_design(synthetic_experiment("sweep/cells/nproc=4", 6), "4");
+    write_design(synthetic_experiment("sweep/cells/nproc=16", 6), "16");
+    write_design(support_path("sweep/cells/nproc=64"), "64");
+    ck_assert_int_eq(run_report(sweep, NULL, NULL), 0);
+    assert_has(output, "nproc=4: ring all-reduce 1.42 (");
+    assert_has(output, "nproc=64: too few blocks: ring, ps-1\n");
+    ck_assert(strstr(output, "nproc=4:") < strstr(output, "nproc=16:"));
+    assert_has(output, "/sweep/index.html\n");
+    assert_ok(file_read(support_path("sweep/index.html"), 1 << 22, &page, &size, &err));
+    assert_has(page, "<h1>Of %n &amp; more</h1>");
+    assert_has(page, "<h3>Throughput over nproc</h3>");
+    assert_has(page, "href=\"cells/nproc=16/report.html\"");
+    ck_assert_ptr_null(strstr(page, "href=\"cells/nproc=64"));
+    free(page);
+    ck_assert_int_eq(access(support_path("sweep/cells/nproc=16/report.html"), R_OK), 0);
+    ck_assert_int_eq(run_report(sweep, mutable_word("--price"), mutable_word("3")), 2);
+    assert_has(errors, "is a sweep, whose report goes there");
+    (void)support_write("sweep/cells/nproc=64/design.json", "{}", 2);
+    ck_assert_int_eq(run_report(sweep, NULL, NULL), 3);
+    assert_has(errors, "sweep/cells/nproc=64/design.json:1:");
+    release_output();
+}
+END_TEST
+
 START_TEST(test_options_after_arguments)
 {
     char *folder = mutable_word(synthetic_experiment("m", 3));
@@ -231,8 +277,8 @@ END_TEST
 int main(void)
 {
     return SUPPORT_RUN("report command", 100, TEST(test_report_into_its_own_folder),
-                       TEST(test_options_after_arguments), TEST(test_wrong_arguments),
-                       TEST(test_malformed_run_is_reported), TEST(test_unwritable_folder),
-                       TEST(test_full_disk), TEST(test_permuted_arguments),
-                       TEST(test_wrapping_and_shell_words));
+                       TEST(test_sweep), TEST(test_options_after_arguments),
+                       TEST(test_wrong_arguments), TEST(test_malformed_run_is_reported),
+                       TEST(test_unwritable_folder), TEST(test_full_disk),
+                       TEST(test_permuted_arguments), TEST(test_wrapping_and_shell_words));
 }

@@ -2,6 +2,8 @@
  * The overview of a sweep: results as text, where the winner changes, the page and the CSV file.
  */
 #include "common/base/file.h"
+#include "common/base/memory.h"
+#include "experiments/report/figure.h"
 #include "experiments/report/overview.h"
 #include "tests/experiments/report/html_check.h"
 #include "tests/support/support.h"
@@ -33,14 +35,14 @@ START_TEST(test_results)
         double value;
         const char *text;
     } cases[] = {
-        {RATIO_FASTER, 1.5, "ring 1.50 (1.35 to 1.65)"},
-        {RATIO_FASTER, 0.5, "server <1> 2.00 (1.82 to 2.22)"},
-        {RATIO_EQUIVALENT, 1.01, "equivalent: ring 1.01 (0.91 to 1.11)"},
-        {RATIO_UNDECIDED, 0.8, "undecided: server <1> 1.25 (1.14 to 1.39)"},
-        {RATIO_TOO_FEW, 1.5, "too few blocks"},
-        {RATIO_NOT_COMPARABLE, 1.5, "not comparable"},
-        {RATIO_NO_TARGET, 1.5, "no target accuracy"},
-        {RATIO_NOT_ASKED, 1.5, "no verdict: ring 1.50 (1.35 to 1.65)"},
+        {RATIO_FASTER, 1.5, "ring 1.50 (1.35 to 1.65) times server <1>"},
+        {RATIO_FASTER, 0.5, "server <1> 2.00 (1.82 to 2.22) times ring"},
+        {RATIO_EQUIVALENT, 1.01, "equivalent: ring 1.01 (0.91 to 1.11) times server <1>"},
+        {RATIO_UNDECIDED, 0.8, "undecided: server <1> 1.25 (1.14 to 1.39) times ring"},
+        {RATIO_TOO_FEW, 1.5, "too few blocks: ring, server <1>"},
+        {RATIO_NOT_COMPARABLE, 1.5, "not comparable: ring, server <1>"},
+        {RATIO_NO_TARGET, 1.5, "no target accuracy: ring, server <1>"},
+        {RATIO_NOT_ASKED, 1.5, "no verdict: ring 1.50 (1.35 to 1.65) times server <1>"},
     };
     char text[512];
 
@@ -93,15 +95,17 @@ START_TEST(test_files)
 {
     struct overview_row rows[] = {row_of("1", "a,b", RATIO_FASTER, 1.5),
                                   row_of("2", "a,b", RATIO_FASTER, 0.5)};
+    struct overview_row not_asked = row_of("3", "a,b", RATIO_NOT_ASKED, 2);
     struct overview o = make_overview(rows, 2);
     const char *const folders[] = {"cells/n=1,b=a_b", "cells/n=2,b=a_b"};
     struct strbuf text = STRBUF_INIT;
+    char problem[512];
     char *page;
     char *table;
 
     rows[1].cell = 1;
     rows[1].throughput[0] = (double)NAN;
-    assert_ok(overview_write(&o, support_folder(), folders, &err));
+    assert_ok(overview_write(&o, support_folder(), folders, problem, sizeof(problem), &err));
     page = read_file("index.html");
     html_check(page);
     ck_assert_ptr_nonnull(strstr(page, "<h1>T &amp; U</h1>"));
@@ -115,10 +119,14 @@ START_TEST(test_files)
         "\"1\",\"a,b\",\"ring\",\"server <1>\",faster,0,10,1.5,1.35,1.65,0.002,100,66.6666667\n"
         "\"2\",\"a,b\",\"ring\",\"server <1>\",faster,0,10,0.5,0.45,0.55,0.002,,200\n");
     overview_summarise(&o, &text);
-    ck_assert_str_eq(text.text, "n=1,b=a,b: ring 1.50 (1.35 to 1.65)\n"
-                                "n=2,b=a,b: server <1> 2.00 (1.82 to 2.22)\n"
+    ck_assert_str_eq(text.text, "n=1,b=a,b: ring 1.50 (1.35 to 1.65) times server <1>\n"
+                                "n=2,b=a,b: server <1> 2.00 (1.82 to 2.22) times ring\n"
                                 "Between n 1 and 2 (b=a,b) the winner changes from ring to server "
                                 "<1>.\n");
+    strbuf_reset(&text);
+    o = make_overview(&not_asked, 1);
+    overview_summarise(&o, &text);
+    ck_assert_uint_eq(text.length, 0);
     strbuf_release(&text);
     free(page);
     free(table);
@@ -128,21 +136,26 @@ END_TEST
 /* A cell that was stopped before its first run has a row without a report. */
 START_TEST(test_cell_without_runs)
 {
-    const struct design design = {.pairs = {{{"ring", "ps"}}, {{"ring", "asp"}}}, .pair_count = 2};
-    const struct design no_pairs = {.pair_count = 0};
-    const char *const values[] = {"3"};
+    const struct design design = {.pairs = {{{"ring", "ps"}}, {{"ring", "asp"}}},
+                                  .pair_count = 2,
+                                  .axes = {{"n", "3"}},
+                                  .axis_count = 1};
+    const struct design no_pairs = {.axes = {{"n", "3"}}, .axis_count = 1};
     const char *const folders[] = {NULL, NULL};
     struct overview o = {.title = "", .axes = {"n"}, .axis_count = 1};
     struct strbuf text = STRBUF_INIT;
+    char problem[512];
     char *page;
 
-    assert_ok(overview_add(&o, 0, values, &design, NULL, &err));
-    assert_ok(overview_add(&o, 1, values, &no_pairs, NULL, &err));
+    assert_ok(overview_add(&o, 0, &design, NULL, &err));
+    assert_ok(overview_add(&o, 1, &no_pairs, NULL, &err));
     ck_assert_uint_eq(o.length, 3);
     ck_assert_str_eq(o.rows[1].labels[1], "asp");
     overview_summarise(&o, &text);
-    ck_assert_str_eq(text.text, "n=3: too few blocks\nn=3: too few blocks\nn=3: too few blocks\n");
-    assert_ok(overview_write(&o, support_folder(), folders, &err));
+    ck_assert_str_eq(text.text, "n=3: too few blocks: ring, ps\n"
+                                "n=3: too few blocks: ring, asp\n"
+                                "n=3: too few blocks: any, any\n");
+    assert_ok(overview_write(&o, support_folder(), folders, problem, sizeof(problem), &err));
     page = read_file("index.html");
     html_check(page);
     ck_assert_ptr_null(strstr(page, "href="));
@@ -152,8 +165,71 @@ START_TEST(test_cell_without_runs)
 }
 END_TEST
 
+START_TEST(test_numbers)
+{
+    double value;
+
+    ck_assert(overview_number("2.5", &value) && value == 2.5);
+    ck_assert(overview_number("64K", &value) && value == 65536);
+    ck_assert(overview_number("500mbit", &value) && value == 5e8);
+    ck_assert(!overview_number("ring", &value));
+}
+END_TEST
+
+static struct overview_point point_of(const char *rate, const char *delay, const char *label,
+                                      double median)
+{
+    struct overview_point p = {.values = {rate, delay},
+                               .color = "#0072b2",
+                               .dash = 1,
+                               .low = median * 0.9,
+                               .median = median,
+                               .high = median * 1.1};
+
+    (void)snprintf(p.label, sizeof(p.label), "%s", label);
+    return p;
+}
+
+/* Two rates and two delays make two figures along each; the cells are in no order, one is missing,
+ * and the third axis is no number. */
+START_TEST(test_figures)
+{
+    struct overview_point points[] = {
+        point_of("1gbit", "1", "ring", 400),   point_of("1gbit", "1", "ps", 300),
+        point_of("100mbit", "1", "ring", 100), point_of("100mbit", "1", "ps", 200),
+        point_of("1gbit", "20", "ring", 50),
+    };
+    struct overview o = {.title = "",
+                         .axes = {"network-rate", "network-delay", "backend"},
+                         .axis_count = 3,
+                         .points = points,
+                         .point_count = sizeof(points) / sizeof(points[0])};
+    struct figure_set *set;
+
+    for (size_t i = 0; i < o.point_count; i++)
+        points[i].values[2] = "ring";
+    assert_ok(mem_calloc(1, sizeof(*set), "figures", &set, &err));
+    assert_ok(figure_set_make_axes(&o, set, &err));
+    ck_assert_uint_eq(set->count, 2);
+    ck_assert_str_eq(set->figures[0].title,
+                     "Throughput over network-rate where network-delay=1, backend=ring");
+    ck_assert_str_eq(set->figures[1].title,
+                     "Throughput over network-delay where network-rate=1gbit, backend=ring");
+    ck_assert_uint_eq(set->figures[0].cells.length, 4 * 3);
+    ck_assert_str_eq(set->figures[0].cells.texts[0], "ring");
+    ck_assert_str_eq(set->figures[0].cells.texts[1], "100mbit");
+    ck_assert_str_eq(set->figures[0].cells.texts[4], "1gbit");
+    ck_assert_uint_eq(set->figures[0].legend_count, 2);
+    ck_assert_uint_eq(set->figures[1].cells.length, 3 * 3);
+    if (set->problem[0] == '\0')
+        ck_assert_ptr_nonnull(strstr(set->figures[0].svg.text, ">100mbit<"));
+    figure_set_release(set);
+    free(set);
+}
+END_TEST
+
 int main(void)
 {
     return SUPPORT_RUN("overview", 0, TEST(test_results), TEST(test_flips), TEST(test_files),
-                       TEST(test_cell_without_runs));
+                       TEST(test_cell_without_runs), TEST(test_numbers), TEST(test_figures));
 }
