@@ -28,7 +28,7 @@
 struct compare_options {
     char out[OPTION_TEXT_MAX];
     int64_t repeats, until_decided, nproc, deadline;
-    bool dry_run;
+    bool dry_run, quick;
     char verdict[OPTION_TEXT_MAX];
     char fail_if[OPTION_TEXT_MAX];
     char baseline[OPTION_TEXT_MAX];
@@ -92,6 +92,12 @@ static const struct option_spec specs[] = {
      .kind = OPTION_BOOL,
      .offset = AT(dry_run),
      .help = "Print the cells of the axes and how many runs they are, and run nothing."},
+    {.name = "quick",
+     .kind = OPTION_BOOL,
+     .offset = AT(quick),
+     .help =
+         "Try the file: one block of runs of 2 steps, of each axis the first and the last value, "
+         "no verdict."},
     {.name = "fail-if",
      .kind = OPTION_TEXT,
      .offset = AT(fail_if),
@@ -149,8 +155,11 @@ static enum status read_experiment(const char *path, const struct compare_option
         ret->deadline_seconds = options->deadline;
     if (options->fail_if[0] != '\0' && ret->axes.length > 0)
         return error_set(err, STATUS_INVALID, "--fail-if goes with an experiment without axes");
-    return options->verdict[0] != '\0' ? experiment_set_verdict(ret, options->verdict, err)
-                                       : STATUS_OK;
+    if (options->verdict[0] != '\0')
+        status = experiment_set_verdict(ret, options->verdict, err);
+    if (options->quick)
+        experiment_make_quick(ret);
+    return status;
 }
 
 /* "runs/quickstart-20261120T180405Z" for ".../quickstart.yaml". */

@@ -90,19 +90,20 @@ static const char *next_part(const char *p, char *part, size_t size)
     return p[length] == '.' ? p + length + 1 : NULL;
 }
 
-/* A value that begins with "./" or "../" is a path relative to the folder of the experiment file.
- */
+/* A value, or what follows the first ':' of one, that begins with "./" or "../" is a path relative
+ * to the folder of the experiment file. */
 static enum status read_value(const struct key_position *at, char *ret, size_t size,
                               struct error *err)
 {
-    const char *value = at->scalar->value;
+    const char *value = at->scalar->value, *colon = strchr(value, ':');
+    const char *path = colon && colon[1] == '.' ? colon + 1 : value;
     const char *slash = strrchr(at->file, '/');
     int length;
 
-    if (!slash || (strncmp(value, "./", 2) != 0 && strncmp(value, "../", 3) != 0))
+    if (!slash || (strncmp(path, "./", 2) != 0 && strncmp(path, "../", 3) != 0))
         return read_text(at, ret, size, err);
-    length = snprintf(ret, size, "%.*s/%s", (int)(slash - at->file), at->file,
-                      value + (value[1] == '/' ? 2 : 0));
+    length = snprintf(ret, size, "%.*s%.*s/%s", (int)(path - value), value, (int)(slash - at->file),
+                      at->file, path + (path[1] == '/' ? 2 : 0));
     if (length < 0 || (size_t)length >= size)
         return error_set(err, STATUS_CONFIG, "%s:%u: '%s' is a path longer than %zu bytes",
                          at->file, at->scalar->line, at->scalar->path, size - 1);

@@ -6,6 +6,7 @@
 #include "common/base/parse.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -136,5 +137,53 @@ void experiment_make_cell(const struct experiment *e, const struct cell *cell, s
         (void)snprintf(axis->name, sizeof(axis->name), "%s", e->axes.items[i].name);
         (void)snprintf(axis->value, sizeof(axis->value), "%s", axes_value(&e->axes, cell, i));
         set_value(ret, axis->name, axis->value);
+    }
+}
+
+static void remove_option(struct experiment_options *options, const char *name)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < options->length; i++)
+        if (strcmp(options->items[i].name, name) != 0)
+            options->items[kept++] = options->items[i];
+    options->length = kept;
+}
+
+static bool has_network(const struct experiment *e)
+{
+    bool found = false;
+
+    for (size_t i = 0; i < e->options.length; i++)
+        found = found || strncmp(e->options.items[i].name, "network-", 8) == 0;
+    for (size_t i = 0; i < e->axes.length; i++)
+        found = found || strncmp(e->axes.items[i].name, "network-", 8) == 0;
+    return found;
+}
+
+void experiment_make_quick(struct experiment *e)
+{
+    static const char *const replaced[] = {"epochs", "steps", "network-check"};
+
+    e->repeats = 1;
+    e->design.pair_count = 0;
+    e->design.most_blocks = 0;
+    e->design.target_accuracy = (double)NAN;
+    for (size_t i = 0; i < sizeof(replaced) / sizeof(replaced[0]); i++) {
+        remove_option(&e->options, replaced[i]);
+        for (size_t m = 0; m < e->mode_count; m++)
+            remove_option(&e->modes[m].options, replaced[i]);
+    }
+    if (!experiment_has_axis(e, "steps") && !experiment_has_axis(e, "epochs"))
+        set_value(e, "steps", "2");
+    if (has_network(e) && e->options.length + e->axes.length < EXPERIMENT_OPTIONS_MAX)
+        set_value(e, "network-check", "warn");
+    for (size_t i = 0; i < e->axes.length; i++) {
+        struct axis *axis = &e->axes.items[i];
+
+        if (axis->length > 2) {
+            memcpy(axis->values[1], axis->values[axis->length - 1], sizeof(axis->values[1]));
+            axis->length = 2;
+        }
     }
 }

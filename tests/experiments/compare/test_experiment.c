@@ -59,11 +59,13 @@ END_TEST
 
 START_TEST(test_paths)
 {
-    static const char text[] = "options: {a: ./d, b: ../d, c: .d, d: /d}\nmodes: [{name: a}]";
-    static const char *const wanted[] = {"some/where/d", "some/where/../d", ".d", "/d"};
+    static const char text[] =
+        "options: {a: ./d, b: ../d, c: .d, d: /d, e: 'p:./d', f: 'p:d'}\nmodes: [{name: a}]";
+    static const char *const wanted[] = {"some/where/d", "some/where/../d", ".d",
+                                         "/d",           "p:some/where/d",  "p:d"};
 
     assert_ok(parse_as("some/where/x.yaml", text));
-    for (size_t i = 0; i < 4; i++)
+    for (size_t i = 0; i < 6; i++)
         ck_assert_str_eq(e.options.items[i].value, wanted[i]);
     assert_ok(parse(text)); /* here */
     ck_assert_str_eq(e.options.items[0].value, "./d");
@@ -80,6 +82,39 @@ START_TEST(test_defaults)
     ck_assert_double_eq(e.design.margin, 0.02);
     ck_assert_uint_eq(e.design.pair_count, 0); /* one mode */
     ck_assert_int_eq(e.seed, 1);
+}
+END_TEST
+
+static const char *option_of(const struct experiment_options *options, const char *name)
+{
+    const char *found = NULL;
+
+    for (size_t i = 0; i < options->length; i++)
+        if (strcmp(options->items[i].name, name) == 0)
+            found = options->items[i].value;
+    return found;
+}
+
+START_TEST(test_quick)
+{
+    assert_ok(
+        parse("axes: {lr: [1, 2, 3], network-delay: [5, 9]}\nrepeats: 9\n"
+              "options: {epochs: 3, model: m}\nmodes:\n"
+              "- {name: a, options: {sync: ps, steps: 7}}\n- {name: b, options: {sync: ps}}"));
+    experiment_make_quick(&e);
+    ck_assert_int_eq(e.repeats, 1);
+    ck_assert_uint_eq(e.design.pair_count, 0);
+    ck_assert_uint_eq(e.axes.items[0].length, 2);
+    ck_assert_str_eq(e.axes.items[0].values[1], "3");
+    ck_assert_uint_eq(e.axes.items[1].length, 2);
+    ck_assert_ptr_null(option_of(&e.options, "epochs"));
+    ck_assert_str_eq(option_of(&e.options, "steps"), "2");
+    ck_assert_str_eq(option_of(&e.options, "network-check"), "warn");
+    ck_assert_ptr_null(option_of(&e.modes[0].options, "steps"));
+    assert_ok(parse("axes: {steps: [1, 2, 3]}\nmodes: [{name: a}]"));
+    experiment_make_quick(&e);
+    ck_assert_ptr_null(option_of(&e.options, "steps"));
+    ck_assert_ptr_null(option_of(&e.options, "network-check"));
 }
 END_TEST
 
@@ -164,23 +199,28 @@ START_TEST(test_too_many_modes)
 }
 END_TEST
 
-/* As an experiment without axes is run. */
+/* Of the first cell; all have the same design. */
 static enum status check_design(void)
 {
-    const struct cell all = {.name = ""};
+    struct cell *cells = NULL;
+    size_t count;
     struct experiment *x = calloc(1, sizeof(*x));
     enum status status;
 
     ck_assert_ptr_nonnull(x);
-    experiment_make_cell(&e, &all, 1, x);
+    assert_ok(axes_make_cells(&e.axes, &cells, &count, &err));
+    experiment_make_cell(&e, &cells[0], count, x);
     e.design.blocks = x->design.blocks;
     status = experiment_check_design(x, &err);
     free(x);
+    free(cells);
     return status;
 }
 
-static const char *const shipped[] = {"quickstart", "communication-bound", "article", "lenet",
-                                      "hiccups",    "stragglers"};
+static const char *const shipped[] = {
+    "quickstart",      "communication-bound", "article",    "lenet",
+    "hiccups",         "stragglers",          "scaling",    "servers",
+    "bandwidth-delay", "staleness",           "compression"};
 
 START_TEST(test_shipped_file)
 {
@@ -371,7 +411,7 @@ END_TEST
 int main(void)
 {
     return SUPPORT_RUN("compare experiment", 0, TEST(test_whole_file), TEST(test_paths),
-                       TEST(test_defaults),
+                       TEST(test_quick), TEST(test_defaults),
                        LOOP_TEST(test_mistake, 0, sizeof(mistakes) / sizeof(mistakes[0])),
                        TEST(test_too_many_modes),
                        LOOP_TEST(test_shipped_file, 0, sizeof(shipped) / sizeof(shipped[0])),
