@@ -278,6 +278,25 @@ enum status network_leave(const struct network *n, struct error *err)
     return enter_namespace(n->home_fd, err);
 }
 
+/* What eth0 of a host has carried so far; false: unknown. */
+static bool read_bytes(const struct network *n, size_t host, struct network_bytes *ret)
+{
+    char *text = NULL;
+    size_t size = 0;
+    const char *line;
+    bool found = false;
+
+    if (network_enter(n, host, NULL) != STATUS_OK)
+        return false;
+    if (file_read("/proc/thread-self/net/dev", 1 << 16, &text, &size, NULL) == STATUS_OK) {
+        line = strstr(text, "eth0:");
+        found = line && sscanf(line, "eth0: %lu %*u %*u %*u %*u %*u %*u %*u %lu", &ret->received,
+                               &ret->sent) == 2;
+    }
+    free(text);
+    return network_leave(n, NULL) == STATUS_OK && found;
+}
+
 /* What becomes of STATUS_DISTURBED. */
 static enum status judge(const struct network *n, enum status status, struct error *why,
                          struct error *err)
@@ -295,6 +314,8 @@ enum status network_measure(struct network *n, struct error *err)
     enum status status = network_probe(n, &why);
 
     n->is_measured = status == STATUS_OK;
+    for (size_t h = 0; h < n->length; h++)
+        (void)read_bytes(n, h, &n->before[h]);
     for (size_t h = 0; h < n->length && status == STATUS_OK; h++)
         status = network_probe_check(n, h, &why);
     return judge(n, status, &why, err);
@@ -323,30 +344,11 @@ enum status network_check(const struct network *n, struct error *err)
 
 /* ---- the record ---- */
 
-/* Bytes that eth0 of a host has received and sent; false: unknown. */
-static bool read_bytes(const struct network *n, size_t host, uint64_t *ret_received,
-                       uint64_t *ret_sent)
-{
-    char *text = NULL;
-    size_t size = 0;
-    const char *line;
-    bool found = false;
-
-    if (network_enter(n, host, NULL) != STATUS_OK)
-        return false;
-    if (file_read("/proc/thread-self/net/dev", 1 << 16, &text, &size, NULL) == STATUS_OK) {
-        line = strstr(text, "eth0:");
-        found = line && sscanf(line, "eth0: %lu %*u %*u %*u %*u %*u %*u %*u %lu", ret_received,
-                               ret_sent) == 2;
-    }
-    free(text);
-    return network_leave(n, NULL) == STATUS_OK && found;
-}
-
-static void add_host(const struct network *n, size_t host, struct strbuf *text)
+static void add_host(const struct network *n, size_t host, uint64_t *link_bytes,
+                     struct strbuf *text)
 {
     const struct network_link *link = &n->links[host];
-    uint64_t received, sent;
+    struct network_bytes bytes;
     char address[32];
 
     network_address(host, address, sizeof(address));
@@ -360,8 +362,12 @@ static void add_host(const struct network *n, size_t host, struct strbuf *text)
     if (n->is_measured)
         strbuf_addf(text, ",\"measured_rate_bits_s\":%.0f,\"measured_round_trip_ms\":%.4f",
                     n->measured[host].rate, (double)n->measured[host].round_trip_ns * 1e-6);
-    if (read_bytes(n, host, &received, &sent))
-        strbuf_addf(text, ",\"received_bytes\":%lu,\"sent_bytes\":%lu", received, sent);
+    if (read_bytes(n, host, &bytes)) {
+        bytes.received -= n->before[host].received;
+        bytes.sent -= n->before[host].sent;
+        *link_bytes += bytes.sent;
+        strbuf_addf(text, ",\"received_bytes\":%lu,\"sent_bytes\":%lu", bytes.received, bytes.sent);
+    }
     strbuf_add(text, "}");
 }
 
@@ -395,15 +401,16 @@ enum status network_write(const struct network *n, const char *folder, struct er
     struct strbuf text = STRBUF_INIT;
     char path[4096];
     enum status status = file_join(path, sizeof(path), folder, "network.json", err);
+    uint64_t link_bytes = 0;
 
     strbuf_addf(&text, "{\"schema\":1,\"seed\":%lu,\"congestion_control\":", n->seed);
     strbuf_add_json(&text, n->congestion_control);
     strbuf_add(&text, ",\"hosts\":[");
     for (size_t h = 0; h < n->length; h++) {
         strbuf_add(&text, h > 0 ? ",\n" : "\n");
-        add_host(n, h, &text);
+        add_host(n, h, &link_bytes, &text);
     }
-    strbuf_add(&text, "]");
+    strbuf_addf(&text, "],\"link_bytes\":%lu", link_bytes);
     if (n->is_measured && n->length > 1)
         add_measured(n, &text);
     if (n->relay.counts)

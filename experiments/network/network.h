@@ -25,6 +25,11 @@ struct network_measured {
     int64_t round_trip_ns; /* to the next host and back, median */
 };
 
+/* Of eth0, with every header. */
+struct network_bytes {
+    uint64_t received, sent;
+};
+
 struct network {
     size_t length; /* hosts; 0: not open */
     uint64_t seed;
@@ -32,8 +37,9 @@ struct network {
     struct network_link links[NETWORK_HOSTS_MAX];
     struct network_measured measured[NETWORK_HOSTS_MAX]; /* by network_measure */
     bool is_measured;
-    char congestion_control[32]; /* in the hosts */
-    int home_fd, hub_fd;         /* -1: none */
+    struct network_bytes before[NETWORK_HOSTS_MAX]; /* by the end of the measurement */
+    char congestion_control[32];                    /* in the hosts */
+    int home_fd, hub_fd;                            /* -1: none */
     int host_fds[NETWORK_HOSTS_MAX];
     struct relay relay;
 };

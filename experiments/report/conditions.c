@@ -93,7 +93,7 @@ static void add_job(struct comparison *c, const struct run *run)
 /* The links of an emulated network, over all runs. */
 static void add_links(struct comparison *c)
 {
-    struct run_network all = {(double)NAN, (double)NAN, (double)NAN};
+    struct run_network all = {(double)NAN, (double)NAN, (double)NAN, (double)NAN};
     char late[64] = "";
 
     for (size_t i = 0; i < c->list->length; i++) {

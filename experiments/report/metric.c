@@ -225,6 +225,7 @@ static void compute_end_figures(const struct run *run, struct run_metrics *m)
     m->tx_residual_bytes = m->tx_payload_bytes - m->expected_tx_payload_bytes;
     m->rx_residual_bytes = m->rx_payload_bytes - m->expected_rx_payload_bytes;
     m->tx_wire_bytes = wire / ranks;
+    m->link_bytes = run->network.link_bytes / (double)run->ranks[0].length;
     m->cpu_seconds = cpu;
     m->cpu_us_per_sample = cpu / samples * 1e6;
     m->peak_rss_bytes = peak;

@@ -31,6 +31,7 @@
     X(expected_rx_payload_bytes, "the same by the formula", "B", 0, 0)                             \
     X(rx_residual_bytes, "received minus formula", "B", 0, 0)                                      \
     X(tx_wire_bytes, "wire bytes sent per rank and step", "B", 0, 0)                               \
+    X(link_bytes, "bytes on all links together per step", "B", 0, 0)                               \
     X(server_tx_payload_bytes, "payload sent per server and step", "B", 0, 0)                      \
     X(server_rx_payload_bytes, "payload received per server and step", "B", 0, 0)                  \
     X(staleness_mean, "staleness of a push, mean", "updates", 2, 0)                                \

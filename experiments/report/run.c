@@ -108,6 +108,7 @@ static const struct json_field network_fields[] = {
     OTHER_FIELD(run_network, lowest_rate_bits_s, FIELD_NUMBER),
     OTHER_FIELD(run_network, highest_round_trip_ms, FIELD_NUMBER),
     OTHER_FIELD(run_network, late_p99_ms, FIELD_NUMBER),
+    OTHER_FIELD(run_network, link_bytes, FIELD_NUMBER),
 };
 
 void run_release(struct run *run)
@@ -252,7 +253,7 @@ static enum status read_network(struct run *run, struct error *err)
     enum status status =
         read_member(run->path, "network.json", &object, &position, path, sizeof(path), err);
 
-    run->network = (struct run_network){(double)NAN, (double)NAN, (double)NAN};
+    run->network = (struct run_network){(double)NAN, (double)NAN, (double)NAN, (double)NAN};
     if (status != STATUS_OK || !object)
         return status;
     status = json_fields_read(object, &position, network_fields, COUNT_OF(network_fields),

@@ -65,6 +65,7 @@ struct run_summary {
 /* As measured in an emulated network, over its links; NaN: not recorded. */
 struct run_network {
     double lowest_rate_bits_s, highest_round_trip_ms, late_p99_ms;
+    double link_bytes; /* sent over all links by the end */
 };
 
 enum run_state { RUN_OK, RUN_FAILED };

@@ -251,6 +251,7 @@ static const struct row_spec row_specs[] = {
     {ROW_METRIC, "by the formula", METRIC_expected_rx_payload_bytes, NULL},
     {ROW_METRIC, "residual", METRIC_rx_residual_bytes, NULL},
     {ROW_METRIC, "a rank sends: on the wire", METRIC_tx_wire_bytes, NULL},
+    {ROW_METRIC, "all links: with every header", METRIC_link_bytes, NULL},
     {ROW_METRIC, "a server sends: payload", METRIC_server_tx_payload_bytes, NULL},
     {ROW_METRIC, "a server receives: payload", METRIC_server_rx_payload_bytes, NULL},
     {ROW_SECTION, "How far ranks drift apart", METRIC_COUNT, NULL},
