@@ -10,8 +10,8 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,6 +201,16 @@ static bool all_arrived(const struct probe *p)
     return true;
 }
 
+/* What the kernel has received; this process may read it later. */
+static uint64_t arrived_bytes(const struct flow *f)
+{
+    struct tcp_info info = {0};
+    socklen_t size = sizeof(info);
+
+    (void)getsockopt(f->to_fd, IPPROTO_TCP, TCP_INFO, &info, &size);
+    return info.tcpi_bytes_received;
+}
+
 /* Move bytes for one window; *ret: the smallest share of its rate that a flow had. */
 static enum status measure_window(struct probe *p, double *ret, struct error *err)
 {
@@ -209,7 +219,7 @@ static enum status measure_window(struct probe *p, double *ret, struct error *er
     double seconds;
 
     for (size_t h = 0; h < p->network->length; h++)
-        p->flows[h].at_start = p->flows[h].received;
+        p->flows[h].at_start = arrived_bytes(&p->flows[h]);
     while (status == STATUS_OK && clock_now_ns() < begin_ns + WINDOW_NS)
         status = move_pieces(p, true, begin_ns + WINDOW_NS, err);
     seconds = (double)(clock_now_ns() - begin_ns) * 1e-9;
@@ -218,7 +228,7 @@ static enum status measure_window(struct probe *p, double *ret, struct error *er
         struct flow *f = &p->flows[h];
         double full = f->path.rate * PAYLOAD_SHARE;
 
-        f->rate = (double)(f->received - f->at_start) * 8 / seconds;
+        f->rate = (double)(arrived_bytes(f) - f->at_start) * 8 / seconds;
         if (full > 0 && f->rate / full < *ret)
             *ret = f->rate / full;
     }

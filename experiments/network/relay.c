@@ -16,6 +16,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <limits.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <math.h>
@@ -38,7 +39,7 @@
 #define HEADER_BYTES  10          /* struct virtio_net_hdr before each frame */
 #define QUEUE_MAX     ((size_t)512 << 20)
 #define RECEIVE_BYTES (16 << 20)
-#define SEND_BYTES    (1 << 20) /* what a link's queue holds */
+#define LINK_BYTES    (1 << 20) /* what a link's queue holds at least, as a switch's does */
 #define BURST         64        /* frames of one link before the others have their turn */
 #define SLICE_NS      100000    /* the shortest that the kernel grants */
 
@@ -198,10 +199,26 @@ static _Noreturn void forward(struct forwarder *f)
 
 /* ---- starting ---- */
 
-static enum status open_port(size_t host, int *ret_fd, struct error *err)
+/* Two round trips of the link's rate, at least. */
+static int link_bytes(const struct network_link *link)
+{
+    double bytes = link->rate / 8 * 4 * (double)link->delay_ns * 1e-9;
+
+    return bytes > LINK_BYTES ? (int)fmin(bytes, INT_MAX / 2) : LINK_BYTES;
+}
+
+/* Beyond the host's limit where that is allowed. */
+static void set_buffer(int fd, int forced, int ordinary, int bytes)
+{
+    if (setsockopt(fd, SOL_SOCKET, forced, &bytes, sizeof(bytes)) != 0)
+        (void)setsockopt(fd, SOL_SOCKET, ordinary, &bytes, sizeof(bytes));
+}
+
+static enum status open_port(size_t host, const struct network_link *link, int *ret_fd,
+                             struct error *err)
 {
     char name[IFNAMSIZ];
-    int on = 1, receive = RECEIVE_BYTES, room = SEND_BYTES;
+    int on = 1;
     struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL)};
 
     (void)snprintf(name, sizeof(name), "port%zu", host);
@@ -213,11 +230,10 @@ static enum status open_port(size_t host, int *ret_fd, struct error *err)
         setsockopt(*ret_fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof(on)) != 0 ||
         setsockopt(*ret_fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof(on)) != 0 ||
         setsockopt(*ret_fd, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof(on)) != 0 ||
-        setsockopt(*ret_fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room)) != 0 ||
         bind(*ret_fd, (const struct sockaddr *)&address, sizeof(address)) != 0)
         return error_set_errno(err, errno, "network: cannot listen on '%s' of the hub", name);
-    if (setsockopt(*ret_fd, SOL_SOCKET, SO_RCVBUFFORCE, &receive, sizeof(receive)) != 0)
-        (void)setsockopt(*ret_fd, SOL_SOCKET, SO_RCVBUF, &receive, sizeof(receive));
+    set_buffer(*ret_fd, SO_RCVBUFFORCE, SO_RCVBUF, RECEIVE_BYTES);
+    set_buffer(*ret_fd, SO_SNDBUFFORCE, SO_SNDBUF, link_bytes(link));
     return STATUS_OK;
 }
 
@@ -229,7 +245,7 @@ static enum status open_forwarder(struct forwarder *f, const struct network_link
 
     for (size_t i = 0; i < f->length && status == STATUS_OK; i++) {
         f->fds[i].events = POLLIN;
-        status = open_port(i, &f->fds[i].fd, err);
+        status = open_port(i, &links[i], &f->fds[i].fd, err);
         for (size_t k = 0; k < f->length; k++) {
             struct network_link both = network_link_join(&links[i], &links[k]);
 
