@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -65,7 +66,9 @@ static enum status run_commands(const char *program, struct strbuf *commands, st
     struct subprocess_result result;
     char message[400] = "";
     int input_fd = -1, log_fd = -1;
-    enum status status = open_unnamed(&input_fd, input, sizeof(input), err);
+    enum status status = strbuf_ok(commands)
+                             ? open_unnamed(&input_fd, input, sizeof(input), err)
+                             : error_set(err, STATUS_NO_MEMORY, "network: no memory for commands");
 
     find_program(program, path, sizeof(path));
     if (status == STATUS_OK)
@@ -166,8 +169,8 @@ static enum status set_up_host(struct network *n, size_t host, struct strbuf *co
     if (status != STATUS_OK)
         return status;
     choose_congestion_control(n);
-    (void)write_setting("ipv4/tcp_no_metrics_save",
-                        "1"); /* the job starts anew after the measurement */
+    /* What the measurement finds out about the path is not for the job's connections. */
+    (void)write_setting("ipv4/tcp_no_metrics_save", "1");
     network_address(host, address, sizeof(address));
     strbuf_addf(commands, "link set lo up\naddress add %s/24 dev eth0\nlink set eth0 up%s\n",
                 address, n->links[host].loss > 0 ? " gso_max_segs 1" : "");
@@ -290,8 +293,8 @@ static bool read_bytes(const struct network *n, size_t host, struct network_byte
         return false;
     if (file_read("/proc/thread-self/net/dev", 1 << 16, &text, &size, NULL) == STATUS_OK) {
         line = strstr(text, "eth0:");
-        found = line && sscanf(line, "eth0: %lu %*u %*u %*u %*u %*u %*u %*u %lu", &ret->received,
-                               &ret->sent) == 2;
+        found = line && sscanf(line, "eth0: %" SCNu64 " %*u %*u %*u %*u %*u %*u %*u %" SCNu64,
+                               &ret->received, &ret->sent) == 2;
     }
     free(text);
     return network_leave(n, NULL) == STATUS_OK && found;
@@ -366,7 +369,8 @@ static void add_host(const struct network *n, size_t host, uint64_t *link_bytes,
         bytes.received -= n->before[host].received;
         bytes.sent -= n->before[host].sent;
         *link_bytes += bytes.sent;
-        strbuf_addf(text, ",\"received_bytes\":%lu,\"sent_bytes\":%lu", bytes.received, bytes.sent);
+        strbuf_addf(text, ",\"received_bytes\":%" PRIu64 ",\"sent_bytes\":%" PRIu64, bytes.received,
+                    bytes.sent);
     }
     strbuf_add(text, "}");
 }
@@ -375,12 +379,12 @@ static void add_relay(const struct relay *r, struct strbuf *text)
 {
     const struct relay_counts *c = r->counts;
 
-    strbuf_addf(text,
-                ",\"relay\":{\"forwarded\":%lu,\"lost\":%lu,\"dropped\":%lu},"
-                "\"late_p50_ms\":%.4f,\"late_p99_ms\":%.4f",
-                atomic_load(&c->forwarded), atomic_load(&c->lost), atomic_load(&c->dropped),
-                (double)relay_lateness_ns(r, 0.5) * 1e-6,
-                (double)relay_lateness_ns(r, LATE_SHARE) * 1e-6);
+    strbuf_addf(
+        text,
+        ",\"relay\":{\"forwarded\":%" PRIu64 ",\"lost\":%" PRIu64 ",\"dropped\":%" PRIu64 "},"
+        "\"late_p50_ms\":%.4f,\"late_p99_ms\":%.4f",
+        atomic_load(&c->forwarded), atomic_load(&c->lost), atomic_load(&c->dropped),
+        (double)relay_lateness_ns(r, 0.5) * 1e-6, (double)relay_lateness_ns(r, LATE_SHARE) * 1e-6);
 }
 
 static void add_measured(const struct network *n, struct strbuf *text)
@@ -403,14 +407,14 @@ enum status network_write(const struct network *n, const char *folder, struct er
     enum status status = file_join(path, sizeof(path), folder, "network.json", err);
     uint64_t link_bytes = 0;
 
-    strbuf_addf(&text, "{\"schema\":1,\"seed\":%lu,\"congestion_control\":", n->seed);
+    strbuf_addf(&text, "{\"schema\":1,\"seed\":%" PRIu64 ",\"congestion_control\":", n->seed);
     strbuf_add_json(&text, n->congestion_control);
     strbuf_add(&text, ",\"hosts\":[");
     for (size_t h = 0; h < n->length; h++) {
         strbuf_add(&text, h > 0 ? ",\n" : "\n");
         add_host(n, h, &link_bytes, &text);
     }
-    strbuf_addf(&text, "],\"link_bytes\":%lu", link_bytes);
+    strbuf_addf(&text, "],\"link_bytes\":%" PRIu64, link_bytes);
     if (n->is_measured && n->length > 1)
         add_measured(n, &text);
     if (n->relay.counts)

@@ -70,7 +70,7 @@ void network_address(size_t host, char *text, size_t size);
 /*
  * Measure every link, all at once, each from a host to the next one.  STATUS_DISTURBED when a
  * rate or a round trip is not what was asked for, and which: this machine then cannot emulate the
- * network.  Blocks about 0.2 s and 30 round trips.
+ * network.  Blocks about 0.2 s and 30 round trips, or for 512 KiB at the slowest rate.
  */
 enum status network_measure(struct network *n, struct error *err);
 

@@ -11,6 +11,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/tcp.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -18,8 +19,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define WINDOW_NS     INT64_C(50000000)
-#define WINDOWS_NS    INT64_C(500000000) /* and START_TRIPS round trips: until then TCP may start */
+#define WINDOW_NS     INT64_C(50000000) /* at least, */
+#define WINDOW_BYTES  (256 << 10)       /* and for so many bytes, which come in large segments, */
+#define WINDOW_MAX_NS INT64_C(2000000000)
+#define WINDOWS       10 /* and START_TRIPS round trips: until then TCP may start */
 #define START_TRIPS   20
 #define PIECE         65536
 #define TRIPS         11
@@ -63,10 +66,20 @@ static int64_t longest_trip_ns(const struct probe *p)
     return longest_ns;
 }
 
+/* Long enough on the slowest link. */
+static int64_t window_ns(const struct network *n)
+{
+    double longest_ns = (double)WINDOW_NS;
+
+    for (size_t h = 0; h < n->length; h++)
+        if (n->links[h].rate > 0)
+            longest_ns = fmax(longest_ns, WINDOW_BYTES * 8e9 / n->links[h].rate);
+    return (int64_t)fmin(longest_ns, (double)WINDOW_MAX_NS);
+}
+
 static enum status too_late(struct error *err)
 {
-    return error_set(err, STATUS_TIMEOUT, "network: the links could not be measured within %d s",
-                     DEADLINE_MS / 1000);
+    return error_set(err, STATUS_TIMEOUT, "network: the links could not be measured in time");
 }
 
 /* ---- connections ---- */
@@ -214,14 +227,14 @@ static uint64_t arrived_bytes(const struct flow *f)
 /* Move bytes for one window; *ret: the smallest share of its rate that a flow had. */
 static enum status measure_window(struct probe *p, double *ret, struct error *err)
 {
-    int64_t begin_ns = clock_now_ns();
+    int64_t begin_ns = clock_now_ns(), end_ns = begin_ns + window_ns(p->network);
     enum status status = STATUS_OK;
     double seconds;
 
     for (size_t h = 0; h < p->network->length; h++)
         p->flows[h].at_start = arrived_bytes(&p->flows[h]);
-    while (status == STATUS_OK && clock_now_ns() < begin_ns + WINDOW_NS)
-        status = move_pieces(p, true, begin_ns + WINDOW_NS, err);
+    while (status == STATUS_OK && clock_now_ns() < end_ns)
+        status = move_pieces(p, true, end_ns, err);
     seconds = (double)(clock_now_ns() - begin_ns) * 1e-9;
     *ret = 1;
     for (size_t h = 0; h < p->network->length; h++) {
@@ -238,7 +251,8 @@ static enum status measure_window(struct probe *p, double *ret, struct error *er
 /* The best window so far counts; it ends when in one of them all flows have their rates. */
 static enum status measure_rates(struct probe *p, struct network_measured *ret, struct error *err)
 {
-    int64_t until_ns = clock_now_ns() + WINDOWS_NS + START_TRIPS * longest_trip_ns(p);
+    int64_t until_ns =
+        clock_now_ns() + WINDOWS * window_ns(p->network) + START_TRIPS * longest_trip_ns(p);
     double best = 0, share;
     enum status status = measure_window(p, &share, err); /* TCP's start */
 
@@ -272,21 +286,27 @@ static void pass_byte(struct probe *p, size_t h)
     }
 }
 
-/* Of every flow that has trips left and no byte under way: send one.  False: none has. */
+/* Of every flow that has trips left and no byte under way: send one; later, where the buffer is
+ * still full of bytes whose arrival was not yet acknowledged.  False: none has trips left. */
 static bool send_bytes_out(struct probe *p)
 {
     bool left = false;
 
     for (size_t h = 0; h < p->network->length; h++) {
         struct flow *f = &p->flows[h];
+        bool waits;
 
         left = left || f->trip_count < TRIPS;
-        if (f->sent_ns == 0 && f->trip_count < TRIPS) {
-            f->sent_ns = clock_now_ns();
-            (void)!send(f->from_fd, "", 1, MSG_NOSIGNAL);
+        waits = f->sent_ns == 0 && f->trip_count < TRIPS;
+        if (waits) {
+            int64_t now_ns = clock_now_ns();
+
+            waits = send(f->from_fd, "", 1, MSG_NOSIGNAL) != 1;
+            f->sent_ns = waits ? 0 : now_ns;
         }
         p->fds[2 * h] = (struct pollfd){.fd = f->to_fd, .events = POLLIN};
-        p->fds[2 * h + 1] = (struct pollfd){.fd = f->from_fd, .events = POLLIN};
+        p->fds[2 * h + 1] =
+            (struct pollfd){.fd = f->from_fd, .events = (short)(waits ? POLLIN | POLLOUT : POLLIN)};
     }
     return left;
 }
@@ -341,7 +361,8 @@ static enum status open_probe(struct probe *p, struct error *err)
 
 enum status network_probe(struct network *n, struct error *err)
 {
-    struct probe probe = {.network = n, .deadline_ns = clock_deadline_ns(DEADLINE_MS)};
+    int64_t most_ms = DEADLINE_MS + WINDOWS * window_ns(n) / 1000000;
+    struct probe probe = {.network = n, .deadline_ns = clock_deadline_ns(most_ms)};
     enum status status = n->length > 1 ? open_probe(&probe, err) : STATUS_OK, left;
 
     if (status == STATUS_OK && n->length > 1)

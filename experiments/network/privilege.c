@@ -82,9 +82,11 @@ enum status privilege_obtain(bool *ret_is_new, struct error *err)
                          strerror(errno));
     (void)snprintf(users, sizeof(users), "%u %u 1", user, user);
     (void)snprintf(groups, sizeof(groups), "%u %u 1", group, group);
-    if (!write_file("/proc/self/setgroups", "deny") || !write_file("/proc/self/uid_map", users) ||
-        !write_file("/proc/self/gid_map", groups) || !make_ambient() ||
-        prctl(PR_SET_DUMPABLE, 1) != 0) /* nsenter may find our namespaces */
+    /* Dumpable: our files in /proc are ours, so that the maps can be written and nsenter finds our
+     * namespaces. */
+    if (prctl(PR_SET_DUMPABLE, 1) != 0 || !write_file("/proc/self/setgroups", "deny") ||
+        !write_file("/proc/self/uid_map", users) || !write_file("/proc/self/gid_map", groups) ||
+        !make_ambient())
         return error_set_errno(err, errno, "network: cannot set up a user namespace");
     return STATUS_OK;
 }
