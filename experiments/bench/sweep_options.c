@@ -388,9 +388,12 @@ static enum status plan_hosts(struct sweep *s, const struct sweep_options *o, st
     if (o->netns == 1 || o->netns > o->nproc)
         return error_set(err, STATUS_INVALID, "--netns must be 0 or 2 to --nproc");
     status = network_options_read(&o->network, s->hosts, s->hosts, s->links, err);
-    for (unsigned h = 0; h < s->hosts && status == STATUS_OK; h++)
-        if (h == 0 || s->links[h].rate < s->links[0].rate)
-            s->link_gb_s = s->links[h].rate / 8 * 1e-9;
+    for (unsigned h = 0; h < s->hosts && status == STATUS_OK; h++) {
+        const double gb_s = s->links[h].rate / 8 * 1e-9;
+
+        if (gb_s > 0 && (s->link_gb_s == 0 || gb_s < s->link_gb_s))
+            s->link_gb_s = gb_s;
+    }
     return status;
 }
 

@@ -86,7 +86,7 @@ bool experiment_has_axis(const struct experiment *e, const char *name);
 void experiment_make_cell(const struct experiment *e, const struct cell *cell, size_t count,
                           struct experiment *ret);
 
-/* For a trial: one block without a verdict, runs of 4 steps, of each axis the first and the last
+/* For a trial: one block without a verdict, runs of 2 steps, of each axis the first and the last
  * value, and an emulated network that this machine does not keep to is a warning. */
 void experiment_make_quick(struct experiment *e);
 
