@@ -74,8 +74,8 @@ void network_address(size_t host, char *text, size_t size);
  */
 enum status network_measure(struct network *n, struct error *err);
 
-/* STATUS_DISTURBED: since the start one frame in a hundred was sent later than a tenth of the
- * smallest delay, or the relay has ended. */
+/* STATUS_DISTURBED: since the start half of the frames were sent later than a tenth of the smallest
+ * delay, or one in a hundred later than that and than 0.3 ms, or the relay has ended. */
 enum status network_check(const struct network *n, struct error *err);
 
 /* Write FOLDER/network.json: settings, what was measured, bytes on every link since the start, and

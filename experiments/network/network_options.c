@@ -51,10 +51,9 @@ const struct option_spec network_option_specs[] = {
      .offset = AT(check),
      .default_text = "fail",
      .choices = "fail|warn",
-     .help =
-         "What follows where this machine does not keep to the network: rates and round trips, "
-         "measured first, off by more than 10 %, or one packet in 100 later than a tenth of the "
-         "delay.  fail: exit code 8."},
+     .help = "What follows where this machine does not keep to the network: rates and round trips, "
+             "measured first, off by more than 10 %; half of the packets later than a tenth of the "
+             "delay, or one in 100 later than that and than 0.3 ms.  fail: exit code 8."},
     {0},
 };
 
