@@ -24,8 +24,8 @@
 
 #define COMMAND_MS 10000
 #define LATE_SHARE 0.99
-#define LATE_PART  10  /* of the delay: the median may be so late, */
-#define LATE_MS    0.3 /* and LATE_SHARE of the packets so much or as late */
+#define LATE_PART  10  /* of the delay: half of the packets may be so late, */
+#define LATE_MS    0.3 /* LATE_SHARE of them so late, too, or by this where it is more */
 
 void network_address(size_t host, char *text, size_t size)
 {

@@ -44,7 +44,7 @@ enum status figure_set_make(const struct comparison *c, struct figure_set *ret, 
 void figure_set_release(struct figure_set *set);
 
 /* The same of a sweep: throughput of the modes along every axis of numbers, one figure for each
- * combination of the other axes' values. */
+ * combination of the other axes' values, FIGURE_COUNT_MAX at most. */
 struct overview;
 enum status figure_set_make_axes(const struct overview *o, struct figure_set *ret,
                                  struct error *err);

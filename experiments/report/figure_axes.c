@@ -129,7 +129,7 @@ static void set_title(const struct axis_line *l, struct figure *f)
         if (i != l->axis)
             strbuf_addf(&title, "%s%s=%s", others++ == 0 ? " where " : ", ", o->axes[i],
                         l->values[i]);
-    figure_set_title(f, title.text);
+    figure_set_title(f, title.text ? title.text : "");
     strbuf_release(&title);
 }
 
@@ -185,9 +185,10 @@ enum status figure_set_make_axes(const struct overview *o, struct figure_set *re
 
     ret->count = 0;
     ret->problem[0] = '\0';
-    for (size_t axis = 0; axis < o->axis_count; axis++)
-        for (size_t i = 0; i < o->point_count && is_numeric(o, axis) && status == STATUS_OK &&
-                           ret->count < FIGURE_COUNT_MAX;
+    for (size_t axis = 0; axis < o->axis_count; axis++) {
+        const size_t points = is_numeric(o, axis) ? o->point_count : 0;
+
+        for (size_t i = 0; i < points && status == STATUS_OK && ret->count < FIGURE_COUNT_MAX;
              i++) {
             const struct axis_line line = {o, axis, o->points[i].values};
 
@@ -196,6 +197,7 @@ enum status figure_set_make_axes(const struct overview *o, struct figure_set *re
             make_line(&line, names[ret->count], figure_set_begin(ret));
             status = figure_set_end(ret, err);
         }
+    }
     if (status != STATUS_OK)
         figure_set_release(ret);
     return status;
