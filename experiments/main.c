@@ -8,6 +8,7 @@
 #include "experiments/inspect/inspect.h"
 #include "experiments/launch/launch.h"
 #include "experiments/network/net.h"
+#include "experiments/predict/predict.h"
 #include "experiments/report/report.h"
 #include "experiments/stats/stats.h"
 
@@ -26,6 +27,7 @@ static int net_main(int argc, char **argv);
 static const struct subcommand subcommands[] = {
     {"launch", launch_main, "start the ranks of a job on this host, and servers"},
     {"compare", compare_main, "run an experiment's modes in turn and report"},
+    {"predict", predict_main, "say what an experiment's steps will take, and why"},
     {"report", report_main, "make the report of run directories"},
     {"inspect", inspect_main, "say what a run did, how it ended and who is to blame"},
     {"stats", stats_main, "print what a running parameter server says of itself"},

@@ -54,7 +54,7 @@ static const char *const launch_options[] = {
     "ranks-per-host", "network-rate",     "network-delay",    "network-jitter",
     "network-loss",   "network-seed",     "network-check"};
 
-static bool is_for_launch(const char *name)
+bool experiment_run_is_for_launch(const char *name)
 {
     for (size_t i = 0; i < sizeof(launch_options) / sizeof(launch_options[0]); i++)
         if (strcmp(launch_options[i], name) == 0)
@@ -70,7 +70,7 @@ static void add_options(const struct experiment *e, const struct experiment_mode
 
     for (size_t k = 0; k < 2; k++)
         for (size_t i = 0; i < both[k]->length; i++)
-            if (is_for_launch(both[k]->items[i].name) == for_launch)
+            if (experiment_run_is_for_launch(both[k]->items[i].name) == for_launch)
                 text_list_addf(words, "--%s=%s", both[k]->items[i].name, both[k]->items[i].value);
 }
 

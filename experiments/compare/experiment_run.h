@@ -7,6 +7,7 @@
 #include "experiments/compare/experiment.h"
 #include "experiments/report/text_list.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct experiment_run_request {
@@ -22,6 +23,9 @@ struct experiment_run_result {
 
 /* That `folder` has sparring and sparring-worker. */
 enum status experiment_run_check_programs(const char *folder, struct error *err);
+
+/* Does `launch` read this option of an experiment file? */
+bool experiment_run_is_for_launch(const char *name);
 
 /* The command line of a mode up to --seed and --run-dir of the worker; folder: --run-dir of
  * `launch`, NULL: without. */

@@ -1,0 +1,24 @@
+/*
+ * calibration: the constants of the cost model on this machine, from four short jobs of real
+ * workers and servers that compute nothing: a ring of two ranks and a server with two ranks, each
+ * with a few bytes and with many.
+ */
+#ifndef SPARRING_EXPERIMENTS_PREDICT_CALIBRATION_H
+#define SPARRING_EXPERIMENTS_PREDICT_CALIBRATION_H
+
+#include "experiments/predict/trial.h"
+
+struct calibration {
+    struct cost_machine machine;
+    double cores;       /* of this machine, for jobs */
+    double start_cpu_s; /* processor time of a process that starts and ends */
+    bool in_network;
+};
+
+/* Blocks about 10 s. */
+enum status calibration_measure(const struct trial *t, struct calibration *ret, struct error *err);
+
+enum status calibration_write(const struct calibration *c, const char *path, struct error *err);
+enum status calibration_read(const char *path, struct calibration *ret, struct error *err);
+
+#endif

@@ -1,0 +1,78 @@
+/*
+ * cost_model: how long a step takes, by closed forms: what a rank computes, what crosses the links,
+ * and what the processors do.  Times in seconds, sizes in bytes.  Pure functions.
+ *
+ *   ring       a bucket of m bytes takes 2(n-1) messages one after the other, each of m/n bytes,
+ * and starts when it is ready and the one before it has ended servers    a partition is pushed when
+ * it is ready, summed when all n ranks have pushed it, and pulled; pushes and pulls of different
+ * partitions overlap work law   processes that share cores take at least the sum of their processor
+ * times over the cores, whatever they wait for
+ */
+#ifndef SPARRING_EXPERIMENTS_PREDICT_COST_MODEL_H
+#define SPARRING_EXPERIMENTS_PREDICT_COST_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Of the software on this machine, measured (calibration.h). */
+struct cost_machine {
+    double ring_message_s;              /* a message from a rank to the next, without its bytes */
+    double ring_byte_s;                 /* a byte of it, where no link is slower */
+    double ring_cpu_s, ring_cpu_byte_s; /* processor time of one rank for that */
+    double exchange_s;                  /* a push and its reply, without their bytes */
+    double exchange_byte_s;             /* a byte pushed and pulled, where no link is slower */
+    double exchange_cpu_s;              /* processor time of rank and server, for a push */
+    double exchange_cpu_byte_s;         /* and for a byte of it */
+};
+
+struct cost_network {
+    double byte_s;        /* of payload over the link of a host with ranks; 0: no limit */
+    double server_byte_s; /* of a dedicated server's link */
+    double latency_s;     /* one way between two hosts */
+};
+
+/* The first `bytes` of the gradients, in the order of buckets, are ready `at_s` after the step
+ * began.
+ */
+struct cost_ready {
+    double bytes, at_s;
+};
+
+/* What one rank computes in a step. */
+struct cost_load {
+    const struct cost_ready *ready; /* rising; the last has all bytes */
+    size_t ready_count;
+    double compute_s; /* until backward ends, input included */
+    double other_s;   /* after the communication */
+    double cpu_s;     /* processor time of all that */
+};
+
+struct cost_job {
+    unsigned ranks;
+    unsigned servers;      /* 0: a ring */
+    bool is_colocated;     /* one server beside each rank */
+    double cores;          /* that all processes share; 0: every host has enough of its own */
+    const double *buckets; /* of the ring: bytes */
+    size_t bucket_count;
+    double partition_bytes; /* of the servers */
+};
+
+enum cost_limit { COST_COMPUTE, COST_MESSAGES, COST_BYTES, COST_PROCESSORS };
+
+struct cost {
+    double step_s, exposed_s;
+    double processor_s; /* what the work law allows; 0: cores are not shared */
+    enum cost_limit limit;
+};
+
+struct cost cost_of_ring(const struct cost_machine *m, const struct cost_network *n,
+                         const struct cost_load *load, const struct cost_job *job);
+struct cost cost_of_servers(const struct cost_machine *m, const struct cost_network *n,
+                            const struct cost_load *load, const struct cost_job *job);
+/* Without communication. */
+struct cost cost_of_control(const struct cost_load *load, const struct cost_job *job);
+
+/* "computation", "messages one after the other", "bytes on the links", "processors". */
+const char *cost_limit_text(enum cost_limit limit);
+
+#endif

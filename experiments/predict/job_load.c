@@ -1,0 +1,127 @@
+/*
+ * job_load: the control says how long ranks compute beside each other; a single rank with buckets
+ * of 1 MiB says when which bytes are ready, one with default buckets what these are.
+ */
+#include "experiments/predict/job_load.h"
+
+#include "common/base/memory.h"
+#include "experiments/compare/experiment_run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS "30"
+
+/* The experiment's options of the worker, but for how long it trains; then our own. */
+static void add_options(const struct experiment *e, const char *sync, const char *more,
+                        struct text_list *options)
+{
+    static const char *const left_out[] = {"steps", "epochs", "evaluate", "samples",
+                                           "bucket-cap-mb"};
+
+    for (size_t i = 0; i < e->options.length; i++) {
+        const struct experiment_option *o = &e->options.items[i];
+        bool is_kept = !experiment_run_is_for_launch(o->name);
+
+        for (size_t k = 0; k < sizeof(left_out) / sizeof(left_out[0]); k++)
+            is_kept = is_kept && strcmp(left_out[k], o->name) != 0;
+        if (is_kept)
+            text_list_addf(options, "--%s=%s", o->name, o->value);
+    }
+    text_list_addf(options, "--steps=" STEPS);
+    text_list_addf(options, "--evaluate=never");
+    text_list_addf(options, "--sync=%s", sync);
+    if (more)
+        text_list_addf(options, "%s", more);
+}
+
+static enum status run_one(const struct trial *t, const char *name, const struct experiment *e,
+                           unsigned ranks, const char *sync, const char *more, struct run *ret,
+                           struct error *err)
+{
+    struct text_list options = {0};
+    enum status status;
+
+    add_options(e, sync, more, &options);
+    status = trial_run(t, name, ranks, 0, &options, ret, err);
+    text_list_release(&options);
+    return status;
+}
+
+/* The default buckets. */
+static enum status measure_buckets(const struct trial *t, const char *name,
+                                   const struct experiment *e, struct job_load *ret,
+                                   struct error *err)
+{
+    const struct trial local = {.programs = t->programs, .folder = t->folder};
+    struct run run = {0};
+    struct cost_ready *ready = NULL;
+    size_t count = 0;
+    enum status status = run_one(&local, name, e, 2, "allreduce", NULL, &run, err);
+
+    if (status == STATUS_OK)
+        status = trial_read_ready(&run, &ready, &count, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(count, sizeof(*ret->buckets), "buckets", &ret->buckets, err);
+    for (size_t i = 0; i < count && status == STATUS_OK; i++)
+        ret->buckets[ret->bucket_count++] = ready[i].bytes - (i > 0 ? ready[i - 1].bytes : 0);
+    free(ready);
+    run_release(&run);
+    return status;
+}
+
+/* When which bytes are ready, stretched to `compute_s`. */
+static enum status measure_ready(const struct trial *t, const char *name,
+                                 const struct experiment *e, double compute_s, struct job_load *ret,
+                                 struct error *err)
+{
+    const struct trial local = {.programs = t->programs, .folder = t->folder};
+    struct run run = {0};
+    struct trial_times times = {.compute_s = 1};
+    size_t count = 0;
+    enum status status = run_one(&local, name, e, 2, "allreduce", "--bucket-cap-mb=1", &run, err);
+
+    if (status == STATUS_OK)
+        status = trial_read_ready(&run, &ret->ready, &count, err);
+    if (status == STATUS_OK)
+        status = trial_read_times(&run, 0, &times, err);
+    for (size_t i = 0; i < count && status == STATUS_OK; i++)
+        ret->ready[i].at_s *= compute_s / times.compute_s;
+    ret->cost.ready = ret->ready;
+    ret->cost.ready_count = count;
+    run_release(&run);
+    return status;
+}
+
+enum status job_load_measure(const struct trial *t, const char *name, const struct experiment *e,
+                             unsigned ranks, double start_cpu_s, struct job_load *ret,
+                             struct error *err)
+{
+    char folder[CELL_NAME_MAX + 32];
+    struct run run = {0};
+    struct trial_times times;
+    enum status status;
+
+    *ret = (struct job_load){.bucket_count = 0};
+    (void)snprintf(folder, sizeof(folder), "%s-control", name);
+    status = run_one(t, folder, e, ranks, "local", NULL, &run, err);
+    if (status == STATUS_OK)
+        status = trial_read_times(&run, start_cpu_s, &times, err);
+    run_release(&run);
+    if (status != STATUS_OK)
+        return status;
+    ret->cost = (struct cost_load){
+        .compute_s = times.compute_s, .other_s = times.other_s, .cpu_s = times.cpu_s / ranks};
+    (void)snprintf(folder, sizeof(folder), "%s-ready", name);
+    status = measure_ready(t, folder, e, times.compute_s, ret, err);
+    (void)snprintf(folder, sizeof(folder), "%s-buckets", name);
+    return status == STATUS_OK ? measure_buckets(t, folder, e, ret, err) : status;
+}
+
+void job_load_release(struct job_load *l)
+{
+    free(l->ready);
+    free(l->buckets);
+    *l = (struct job_load){.bucket_count = 0};
+}

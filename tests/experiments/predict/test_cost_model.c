@@ -1,0 +1,172 @@
+/*
+ * The cost model against what it must be in its limits, and against itself with random inputs.
+ */
+#include "experiments/predict/cost_model.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MIB   1048576.0
+#define BYTES (25 * MIB)
+#define BETA  (8 / 1e9)
+
+static const struct cost_machine no_machine = {.ring_byte_s = 0};
+
+/* All gradients are ready when backward ends, after 50 ms. */
+static const struct cost_ready at_the_end[] = {{BYTES, 0.05}};
+static const struct cost_load one_lump = {
+    .ready = at_the_end, .ready_count = 1, .compute_s = 0.05, .other_s = 0.002, .cpu_s = 0.01};
+static const double one_bucket[] = {BYTES};
+
+static struct cost_job job_of(unsigned ranks, unsigned servers)
+{
+    return (struct cost_job){.ranks = ranks,
+                             .servers = servers,
+                             .buckets = one_bucket,
+                             .bucket_count = 1,
+                             .partition_bytes = MIB};
+}
+
+static void assert_near(double value, double wanted)
+{
+    ck_assert_msg(fabs(value - wanted) <= 1e-12 * fabs(wanted), "%.15g, wanted %.15g", value,
+                  wanted);
+}
+
+/* 2 (n-1)/n S beta, and 2 (n-1) latencies. */
+START_TEST(test_ring)
+{
+    const struct cost_network n = {.byte_s = BETA, .latency_s = 0.003};
+    const struct cost_job job = job_of(4, 0);
+    struct cost c = cost_of_ring(&no_machine, &n, &one_lump, &job);
+
+    assert_near(c.exposed_s, 2.0 * 3 / 4 * BYTES * BETA + 6 * 0.003);
+    assert_near(c.step_s, 0.052 + c.exposed_s);
+    ck_assert_int_eq(c.limit, COST_BYTES);
+    c = cost_of_ring(&no_machine, &(struct cost_network){.byte_s = BETA, .latency_s = 0.3},
+                     &one_lump, &job);
+    ck_assert_int_eq(c.limit, COST_MESSAGES);
+}
+END_TEST
+
+START_TEST(test_ring_of_one)
+{
+    const struct cost_network n = {.byte_s = BETA, .latency_s = 0.003};
+    const struct cost_job job = job_of(1, 0);
+
+    assert_near(cost_of_ring(&no_machine, &n, &one_lump, &job).step_s, 0.052);
+}
+END_TEST
+
+/* The first of two buckets is ready early enough to be hidden. */
+START_TEST(test_overlap)
+{
+    static const struct cost_ready ready[] = {{5 * MIB, 0.01}, {BYTES, 0.5}};
+    static const double buckets[] = {5 * MIB, 20 * MIB};
+    const struct cost_load load = {
+        .ready = ready, .ready_count = 2, .compute_s = 0.5, .other_s = 0, .cpu_s = 0};
+    const struct cost_network n = {.byte_s = BETA};
+    struct cost_job job = job_of(2, 0);
+
+    job.buckets = buckets;
+    job.bucket_count = 2;
+    assert_near(cost_of_ring(&no_machine, &n, &load, &job).exposed_s, 20 * MIB * BETA);
+}
+END_TEST
+
+/* One server's link carries n times the bytes in, and out one partition later. */
+START_TEST(test_servers)
+{
+    const struct cost_network n = {.byte_s = BETA, .server_byte_s = BETA, .latency_s = 0.001};
+    struct cost_job job = job_of(4, 1);
+
+    assert_near(cost_of_servers(&no_machine, &n, &one_lump, &job).exposed_s,
+                (BYTES + MIB) * 4 * BETA + 2 * 0.001);
+    job.servers = 5; /* 25 partitions: 5 each; then the ranks' links are the limit */
+    assert_near(cost_of_servers(&no_machine, &n, &one_lump, &job).exposed_s,
+                (BYTES + MIB) * BETA + 2 * 0.001);
+    job.servers = 3; /* one has 9 of 25 partitions */
+    assert_near(cost_of_servers(&no_machine, &n, &one_lump, &job).exposed_s,
+                (BYTES + MIB) * 4 * 9 / 25.0 * BETA + 2 * 0.001);
+}
+END_TEST
+
+/* Servers beside the ranks move as many bytes over each link as a ring. */
+START_TEST(test_colocated)
+{
+    const struct cost_network n = {.byte_s = BETA, .server_byte_s = BETA};
+    struct cost_job job = job_of(5, 0);
+
+    job.is_colocated = true;
+    assert_near(cost_of_servers(&no_machine, &n, &one_lump, &job).exposed_s,
+                (BYTES + MIB) * 4 / 5.0 * BETA);
+}
+END_TEST
+
+/* Four ranks of 10 ms of processor time on two cores take 20 ms, whatever they wait for. */
+START_TEST(test_work_law)
+{
+    const struct cost_network n = {.byte_s = 0};
+    struct cost_job job = job_of(4, 0);
+    struct cost c;
+
+    job.cores = 2;
+    c = cost_of_control(&one_lump, &job);
+    assert_near(c.processor_s, 0.02);
+    assert_near(c.step_s, 0.052);
+    job.cores = 0.5;
+    c = cost_of_ring(&no_machine, &n, &one_lump, &job);
+    assert_near(c.step_s, 0.08);
+    ck_assert_int_eq(c.limit, COST_PROCESSORS);
+}
+END_TEST
+
+static double uniform(double low, double high)
+{
+    return low + (high - low) * support_random();
+}
+
+/* A slower link, a longer delay or slower software never make a step shorter. */
+START_TEST(test_monotony)
+{
+    for (int i = 0; i < 1000; i++) {
+        const struct cost_ready ready[] = {{8 * MIB, uniform(0, 0.03)}, {BYTES, 0.05}};
+        const double buckets[] = {uniform(1, 20) * MIB, 5 * MIB};
+        const struct cost_load load = {
+            .ready = ready, .ready_count = 2, .compute_s = 0.05, .cpu_s = uniform(0, 0.05)};
+        struct cost_machine m = {.ring_message_s = uniform(0, 1e-3),
+                                 .ring_byte_s = uniform(0, 1e-8),
+                                 .exchange_s = uniform(0, 1e-3),
+                                 .exchange_byte_s = uniform(0, 1e-8),
+                                 .exchange_cpu_byte_s = uniform(0, 1e-8)};
+        struct cost_network n = {.byte_s = uniform(0, 1e-8),
+                                 .server_byte_s = uniform(0, 1e-8),
+                                 .latency_s = uniform(0, 0.01)};
+        struct cost_job job = job_of(2 + (unsigned)uniform(0, 14), 1 + (unsigned)uniform(0, 8));
+        double ring, servers;
+
+        job.buckets = buckets;
+        job.bucket_count = 2;
+        job.cores = uniform(1, 8);
+        ring = cost_of_ring(&m, &n, &load, &job).step_s;
+        servers = cost_of_servers(&m, &n, &load, &job).step_s;
+        n.byte_s *= uniform(1, 2);
+        n.server_byte_s *= uniform(1, 2);
+        n.latency_s *= uniform(1, 2);
+        m.ring_message_s *= uniform(1, 2);
+        m.exchange_byte_s *= uniform(1, 2);
+        m.exchange_cpu_byte_s *= uniform(1, 2);
+        ck_assert(cost_of_ring(&m, &n, &load, &job).step_s >= ring);
+        ck_assert(cost_of_servers(&m, &n, &load, &job).step_s >= servers);
+        ck_assert(ring >= 0.05 && servers >= 0.05);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    return SUPPORT_RUN("cost_model", 30, TEST(test_ring), TEST(test_ring_of_one),
+                       TEST(test_overlap), TEST(test_servers), TEST(test_colocated),
+                       TEST(test_work_law), TEST(test_monotony));
+}

@@ -1,0 +1,82 @@
+/*
+ * `sparring predict` of a small experiment: it measures this machine, predicts every mode that the
+ * model covers, and holds the predictions against a comparison.  How good they are is no test: that
+ * depends on what else this machine does (experiments/RESULTS.md has measured errors).
+ */
+#include "common/base/file.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TIMEOUT_MS 300000
+
+static struct error err;
+
+static const char experiment[] =
+    "repeats: 1\n"
+    "verdict: [[ring, ps-1]]\n"
+    "deadline: 60\n"
+    "options: {model: 'mlp:784-64-10', data: digits, samples: 640, steps: 20, threads: 1,\n"
+    "          device: cpu, batch-size: 8}\n"
+    "axes: {nproc: [1, 2]}\n"
+    "modes:\n"
+    "- {name: ring, options: {sync: allreduce, backend: ring}}\n"
+    "- {name: ps-1, servers: 1, options: {sync: ps, ps-transport: grpc}}\n"
+    "- {name: asp, servers: 1, options: {sync: ps, consistency: asp}}\n"
+    "- {name: control, options: {sync: local}}\n";
+
+START_TEST(test_predict_and_compare)
+{
+    const char *file = support_write("experiment.yaml", experiment, strlen(experiment));
+    const char *out = support_path("predict"), *measured = support_path("measured");
+    const char *sparring = support_program("sparring"), *printed;
+    char calibration[600];
+    char *table;
+    size_t size, rows = 0;
+
+    (void)process_run(0, TIMEOUT_MS, NULL,
+                      ARGS(sparring, "compare", file, "--verdict", "none", "--out", measured));
+    printed = process_run(0, TIMEOUT_MS, NULL, ARGS(sparring, "predict", file, "--out", out));
+    ck_assert_msg(strstr(printed, "nproc=2\n  ring ") != NULL, "%s", printed);
+    ck_assert_msg(strstr(printed, " not covered by the model\n") != NULL, "%s", printed);
+    ck_assert_msg(strstr(printed, " times as fast as ") != NULL, "%s", printed);
+    assert_ok(file_read(support_path("predict/predictions.csv"), 1 << 16, &table, &size, &err));
+    for (const char *line = table; *line; line += strcspn(line, "\n") + 1)
+        rows++;
+    ck_assert_uint_eq(rows, 1 + 2 * 3);
+    free(table);
+    (void)snprintf(calibration, sizeof(calibration), "%s/calibration.json", out);
+    printed = process_run(0, TIMEOUT_MS, NULL,
+                          ARGS(sparring, "predict", file, "--out", support_path("again"),
+                               "--calibration", calibration, "--against", measured));
+    ck_assert_msg(strstr(printed, "6 predictions beside measured steps: median error ") != NULL,
+                  "%s", printed);
+    ck_assert_msg(strstr(printed, ", measured ") != NULL, "%s", printed);
+}
+END_TEST
+
+START_TEST(test_refused)
+{
+    const char *file = support_write("experiment.yaml", experiment, strlen(experiment));
+    const char *bad = support_write("bad.json", "{\"cores\":2}", 11);
+    const char *sparring = support_program("sparring"), *out = support_path("out");
+
+    ck_assert_ptr_nonnull(
+        strstr(process_run(2, TIMEOUT_MS, NULL, ARGS(sparring, "predict")), "name one experiment"));
+    ck_assert_ptr_nonnull(
+        strstr(process_run(3, TIMEOUT_MS, NULL,
+                           ARGS(sparring, "predict", file, "--out", out, "--calibration", bad)),
+               "bad.json:1: "));
+    ck_assert_ptr_nonnull(
+        strstr(process_run(1, TIMEOUT_MS, NULL, ARGS(sparring, "predict", "no-such-experiment")),
+               "no experiment 'no-such-experiment'"));
+}
+END_TEST
+
+int main(void)
+{
+    return SUPPORT_RUN("predict", 600, TEST(test_predict_and_compare), TEST(test_refused));
+}
