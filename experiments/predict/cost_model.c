@@ -39,19 +39,28 @@ static struct cost make_cost(const struct cost_load *load, const struct cost_job
     return c;
 }
 
+/* A rank passes on what it receives piece by piece, so either its link is never idle, and only the
+ * last message's way is added, or every message waits for the one before. */
+static double ring_seconds(double messages, double message_s, double chunk_s)
+{
+    return fmax(messages * chunk_s + message_s, messages * message_s + chunk_s);
+}
+
 struct cost cost_of_ring(const struct cost_machine *m, const struct cost_network *n,
                          const struct cost_load *load, const struct cost_job *job)
 {
     const double ranks = job->ranks, messages = 2 * (ranks - 1);
-    const double message_s = messages * (m->ring_message_s + n->latency_s);
-    const double byte_s = messages / ranks * fmax(m->ring_byte_s, n->byte_s);
+    const double message_s = m->ring_message_s + n->latency_s;
+    const double byte_s = fmax(m->ring_byte_s, n->byte_s);
     double end_s = 0, bytes = 0;
 
     for (size_t i = 0; i < job->bucket_count && messages > 0; i++) {
         bytes += job->buckets[i];
-        end_s = fmax(end_s, ready_at(load, bytes)) + message_s + job->buckets[i] * byte_s;
+        end_s = fmax(end_s, ready_at(load, bytes)) +
+                ring_seconds(messages, message_s, job->buckets[i] / ranks * byte_s);
     }
-    return make_cost(load, job, end_s, (double)job->bucket_count * message_s, bytes * byte_s,
+    return make_cost(load, job, end_s, (double)job->bucket_count * messages * message_s,
+                     messages / ranks * bytes * byte_s,
                      messages * (ranks * (double)job->bucket_count * m->ring_cpu_s +
                                  bytes * m->ring_cpu_byte_s));
 }

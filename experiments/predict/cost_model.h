@@ -2,11 +2,12 @@
  * cost_model: how long a step takes, by closed forms: what a rank computes, what crosses the links,
  * and what the processors do.  Times in seconds, sizes in bytes.  Pure functions.
  *
- *   ring       a bucket of m bytes takes 2(n-1) messages one after the other, each of m/n bytes,
- * and starts when it is ready and the one before it has ended servers    a partition is pushed when
- * it is ready, summed when all n ranks have pushed it, and pulled; pushes and pulls of different
- * partitions overlap work law   processes that share cores take at least the sum of their processor
- * times over the cores, whatever they wait for
+ * - Ring: a bucket of m bytes takes 2(n-1) messages of m/n bytes, each passed on while it comes.
+ *   It starts when it is ready and the one before it has ended.
+ * - Servers: a partition is pushed when it is ready, summed when all n ranks have pushed it, and
+ *   pulled; pushes and pulls of different partitions overlap.
+ * - Work law: processes that share cores take at least the sum of their processor times over the
+ *   cores, whatever they wait for.
  */
 #ifndef SPARRING_EXPERIMENTS_PREDICT_COST_MODEL_H
 #define SPARRING_EXPERIMENTS_PREDICT_COST_MODEL_H

@@ -34,18 +34,20 @@ static void assert_near(double value, double wanted)
                   wanted);
 }
 
-/* 2 (n-1)/n S beta, and 2 (n-1) latencies. */
+/* 2 (n-1)/n S beta and one latency where bytes are the limit, else 2 (n-1) latencies and one chunk.
+ */
 START_TEST(test_ring)
 {
     const struct cost_network n = {.byte_s = BETA, .latency_s = 0.003};
     const struct cost_job job = job_of(4, 0);
     struct cost c = cost_of_ring(&no_machine, &n, &one_lump, &job);
 
-    assert_near(c.exposed_s, 2.0 * 3 / 4 * BYTES * BETA + 6 * 0.003);
+    assert_near(c.exposed_s, 2.0 * 3 / 4 * BYTES * BETA + 0.003);
     assert_near(c.step_s, 0.052 + c.exposed_s);
     ck_assert_int_eq(c.limit, COST_BYTES);
     c = cost_of_ring(&no_machine, &(struct cost_network){.byte_s = BETA, .latency_s = 0.3},
                      &one_lump, &job);
+    assert_near(c.exposed_s, 6 * 0.3 + BYTES / 4 * BETA);
     ck_assert_int_eq(c.limit, COST_MESSAGES);
 }
 END_TEST
