@@ -379,6 +379,13 @@ void net_disable_pacing(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, sizeof(control) - 1);
 }
 
+void net_limit_unsent(int fd)
+{
+    const int limit = NET_UNSENT;
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, sizeof(limit));
+}
+
 enum status net_local_host(int fd, char *text, size_t size, struct error *err)
 {
     struct sockaddr_storage address = {0};

@@ -70,6 +70,13 @@ void net_limit_local_window(int fd, uint64_t before, uint64_t after);
  * time for push and pull of 64 MiB.  Best effort: a failure is ignored. */
 void net_disable_pacing(int fd);
 
+/* Let the kernel take at most about NET_UNSENT bytes from this process before it can send them; a
+ * listening socket passes the limit on.  Without it the kernel takes megabytes, and what is urgent
+ * waits behind them: with four ranks, one server, 4.2 MiB and 300 Mbit/s, a step of 740 ms takes
+ * 830.  Best effort: a failure is ignored. */
+#define NET_UNSENT (128 << 10)
+void net_limit_unsent(int fd);
+
 /* The local address of a connected socket, as a literal into text. */
 enum status net_local_host(int fd, char *text, size_t size, struct error *err);
 

@@ -11,7 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/memory.h"
-#include "common/rpc/loopback.h"
+#include "common/rpc/socket_options.h"
 
 #include <ctype.h>
 #include <grpc/slice.h>
@@ -60,9 +60,9 @@ static grpc_channel *create_channel(const struct rpc_client_config *config, cons
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
         rpc_channel_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
-        rpc_loopback_arg(), /* must be last: omitted when the target is not on this host */
+        rpc_socket_arg(fixed),
     };
-    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !fixed, args};
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
 
     return grpc_channel_create(target, credentials, &list);
 }

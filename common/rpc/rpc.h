@@ -161,8 +161,8 @@ enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t hea
 /*
  * The same with a priority (rpc_call_send's is 0): the message overtakes queued messages of a lower
  * priority.  It cannot overtake what core has already taken: one message that is being written and
- * at most a flow-control window of the next.  So the wait of a late urgent message is bounded by
- * the size of one message.
+ * at most a flow-control window of the next; nor the NET_UNSENT bytes that the kernel holds.  So
+ * the wait of a late urgent message is bounded by the size of one message.
  */
 enum status rpc_call_send_prioritized(struct rpc_call *call, uint32_t priority, const uint8_t *head,
                                       size_t head_size, const struct rpc_payload *payload);

@@ -17,7 +17,7 @@
 #include "common/base/condition.h"
 #include "common/base/host.h"
 #include "common/base/memory.h"
-#include "common/rpc/loopback.h"
+#include "common/rpc/socket_options.h"
 
 #include <assert.h>
 #include <grpc/slice.h>
@@ -267,15 +267,16 @@ static grpc_server *create_server(const struct rpc_server_config *config)
         rpc_channel_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
         rpc_channel_arg(GRPC_ARG_MAX_METADATA_SIZE, METADATA_BYTES_MAX),
         /* Also the time-out for HTTP/2's first frame: it ends a connection that sends nothing. */
-        rpc_channel_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000), quota_arg(quota),
+        rpc_channel_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000),
+        quota_arg(quota),
         /* The client pings every 20 s: allow it, or the connection ends with too_many_pings. */
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 30000),
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
         rpc_channel_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000),
-        rpc_loopback_arg(), /* must be last: omitted when the address is not on this host */
+        rpc_socket_arg(fixed),
     };
-    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !fixed, args};
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
 
     server = grpc_server_create(&list, NULL); /* has copied the list, and holds the quota */
     grpc_resource_quota_unref(quota);

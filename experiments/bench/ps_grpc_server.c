@@ -2,7 +2,7 @@
  * ps_grpc_server: the server of kinds grpc-echo and grpc-sum.  All operations of a stream run on
  * its queue's thread, so there are no locks.
  */
-#include "common/rpc/loopback.h"
+#include "common/rpc/socket_options.h"
 #include "common/tensor/tensor.h"
 #include "experiments/bench/ps_grpc.h"
 
@@ -231,9 +231,9 @@ enum status ps_grpc_serve(const struct ps_words *words, struct error *err)
         ps_grpc_integer(GRPC_ARG_HTTP2_BDP_PROBE, !PS_GRPC_IS_FIXED(words->address)),
         ps_grpc_integer(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, PS_GRPC_FRAME_BYTES(words->address)),
         ps_grpc_integer(GRPC_ARG_ALLOW_REUSEPORT, 0),
-        ps_grpc_integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, INT_MAX), rpc_loopback_arg()};
-    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !PS_GRPC_IS_FIXED(words->address),
-                              args};
+        ps_grpc_integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, INT_MAX),
+        rpc_socket_arg(PS_GRPC_IS_FIXED(words->address))};
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
     long half = sysconf(_SC_NPROCESSORS_ONLN) / 2; /* the workers get the other half */
     int count = half < 1 ? 1 : half > QUEUES_MAX ? QUEUES_MAX : (int)half;
     grpc_completion_queue *queues[QUEUES_MAX];

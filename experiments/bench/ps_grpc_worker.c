@@ -4,7 +4,7 @@
  * `lock` until all connections have finished.
  */
 #include "common/base/memory.h"
-#include "common/rpc/loopback.h"
+#include "common/rpc/socket_options.h"
 #include "experiments/bench/ps_grpc.h"
 
 #include <grpc/byte_buffer.h>
@@ -164,9 +164,8 @@ static enum status open_channel(struct connection *c, const struct endpoint *ser
         ps_grpc_integer(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
         ps_grpc_integer(GRPC_ARG_ENABLE_RETRIES, 0),
         ps_grpc_integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, INT_MAX),
-        rpc_loopback_arg()};
-    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !PS_GRPC_IS_FIXED(words->address),
-                              args};
+        rpc_socket_arg(PS_GRPC_IS_FIXED(words->address))};
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
     grpc_channel_credentials *credentials;
     struct pem pem = {0};
     char target[300];

@@ -6,13 +6,16 @@
 #include "common/base/clock.h"
 #include "common/base/net.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -359,6 +362,24 @@ START_TEST(local_window_is_limited_at_each_multiple)
 }
 END_TEST
 
+/* The peer does not read: what it has room for is sent, and not much more is taken. */
+START_TEST(little_is_taken_before_it_can_be_sent)
+{
+    static const char bytes[16 << 10];
+    int fds[2], unsent = 0;
+
+    make_pair(fds);
+    net_limit_unsent(fds[0]);
+    while (send(fds[0], bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
+        ;
+    ck_assert_int_eq(errno, EAGAIN);
+    ck_assert_int_eq(ioctl(fds[0], SIOCOUTQNSD, &unsent), 0);
+    ck_assert_int_le(unsent, NET_UNSENT + (64 << 10)); /* one write of the kernel more */
+    (void)close(fds[0]);
+    (void)close(fds[1]);
+}
+END_TEST
+
 START_TEST(unused_port_has_no_known_holder)
 {
     char text[128];
@@ -380,5 +401,5 @@ int main(void)
         TEST(connect_retries_while_refused), TEST(accept_times_out),
         TEST(bytes_arrive_whole_then_the_end_is_seen), TEST(silent_peer_times_out),
         TEST(reset_is_peer_lost), TEST(local_window_is_limited_at_each_multiple),
-        TEST(unused_port_has_no_known_holder));
+        TEST(little_is_taken_before_it_can_be_sent), TEST(unused_port_has_no_known_holder));
 }

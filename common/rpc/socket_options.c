@@ -1,12 +1,12 @@
 /*
- * loopback: sets options on core's sockets before they connect or listen, through a "socket
- * mutator".  The channel argument is public, its struct is not: the copy here matches core 29 (grpc
- * 1.51, iomgr/socket_mutator.h) and is passed to that version only.
+ * socket_options: set before sockets connect or listen, through a "socket mutator".  The channel
+ * argument is public, its struct is not: the copy here matches core 29 (grpc 1.51,
+ * iomgr/socket_mutator.h) and is passed to that version only.
  *
- * One object for the whole process, never freed; constant except for core's reference count, so
+ * Two objects for the whole process, never freed; constant except for core's reference count, so
  * no locks.
  */
-#include "common/rpc/loopback.h"
+#include "common/rpc/socket_options.h"
 
 #include "common/base/net.h"
 #include "common/rpc/rpc_internal.h"
@@ -27,10 +27,17 @@ struct mutator_table {
     bool (*mutate_second)(const void *info, struct mutator *mutator); /* NULL: use `mutate` */
 };
 
-static bool mutate(int fd, struct mutator *mutator)
+static bool mutate_within_host(int fd, struct mutator *mutator)
 {
     (void)mutator;
     net_disable_pacing(fd);
+    return true;
+}
+
+static bool mutate_between_hosts(int fd, struct mutator *mutator)
+{
+    (void)mutator;
+    net_limit_unsent(fd);
     return true;
 }
 
@@ -59,11 +66,13 @@ static int compare_args(void *a, void *b)
     return compare(a, b);
 }
 
-grpc_arg rpc_loopback_arg(void)
+grpc_arg rpc_socket_arg(bool within_host)
 {
-    static const struct mutator_table table = {
-        .mutate = mutate, .compare = compare, .destroy = destroy};
-    static struct mutator mutator = {.table = &table, .references = {.count = 1}};
+    static const struct mutator_table tables[] = {
+        {.mutate = mutate_between_hosts, .compare = compare, .destroy = destroy},
+        {.mutate = mutate_within_host, .compare = compare, .destroy = destroy}};
+    static struct mutator mutators[] = {{.table = &tables[0], .references = {.count = 1}},
+                                        {.table = &tables[1], .references = {.count = 1}}};
     static const grpc_arg_pointer_vtable pointers = {
         .copy = copy_arg, .destroy = destroy_arg, .cmp = compare_args};
     union { /* core reads the key but declares it mutable */
@@ -73,8 +82,8 @@ grpc_arg rpc_loopback_arg(void)
     grpc_arg arg = {.type = GRPC_ARG_POINTER, .key = key.plain};
 
     if (strncmp(grpc_version_string(), "29.", 3) != 0)
-        return rpc_channel_arg("sparring.loopback", 0);
-    arg.value.pointer.p = &mutator;
+        return rpc_channel_arg("sparring.socket", 0);
+    arg.value.pointer.p = &mutators[within_host];
     arg.value.pointer.vtable = &pointers;
     return arg;
 }
