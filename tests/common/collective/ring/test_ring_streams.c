@@ -60,6 +60,17 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
     return (ssize_t)syscall(SYS_sendmsg, fd, message, flags);
 }
 
+/* ---- the ring's setsockopt ---- */
+
+static atomic_uint waits_for_many; /* SO_RCVLOWAT above 1, set so often */
+
+int setsockopt(int fd, int level, int name, const void *value, socklen_t length)
+{
+    if (level == SOL_SOCKET && name == SO_RCVLOWAT && *(const int *)value > 1)
+        atomic_fetch_add(&waits_for_many, 1);
+    return (int)syscall(SYS_setsockopt, fd, level, name, value, length);
+}
+
 /* ---- a rank ---- */
 
 struct place {
@@ -227,6 +238,18 @@ START_TEST(any_number_carries_the_same)
 
     ck_assert_uint_eq(run_threads(2, together, (unsigned)_i, &sockets), (unsigned)_i);
     ck_assert_uint_eq(run_threads(3, apart, (unsigned)_i, &sockets), (unsigned)_i);
+}
+END_TEST
+
+/* On a slow link the bytes that come would wait for those that are still to come. */
+START_TEST(only_within_a_host_many_bytes_are_awaited)
+{
+    size_t sockets;
+
+    ck_assert_uint_eq(run_threads(3, apart, 1, &sockets), 1);
+    ck_assert_uint_eq(atomic_load(&waits_for_many), 0);
+    ck_assert_uint_eq(run_threads(3, together, 1, &sockets), 1);
+    ck_assert_uint_gt(atomic_load(&waits_for_many), 0);
 }
 END_TEST
 
@@ -434,7 +457,8 @@ int main(void)
 {
     return SUPPORT_RUN(
         "ring_streams", TEST_SECONDS, LOOP_TEST(one_host_has_one_connection, 2, 4),
-        LOOP_TEST(any_number_carries_the_same, 1, 6), TEST(hosts_measure_and_close_the_rest),
+        LOOP_TEST(any_number_carries_the_same, 1, 6),
+        TEST(only_within_a_host_many_bytes_are_awaited), TEST(hosts_measure_and_close_the_rest),
         TEST(neighbours_of_one_host_take_part), LOOP_TEST(several_where_each_carries_little, 2, 4),
         TEST(a_shared_link), TEST(a_link_that_goes_down_meanwhile));
 }
