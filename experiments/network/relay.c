@@ -200,9 +200,9 @@ static _Noreturn void forward(struct forwarder *f)
 /* ---- starting ---- */
 
 /* Two round trips of the link's rate, at least. */
-static int link_bytes(const struct network_link *link)
+int relay_queue_bytes(const struct network_link *link)
 {
-    double bytes = link->rate / 8 * 4 * (double)link->delay_ns * 1e-9;
+    const double bytes = link->rate / 8 * 4 * (double)link->delay_ns * 1e-9;
 
     return bytes > LINK_BYTES ? (int)fmin(bytes, INT_MAX / 2) : LINK_BYTES;
 }
@@ -233,7 +233,7 @@ static enum status open_port(size_t host, const struct network_link *link, int *
         bind(*ret_fd, (const struct sockaddr *)&address, sizeof(address)) != 0)
         return error_set_errno(err, errno, "network: cannot listen on '%s' of the hub", name);
     set_buffer(*ret_fd, SO_RCVBUFFORCE, SO_RCVBUF, RECEIVE_BYTES);
-    set_buffer(*ret_fd, SO_SNDBUFFORCE, SO_SNDBUF, link_bytes(link));
+    set_buffer(*ret_fd, SO_SNDBUFFORCE, SO_SNDBUF, relay_queue_bytes(link));
     return STATUS_OK;
 }
 

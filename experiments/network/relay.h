@@ -34,6 +34,9 @@ void relay_mac(size_t host, unsigned char ret[6]);
 enum status relay_start(struct relay *r, const struct network_link *links, size_t length,
                         uint64_t seed, struct error *err);
 
+/* What waits for a link at most; the rest is dropped. */
+int relay_queue_bytes(const struct network_link *link);
+
 /* Has it ended by itself? */
 bool relay_has_ended(const struct relay *r);
 

@@ -65,29 +65,134 @@ struct cost cost_of_ring(const struct cost_machine *m, const struct cost_network
                                  bytes * m->ring_cpu_byte_s));
 }
 
+/* Partition i of all ranks goes to server i mod K. */
+struct pushes {
+    const struct cost_load *load;
+    double servers, partition_bytes, total;
+    double rank_byte_s;   /* of a rank's own link, or of software */
+    double server_byte_s; /* of a server's link, for a byte of every rank */
+};
+
+static double bytes_before(const struct pushes *p, double i)
+{
+    return fmin(p->total, i * p->partition_bytes);
+}
+
+static double size_of(const struct pushes *p, double i)
+{
+    return bytes_before(p, i + 1) - bytes_before(p, i);
+}
+
+/* When a server has partition i from a flow that has `share` of its equal share of the server's
+ * link; the server had the one before at before_s, and the rank's own link has sent it at link_s.
+ */
+static double pushed_at(const struct pushes *p, double i, double share, double before_s,
+                        double link_s)
+{
+    const double ready_s = ready_at(p->load, bytes_before(p, i + 1));
+
+    return fmax(link_s, fmax(before_s, ready_s) + size_of(p, i) * p->server_byte_s / share);
+}
+
+static double sent_at(const struct pushes *p, double i, double before_s)
+{
+    return fmax(before_s, ready_at(p->load, bytes_before(p, i + 1))) +
+           size_of(p, i) * p->rank_byte_s;
+}
+
+/* The replies to all ranks; those of the other servers come to a rank meanwhile. */
+static double pull_seconds(const struct pushes *p, double i)
+{
+    return fmax(size_of(p, i) * p->server_byte_s,
+                (bytes_before(p, i + p->servers) - bytes_before(p, i)) * p->rank_byte_s);
+}
+
+/* The slowest of n flows.  The others end earlier than with equal shares; then it has the link for
+ * itself, but no more of it than `alone`, which its window allows. */
+struct slowest {
+    double share, alone;
+    double others; /* shares of the others */
+};
+
+static struct slowest slowest_of(double flows, const struct cost_network *n)
+{
+    struct slowest s = {.share = 2.0 / 3 + 2.0 / 3 / (flows + 1)};
+    const double trip_s = fmax(2 * n->latency_s, 1e-9);
+
+    s.others = 1 + (1 - s.share) / fmax(1, flows - 1);
+    /* All windows are on average 3/4 of what the link and its queue hold. */
+    s.alone = fmin(1, s.share / flows * 0.75 * (1 + n->queue_s / trip_s));
+    return s;
+}
+
+/* When the slowest flow has pushed all, in place of `equal_s`. */
+static double last_push_s(const struct slowest *s, double flows, double begin_s, double equal_s,
+                          double own_share_s)
+{
+    const double rest = (1 - s->share / s->others) / (flows * s->alone);
+
+    return fmin(own_share_s, equal_s + (equal_s - begin_s) * fmax(0, 1 / s->others + rest - 1));
+}
+
+/* When all ranks have the replies of server k, which moves `*bytes_s` seconds of bytes each way. */
+static double server_end_s(const struct pushes *p, const struct slowest *s, double flows, double k,
+                           double way_s, double *bytes_s)
+{
+    const double begin_s = ready_at(p->load, bytes_before(p, k + 1));
+    double link_s = 0, equal_s = 0, own_s = 0, last_s, left_s = 0, pull_s = 0;
+
+    *bytes_s = 0;
+    for (double i = 0; i * p->partition_bytes < p->total; i++) {
+        link_s = sent_at(p, i, link_s);
+        if (fmod(i, p->servers) != k)
+            continue;
+        equal_s = pushed_at(p, i, 1, equal_s, link_s);
+        own_s = pushed_at(p, i, s->share, own_s, link_s);
+        left_s += size_of(p, i) * p->server_byte_s;
+        *bytes_s += pull_seconds(p, i);
+    }
+    last_s = last_push_s(s, flows, begin_s, equal_s, own_s);
+    link_s = own_s = 0;
+    for (double i = 0; i * p->partition_bytes < p->total; i++) {
+        link_s = sent_at(p, i, link_s);
+        if (fmod(i, p->servers) != k)
+            continue;
+        own_s = pushed_at(p, i, s->share, own_s, link_s);
+        left_s -= size_of(p, i) * p->server_byte_s;
+        pull_s = fmax(pull_s, fmin(own_s, last_s - left_s / (flows * s->alone)) + way_s) +
+                 pull_seconds(p, i);
+    }
+    return pull_s + way_s;
+}
+
 struct cost cost_of_servers(const struct cost_machine *m, const struct cost_network *n,
                             const struct cost_load *load, const struct cost_job *job)
 {
-    const double ranks = job->ranks, servers = job->is_colocated ? ranks : job->servers;
-    const double total = all_bytes(load), partitions = ceil(total / job->partition_bytes);
-    /* The server with the most partitions has so many times its equal part. */
-    const double imbalance = partitions > 0 ? ceil(partitions / servers) * servers / partitions : 1;
-    const double link_s = job->is_colocated
-                              ? (ranks - 1) / ranks * imbalance * n->byte_s
-                              : fmax(n->byte_s, imbalance * ranks / servers * n->server_byte_s);
-    const double byte_s = fmax(link_s, m->exchange_byte_s);
+    const double ranks = job->ranks;
+    const struct pushes p = {
+        .load = load,
+        .servers = job->is_colocated ? ranks : job->servers,
+        .partition_bytes = job->partition_bytes,
+        .total = all_bytes(load),
+        .rank_byte_s = fmax(m->exchange_byte_s, job->is_colocated ? 0 : n->byte_s),
+        .server_byte_s = job->is_colocated ? (ranks - 1) * n->byte_s : ranks * n->server_byte_s};
+    const double partitions = ceil(p.total / p.partition_bytes);
     const double way_s = m->exchange_s / 2 + n->latency_s;
-    double push_end_s = 0, pull_end_s = 0, bytes = 0;
+    const struct slowest s = slowest_of(ranks, n);
+    double end_s = 0, bytes_s = 0;
 
-    while (bytes < total) {
-        const double size = fmin(job->partition_bytes, total - bytes);
+    for (double k = 0; k < fmin(p.servers, partitions); k++) {
+        double own_bytes_s;
 
-        bytes += size;
-        push_end_s = fmax(push_end_s, ready_at(load, bytes)) + size * byte_s;
-        pull_end_s = fmax(pull_end_s, push_end_s + way_s) + size * byte_s;
+        end_s = fmax(end_s, server_end_s(&p, &s, ranks, k, way_s, &own_bytes_s));
+        bytes_s = fmax(bytes_s, own_bytes_s);
     }
-    return make_cost(load, job, total > 0 ? pull_end_s + way_s : 0, 2 * way_s, total * byte_s,
-                     ranks * (partitions * m->exchange_cpu_s + total * m->exchange_cpu_byte_s));
+    if (job->is_colocated) { /* a host's link carries pushes and replies in each direction */
+        bytes_s *= 2;
+        end_s = fmax(end_s, ready_at(load, bytes_before(&p, 1)) + bytes_s + way_s);
+    }
+    return make_cost(load, job, end_s, 2 * way_s, bytes_s,
+                     ranks * (partitions * m->exchange_cpu_s + p.total * m->exchange_cpu_byte_s));
 }
 
 struct cost cost_of_control(const struct cost_load *load, const struct cost_job *job)

@@ -4,8 +4,10 @@
  *
  * - Ring: a bucket of m bytes takes 2(n-1) messages of m/n bytes, each passed on while it comes.
  *   It starts when it is ready and the one before it has ended.
- * - Servers: a partition is pushed when it is ready, summed when all n ranks have pushed it, and
- *   pulled; pushes and pulls of different partitions overlap.
+ * - Servers: the one with the most partitions decides.  A partition is pushed when it is ready,
+ *   summed when all n ranks have pushed it, and pulled; pushes and pulls overlap.  The ranks' flows
+ *   into the server's link are not equally fast: TCP halves its window at a loss, so windows are
+ *   between 2/3 and 4/3 of their mean, and the smallest of n is on average 2/3 + 2/(3(n+1)) of it.
  * - Work law: processes that share cores take at least the sum of their processor times over the
  *   cores, whatever they wait for.
  */
@@ -30,6 +32,7 @@ struct cost_network {
     double byte_s;        /* of payload over the link of a host with ranks; 0: no limit */
     double server_byte_s; /* of a dedicated server's link */
     double latency_s;     /* one way between two hosts */
+    double queue_s;       /* of a link's time: what waits for it at most */
 };
 
 /* The first `bytes` of the gradients, in the order of buckets, are ready `at_s` after the step

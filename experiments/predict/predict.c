@@ -13,6 +13,7 @@
 #include "experiments/compare/experiment.h"
 #include "experiments/compare/find_experiment.h"
 #include "experiments/network/network_options.h"
+#include "experiments/network/relay.h"
 #include "experiments/predict/calibration.h"
 #include "experiments/predict/job_load.h"
 #include "experiments/report/report.h"
@@ -175,6 +176,7 @@ static enum status find_network(const struct experiment *e, const struct experim
     if (status != STATUS_OK)
         return status;
     *ret = (struct cost_network){
+        .queue_s = links[1].rate > 0 ? 8 * (double)relay_queue_bytes(&links[1]) / links[1].rate : 0,
         .byte_s = links[0].rate > 0 ? 8 / links[0].rate / PAYLOAD_SHARE : 0,
         .server_byte_s = links[1].rate > 0 ? 8 / links[1].rate / PAYLOAD_SHARE : 0,
         .latency_s = (double)(links[0].delay_ns > links[1].delay_ns ? links[0].delay_ns

@@ -77,32 +77,66 @@ START_TEST(test_overlap)
 }
 END_TEST
 
-/* One server's link carries n times the bytes in, and out one partition later. */
+/* Windows that fill the link also when one flow is left. */
+#define LONG_QUEUE 1000.0
+
+/* Of four flows the slowest has 4/5 of an equal share until the others have ended. */
 START_TEST(test_servers)
 {
-    const struct cost_network n = {.byte_s = BETA, .server_byte_s = BETA, .latency_s = 0.001};
+    const struct cost_network n = {
+        .byte_s = BETA, .server_byte_s = BETA, .latency_s = 0.001, .queue_s = LONG_QUEUE};
     struct cost_job job = job_of(4, 1);
 
+    /* 25 partitions, each 4 MiB over the link, 5 for the slowest: it has pushed 19 after 94 MiB,
+     * when the others have ended (100 - 6), and seven replies follow one another. */
     assert_near(cost_of_servers(&no_machine, &n, &one_lump, &job).exposed_s,
-                (BYTES + MIB) * 4 * BETA + 2 * 0.001);
-    job.servers = 5; /* 25 partitions: 5 each; then the ranks' links are the limit */
+                (94 + 7 * 4) * MIB * BETA + 2 * 0.001);
+    /* 5 each, and the ranks' links are the limit: the last server has one after each 5 MiB. */
+    job.servers = 5;
     assert_near(cost_of_servers(&no_machine, &n, &one_lump, &job).exposed_s,
-                (BYTES + MIB) * BETA + 2 * 0.001);
-    job.servers = 3; /* one has 9 of 25 partitions */
+                (BYTES + 5 * MIB) * BETA + 2 * 0.001);
+    /* One has 9 of 25: seven after 36 - 2 MiB. */
+    job.servers = 3;
     assert_near(cost_of_servers(&no_machine, &n, &one_lump, &job).exposed_s,
-                (BYTES + MIB) * 4 * 9 / 25.0 * BETA + 2 * 0.001);
+                (34 + 3 * 4) * MIB * BETA + 2 * 0.001);
+}
+END_TEST
+
+/* One rank: nothing to share, and the reply of the last partition follows its push. */
+START_TEST(test_server_of_one)
+{
+    const struct cost_network n = {.byte_s = BETA, .server_byte_s = BETA, .queue_s = LONG_QUEUE};
+    const struct cost_job job = job_of(1, 1);
+
+    assert_near(cost_of_servers(&no_machine, &n, &one_lump, &job).exposed_s, (BYTES + MIB) * BETA);
+}
+END_TEST
+
+/* Without a queue, the window of the slowest flow is no larger when the others have ended: it keeps
+ * 4/5 of its share all along. */
+START_TEST(test_short_queue)
+{
+    const struct cost_network n = {.byte_s = BETA, .server_byte_s = BETA, .latency_s = 1e-6};
+    struct cost_job job = job_of(4, 1);
+    struct cost c;
+
+    job.partition_bytes = BYTES;
+    c = cost_of_servers(&no_machine, &n, &one_lump, &job);
+    assert_near(c.exposed_s, (125 + 100) * MIB * BETA + 2 * 1e-6);
 }
 END_TEST
 
 /* Servers beside the ranks move as many bytes over each link as a ring. */
 START_TEST(test_colocated)
 {
-    const struct cost_network n = {.byte_s = BETA, .server_byte_s = BETA};
+    const struct cost_network n = {.byte_s = BETA, .server_byte_s = BETA, .queue_s = LONG_QUEUE};
     struct cost_job job = job_of(5, 0);
 
     job.is_colocated = true;
     assert_near(cost_of_servers(&no_machine, &n, &one_lump, &job).exposed_s,
-                (BYTES + MIB) * 4 / 5.0 * BETA);
+                2 * BYTES * 4 / 5.0 * BETA);
+    assert_near(cost_of_ring(&no_machine, &n, &one_lump, &job).exposed_s,
+                2 * BYTES * 4 / 5.0 * BETA);
 }
 END_TEST
 
@@ -144,7 +178,8 @@ START_TEST(test_monotony)
                                  .exchange_cpu_byte_s = uniform(0, 1e-8)};
         struct cost_network n = {.byte_s = uniform(0, 1e-8),
                                  .server_byte_s = uniform(0, 1e-8),
-                                 .latency_s = uniform(0, 0.01)};
+                                 .latency_s = uniform(0, 0.01),
+                                 .queue_s = uniform(0, 0.1)};
         struct cost_job job = job_of(2 + (unsigned)uniform(0, 14), 1 + (unsigned)uniform(0, 8));
         double ring, servers;
 
@@ -169,6 +204,7 @@ END_TEST
 int main(void)
 {
     return SUPPORT_RUN("cost_model", 30, TEST(test_ring), TEST(test_ring_of_one),
-                       TEST(test_overlap), TEST(test_servers), TEST(test_colocated),
-                       TEST(test_work_law), TEST(test_monotony));
+                       TEST(test_overlap), TEST(test_servers), TEST(test_server_of_one),
+                       TEST(test_short_queue), TEST(test_colocated), TEST(test_work_law),
+                       TEST(test_monotony));
 }
