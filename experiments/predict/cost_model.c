@@ -181,7 +181,7 @@ struct cost cost_of_servers(const struct cost_machine *m, const struct cost_netw
     const struct slowest s = slowest_of(ranks, n);
     double end_s = 0, bytes_s = 0;
 
-    for (double k = 0; k < fmin(p.servers, partitions); k++) {
+    for (unsigned k = 0; k < fmin(p.servers, partitions); k++) {
         double own_bytes_s;
 
         end_s = fmax(end_s, server_end_s(&p, &s, ranks, k, way_s, &own_bytes_s));
