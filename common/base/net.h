@@ -72,8 +72,8 @@ void net_disable_pacing(int fd);
 
 /* Let the kernel take at most about NET_UNSENT bytes from this process before it can send them; a
  * listening socket passes the limit on.  Without it the kernel takes megabytes, and what is urgent
- * waits behind them: with four ranks, one server, 4.2 MiB and 300 Mbit/s, a step of 740 ms takes
- * 830.  Best effort: a failure is ignored. */
+ * waits behind them: with four ranks, one server, 4.2 MiB and 300 Mbit/s, a step of 718 ms takes
+ * 799.  Best effort: a failure is ignored. */
 #define NET_UNSENT (128 << 10)
 void net_limit_unsent(int fd);
 

@@ -370,8 +370,8 @@ static enum status check_modes(struct experiment *e, struct error *err)
     return STATUS_OK;
 }
 
-static const char *find_option(const struct experiment *e, const struct experiment_mode *mode,
-                               const char *name)
+const char *experiment_option(const struct experiment *e, const struct experiment_mode *mode,
+                              const char *name)
 {
     const struct experiment_options *both[] = {&mode->options, &e->options};
 
@@ -384,7 +384,7 @@ static const char *find_option(const struct experiment *e, const struct experime
 
 static const char *find_sync(const struct experiment *e, const struct experiment_mode *mode)
 {
-    return find_option(e, mode, "sync");
+    return experiment_option(e, mode, "sync");
 }
 
 static void add_pair(struct experiment *e, size_t a, size_t b)
@@ -527,7 +527,7 @@ static const char *option_of_mode(const void *mode, const char *name)
 {
     const struct experiment_mode_ref *m = mode;
 
-    return find_option(m->experiment, m->mode, name);
+    return experiment_option(m->experiment, m->mode, name);
 }
 
 /* Without a target the report would give no verdict on such a pair: refuse it before the runs. */

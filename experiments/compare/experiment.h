@@ -81,6 +81,13 @@ enum status experiment_check_axes(const struct experiment *e, struct error *err)
 
 bool experiment_has_axis(const struct experiment *e, const char *name);
 
+/* The value of an option for this mode, its own or that of all modes; "": not set. */
+const char *experiment_option(const struct experiment *e, const struct experiment_mode *mode,
+                              const char *name);
+
+/* Do all runs, or some, have emulated hosts? */
+bool experiment_has_network(const struct experiment *e);
+
 /* The experiment of one cell of e->axes: without axes, with its values as settings, its name in the
  * title, and its part of the level: that of `count` cells is divided among them. */
 void experiment_make_cell(const struct experiment *e, const struct cell *cell, size_t count,

@@ -150,12 +150,21 @@ static void remove_option(struct experiment_options *options, const char *name)
     options->length = kept;
 }
 
-static bool has_network(const struct experiment *e)
+static bool sets_network(const struct experiment_options *options)
 {
     bool found = false;
 
-    for (size_t i = 0; i < e->options.length; i++)
-        found = found || strncmp(e->options.items[i].name, "network-", 8) == 0;
+    for (size_t i = 0; i < options->length; i++)
+        found = found || strncmp(options->items[i].name, "network-", 8) == 0;
+    return found;
+}
+
+bool experiment_has_network(const struct experiment *e)
+{
+    bool found = sets_network(&e->options);
+
+    for (size_t m = 0; m < e->mode_count; m++)
+        found = found || sets_network(&e->modes[m].options);
     for (size_t i = 0; i < e->axes.length; i++)
         found = found || strncmp(e->axes.items[i].name, "network-", 8) == 0;
     return found;
@@ -176,7 +185,7 @@ void experiment_make_quick(struct experiment *e)
     }
     if (!experiment_has_axis(e, "steps") && !experiment_has_axis(e, "epochs"))
         set_value(e, "steps", "2");
-    if (has_network(e) && e->options.length + e->axes.length < EXPERIMENT_OPTIONS_MAX)
+    if (experiment_has_network(e) && e->options.length + e->axes.length < EXPERIMENT_OPTIONS_MAX)
         set_value(e, "network-check", "warn");
     for (size_t i = 0; i < e->axes.length; i++) {
         struct axis *axis = &e->axes.items[i];

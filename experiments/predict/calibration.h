@@ -12,7 +12,7 @@ struct calibration {
     struct cost_machine machine;
     double cores;       /* of this machine, for jobs */
     double start_cpu_s; /* processor time of a process that starts and ends */
-    bool in_network;
+    bool in_network;    /* by jobs on emulated hosts */
 };
 
 /* Blocks about 10 s. */

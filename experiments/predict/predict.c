@@ -10,6 +10,7 @@
 #include "common/base/parse.h"
 #include "common/base/stop.h"
 #include "common/option/program.h"
+#include "common/shard_map/shard_map.h"
 #include "experiments/compare/experiment.h"
 #include "experiments/compare/find_experiment.h"
 #include "experiments/network/network_options.h"
@@ -25,7 +26,6 @@
 #include <string.h>
 
 #define PAYLOAD_SHARE (1448.0 / 1514) /* of a full frame, with time stamps */
-#define PARTITION_MAX 1048576.0
 #define LOADS_MAX     64
 
 struct predict_options {
@@ -105,26 +105,6 @@ struct predictor {
     size_t winners, winners_right; /* of cells whose two modes differ by more than the margin */
 };
 
-static const char *option_of(const struct experiment *e, const struct experiment_mode *mode,
-                             const char *name)
-{
-    const struct experiment_options *both[] = {&mode->options, &e->options};
-
-    for (size_t k = 0; k < 2; k++)
-        for (size_t i = both[k]->length; i-- > 0;)
-            if (strcmp(both[k]->items[i].name, name) == 0)
-                return both[k]->items[i].value;
-    return "";
-}
-
-static bool has_network(const struct experiment *e)
-{
-    for (size_t i = 0; i < e->options.length; i++)
-        if (strncmp(e->options.items[i].name, "network-", 8) == 0)
-            return true;
-    return false;
-}
-
 /* ---- inputs of the model ---- */
 
 /* Loads differ by ranks and by what all modes share; those of cells that differ in the network
@@ -170,49 +150,78 @@ static enum status find_network(const struct experiment *e, const struct experim
     struct network_link links[2];
     enum status status;
 
-    (void)snprintf(o.rate, sizeof(o.rate), "%s", option_of(e, mode, "network-rate"));
-    (void)snprintf(o.delay, sizeof(o.delay), "%s", option_of(e, mode, "network-delay"));
+    (void)snprintf(o.rate, sizeof(o.rate), "%s", experiment_option(e, mode, "network-rate"));
+    (void)snprintf(o.delay, sizeof(o.delay), "%s", experiment_option(e, mode, "network-delay"));
     status = network_options_read(&o, 2, 1, links, err);
     if (status != STATUS_OK)
         return status;
     *ret = (struct cost_network){
-        .queue_s = links[1].rate > 0 ? 8 * (double)relay_queue_bytes(&links[1]) / links[1].rate : 0,
         .byte_s = links[0].rate > 0 ? 8 / links[0].rate / PAYLOAD_SHARE : 0,
         .server_byte_s = links[1].rate > 0 ? 8 / links[1].rate / PAYLOAD_SHARE : 0,
         .latency_s = (double)(links[0].delay_ns > links[1].delay_ns ? links[0].delay_ns
                                                                     : links[1].delay_ns) *
-                     1e-9};
+                     1e-9,
+        .queue_s =
+            links[1].rate > 0 ? 8 * (double)relay_queue_bytes(&links[1]) / links[1].rate : 0};
     return STATUS_OK;
 }
 
-/* Without --partition-bytes: at most 1 MiB, equally many for all servers. */
-static double partition_bytes(const char *option, double total, double servers)
+static bool is_any_of(const struct experiment *e, const struct experiment_mode *mode,
+                      const char *option, const char *a, const char *b)
+{
+    const char *word = experiment_option(e, mode, option);
+
+    return word[0] == '\0' || strcmp(word, a) == 0 || strcmp(word, b) == 0;
+}
+
+static bool is_set(const struct experiment *e, const struct experiment_mode *mode,
+                   const char *option)
+{
+    return experiment_option(e, mode, option)[0] != '\0';
+}
+
+static bool is_ring(const struct experiment *e, const struct experiment_mode *mode)
+{
+    return strcmp(experiment_option(e, mode, "sync"), "allreduce") == 0 &&
+           strcmp(experiment_option(e, mode, "backend"), "ring") == 0 &&
+           is_any_of(e, mode, "comm-hook", "none", "none") &&
+           is_any_of(e, mode, "bucket-cap-mb", "-1", "-1");
+}
+
+/* Plain bsp through sockets. */
+static bool is_plain_ps(const struct experiment *e, const struct experiment_mode *mode)
+{
+    const bool has_hosts = is_set(e, mode, "network-rate") || is_set(e, mode, "network-delay");
+
+    return strcmp(experiment_option(e, mode, "sync"), "ps") == 0 &&
+           is_any_of(e, mode, "consistency", "bsp", "bsp") &&
+           is_any_of(e, mode, "compression", "none", "none") &&
+           is_any_of(e, mode, "backup-workers", "0", "0") &&
+           is_any_of(e, mode, "server-placement", "dedicated", "colocated") &&
+           (has_hosts || strcmp(experiment_option(e, mode, "ps-transport"), "grpc") == 0);
+}
+
+static double partition_bytes(const char *option, double total, unsigned servers)
 {
     uint64_t bytes;
 
     if (parse_bytes(option, &bytes) && bytes > 0)
         return (double)bytes;
-    return total > 0 ? total / (servers * ceil(total / (servers * PARTITION_MAX))) : 1;
+    return (double)shard_map_partition_bytes((size_t)total / sizeof(float), servers);
 }
 
-static bool is_one_of(const char *word, const char *a, const char *b)
-{
-    return word[0] == '\0' || strcmp(word, a) == 0 || strcmp(word, b) == 0;
-}
-
-/* Modes that the model covers: local, the ring, plain bsp through sockets. */
 static enum status predict_mode(struct predictor *p, const struct experiment_mode *mode,
                                 struct prediction *ret, struct error *err)
 {
     const struct experiment *e = p->of_cell;
-    const char *sync = option_of(e, mode, "sync");
+    const struct cost_machine *machine = &p->calibration.machine;
     const struct job_load *load = NULL;
+    const char *placement = experiment_option(e, mode, "server-placement");
     struct cost_network network;
     struct cost_job job = {.ranks = (unsigned)mode->nproc,
                            .servers = (unsigned)mode->servers,
                            .cores = p->options->own_cores ? 0 : p->calibration.cores,
-                           .is_colocated =
-                               strcmp(option_of(e, mode, "server-placement"), "colocated") == 0};
+                           .is_colocated = strcmp(placement, "colocated") == 0};
     enum status status = find_load(p, job.ranks, &load, err);
 
     if (status == STATUS_OK)
@@ -221,22 +230,16 @@ static enum status predict_mode(struct predictor *p, const struct experiment_mod
         return status;
     job.buckets = load->buckets;
     job.bucket_count = load->bucket_count;
-    ret->is_known = true;
-    if (strcmp(sync, "local") == 0) {
+    ret->is_known = !is_set(e, mode, "network-jitter") && !is_set(e, mode, "network-loss");
+    if (strcmp(experiment_option(e, mode, "sync"), "local") == 0) {
         ret->cost = cost_of_control(&load->cost, &job);
-    } else if (strcmp(sync, "ps") == 0 && is_one_of(option_of(e, mode, "consistency"), "bsp", "") &&
-               is_one_of(option_of(e, mode, "compression"), "none", "") &&
-               is_one_of(option_of(e, mode, "backup-workers"), "0", "") &&
-               (has_network(e) || strcmp(option_of(e, mode, "ps-transport"), "grpc") == 0)) {
-        job.partition_bytes = partition_bytes(option_of(e, mode, "partition-bytes"),
+    } else if (is_ring(e, mode)) {
+        ret->cost = cost_of_ring(machine, &network, &load->cost, &job);
+    } else if (is_plain_ps(e, mode)) {
+        job.partition_bytes = partition_bytes(experiment_option(e, mode, "partition-bytes"),
                                               load->cost.ready[load->cost.ready_count - 1].bytes,
                                               job.is_colocated ? job.ranks : job.servers);
-        ret->cost = cost_of_servers(&p->calibration.machine, &network, &load->cost, &job);
-    } else if (strcmp(sync, "allreduce") == 0 &&
-               strcmp(option_of(e, mode, "backend"), "ring") == 0 &&
-               is_one_of(option_of(e, mode, "comm-hook"), "none", "") &&
-               is_one_of(option_of(e, mode, "bucket-cap-mb"), "-1", "")) {
-        ret->cost = cost_of_ring(&p->calibration.machine, &network, &load->cost, &job);
+        ret->cost = cost_of_servers(machine, &network, &load->cost, &job);
     } else {
         ret->is_known = false;
     }
@@ -374,8 +377,15 @@ static enum status get_calibration(struct predictor *p, struct error *err)
     char path[4096];
     enum status status = file_join(path, sizeof(path), p->trial.folder, "calibration.json", err);
 
-    if (p->options->calibration[0] != '\0')
-        return calibration_read(p->options->calibration, &p->calibration, err);
+    if (p->options->calibration[0] != '\0') {
+        status = calibration_read(p->options->calibration, &p->calibration, err);
+        if (status == STATUS_OK && p->calibration.in_network != p->trial.in_network)
+            status =
+                error_set(err, STATUS_CONFIG, "'%s' was measured %s emulated hosts, and %s",
+                          p->options->calibration, p->calibration.in_network ? "on" : "without",
+                          p->trial.in_network ? "the experiment has some" : "it has none");
+        return status;
+    }
     if (status == STATUS_OK)
         status = calibration_measure(&p->trial, &p->calibration, err);
     return status == STATUS_OK ? calibration_write(&p->calibration, path, err) : status;
@@ -425,14 +435,6 @@ static void close_predictor(struct predictor *p)
     strbuf_release(&p->table);
 }
 
-static bool sweeps_network(const struct experiment *e)
-{
-    for (size_t i = 0; i < e->axes.length; i++)
-        if (strncmp(e->axes.items[i].name, "network-", 8) == 0)
-            return true;
-    return false;
-}
-
 static enum status predict_experiment(const struct predict_options *o, const char *programs,
                                       const char *path, struct error *err)
 {
@@ -449,7 +451,7 @@ static enum status predict_experiment(const struct predict_options *o, const cha
     yaml_release(&file);
     p.experiment = e;
     if (status == STATUS_OK) {
-        p.trial.in_network = has_network(e) || sweeps_network(e);
+        p.trial.in_network = experiment_has_network(e);
         status = open_predictor(&p, err);
     }
     if (status == STATUS_OK)

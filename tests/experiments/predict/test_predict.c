@@ -58,10 +58,16 @@ START_TEST(test_predict_and_compare)
 }
 END_TEST
 
+static const char on_hosts[] =
+    "{\"in_network\":true,\"ring_message_s\":1,\"ring_byte_s\":1,\"ring_cpu_s\":1,"
+    "\"ring_cpu_byte_s\":1,\"exchange_s\":1,\"exchange_byte_s\":1,\"exchange_cpu_s\":1,"
+    "\"exchange_cpu_byte_s\":1,\"cores\":1,\"start_cpu_s\":1}";
+
 START_TEST(test_refused)
 {
     const char *file = support_write("experiment.yaml", experiment, strlen(experiment));
     const char *bad = support_write("bad.json", "{\"cores\":2}", 11);
+    const char *other = support_write("other.json", on_hosts, strlen(on_hosts));
     const char *sparring = support_program("sparring"), *out = support_path("out");
 
     ck_assert_ptr_nonnull(
@@ -70,6 +76,10 @@ START_TEST(test_refused)
         strstr(process_run(3, TIMEOUT_MS, NULL,
                            ARGS(sparring, "predict", file, "--out", out, "--calibration", bad)),
                "bad.json:1: "));
+    ck_assert_ptr_nonnull(
+        strstr(process_run(3, TIMEOUT_MS, NULL,
+                           ARGS(sparring, "predict", file, "--out", out, "--calibration", other)),
+               "other.json' was measured on emulated hosts, and it has none"));
     ck_assert_ptr_nonnull(
         strstr(process_run(1, TIMEOUT_MS, NULL, ARGS(sparring, "predict", "no-such-experiment")),
                "no experiment 'no-such-experiment'"));
