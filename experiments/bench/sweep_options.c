@@ -387,7 +387,8 @@ static enum status plan_hosts(struct sweep *s, const struct sweep_options *o, st
         return error_set(err, STATUS_INVALID, "--network-rate and the like need --netns N");
     if (o->netns == 1 || o->netns > o->nproc)
         return error_set(err, STATUS_INVALID, "--netns must be 0 or 2 to --nproc");
-    status = network_options_read(&o->network, s->hosts, s->hosts, s->links, err);
+    status =
+        network_options_read(&o->network, s->hosts, s->hosts, NETWORK_DELAY_MIN_MS, s->links, err);
     for (unsigned h = 0; h < s->hosts && status == STATUS_OK; h++) {
         const double gb_s = s->links[h].rate / 8 * 1e-9;
 

@@ -431,8 +431,8 @@ static enum status read_emulation(struct plan *p, const struct option_result *r,
         return STATUS_OK;
     status = check_emulation(p, r, err);
     if (status == STATUS_OK)
-        status =
-            network_options_read(&p->options.network, e->hosts, e->worker_hosts, e->links, err);
+        status = network_options_read(&p->options.network, e->hosts, e->worker_hosts,
+                                      NETWORK_DELAY_MIN_MS, e->links, err);
     network_address(0, e->master_addr, sizeof(e->master_addr));
     p->master_addr = e->master_addr;
     if (p->master_port == 0)

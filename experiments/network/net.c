@@ -73,7 +73,8 @@ static enum status hold_network(struct network *n, const struct net_options *o, 
     struct network_link links[NETWORK_HOSTS_MAX];
     struct pollfd stop = {.events = POLLIN};
     size_t hosts = (size_t)o->hosts;
-    enum status status = network_options_read(&o->network, hosts, hosts, links, err);
+    enum status status =
+        network_options_read(&o->network, hosts, hosts, NETWORK_DELAY_MIN_MS, links, err);
 
     if (status == STATUS_OK)
         status = stop_install(err);

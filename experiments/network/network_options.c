@@ -156,13 +156,16 @@ static enum status check_link(const struct network_link *link, size_t host, stru
 }
 
 enum status network_options_read(const struct network_options *o, size_t hosts, size_t first_server,
-                                 struct network_link *ret_links, struct error *err)
+                                 double min_delay_ms, struct network_link *ret_links,
+                                 struct error *err)
 {
-    static const struct quantity quantities[] = {
-        {"--network-rate", "a rate from 1mbit to 100gbit", parse_rate, 1e6, 1e11},
+    const struct quantity quantities[] = {
+        {"--network-rate", "a rate from 1mbit to 1000gbit", parse_rate, 1e6, 1e12},
         {"--network-delay",
-         "a delay of 1 to 10000 ms (a process cannot forward packets more exactly than that)",
-         parse_double, 1, 1e4},
+         min_delay_ms > 0 ? "a delay of 1 to 10000 ms (a process cannot forward packets more "
+                            "exactly than that)"
+                          : "a delay of 0 to 10000 ms",
+         parse_double, min_delay_ms, 1e4},
         {"--network-jitter", "a time of up to 10000 ms", parse_double, 0, 1e4},
         {"--network-loss", "a share of up to 50 percent", parse_double, 0, 50},
     };

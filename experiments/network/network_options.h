@@ -8,7 +8,8 @@
 
 #include <stdint.h>
 
-#define NETWORK_HOSTS_MAX 64
+#define NETWORK_HOSTS_MAX    64
+#define NETWORK_DELAY_MIN_MS 1.0 /* that a relay can keep to */
 
 struct network_options {
     char rate[OPTION_TEXT_MAX]; /* "1gbit,server:10gbit,host2:100mbit"; "": no limit */
@@ -34,9 +35,11 @@ bool network_options_given(const struct network_options *o);
 /* "emulated: rate 1gbit,host2:100mbit, delay 5 ms" */
 void network_options_text(const struct network_options *o, char *text, size_t size);
 
-/* The links of `hosts` hosts, of which those from `first_server` on are of servers alone. */
+/* The links of `hosts` hosts, of which those from `first_server` on are of servers alone.  A delay
+ * is at least min_delay_ms, or 0. */
 enum status network_options_read(const struct network_options *o, size_t hosts, size_t first_server,
-                                 struct network_link *ret_links, struct error *err);
+                                 double min_delay_ms, struct network_link *ret_links,
+                                 struct error *err);
 
 /* Between two hosts: the lower rate, the larger delay, jitter and loss. */
 struct network_link network_link_join(const struct network_link *a, const struct network_link *b);

@@ -39,7 +39,7 @@ static bool open_network(size_t hosts, const char *rate, const char *delay, cons
     (void)snprintf(o.rate, sizeof(o.rate), "%s", rate);
     (void)snprintf(o.delay, sizeof(o.delay), "%s", delay);
     (void)snprintf(o.loss, sizeof(o.loss), "%s", loss);
-    assert_ok(network_options_read(&o, hosts, hosts, links, &err));
+    assert_ok(network_options_read(&o, hosts, hosts, NETWORK_DELAY_MIN_MS, links, &err));
     status = network_open(&network, links, hosts, &o, &err);
     if (status == STATUS_UNSUPPORTED && strstr(err.text, "emulated hosts take root")) {
         (void)printf("skipped: %s\n", err.text);

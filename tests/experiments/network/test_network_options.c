@@ -20,7 +20,7 @@ static enum status read_options(const char *rate, const char *delay, const char 
     (void)snprintf(o.delay, sizeof(o.delay), "%s", delay);
     (void)snprintf(o.jitter, sizeof(o.jitter), "%s", jitter);
     (void)snprintf(o.loss, sizeof(o.loss), "%s", loss);
-    return network_options_read(&o, 4, 3, links, &err);
+    return network_options_read(&o, 4, 3, NETWORK_DELAY_MIN_MS, links, &err);
 }
 
 START_TEST(test_lists)
@@ -71,8 +71,8 @@ static const struct {
     {"1gbit,", "", "", "", NULL},
     {"gbit", "", "", "", "--network-rate: 'gbit' is not a rate"},
     {"-1gbit", "", "", "", "--network-rate: '-1gbit' is not a rate"},
-    {"1kbit", "", "", "", "from 1mbit to 100gbit"},
-    {"101gbit", "", "", "", "from 1mbit to 100gbit"},
+    {"1kbit", "", "", "", "from 1mbit to 1000gbit"},
+    {"1001gbit", "", "", "", "from 1mbit to 1000gbit"},
     {"nanbit", "", "", "", "--network-rate: 'nanbit' is not a rate"},
     {"host4:1gbit", "", "", "", "'host4:1gbit' names none of the 4 hosts"},
     {"hosts:1gbit", "", "", "", "'hosts:1gbit' names none of the 4 hosts"},
@@ -103,8 +103,9 @@ START_TEST(test_too_many_hosts)
 {
     struct network_options o = {.seed = 1};
 
-    assert_fails(network_options_read(&o, NETWORK_HOSTS_MAX + 1, 1, links, &err), STATUS_INVALID,
-                 "65 emulated hosts, allowed are 64");
+    assert_fails(
+        network_options_read(&o, NETWORK_HOSTS_MAX + 1, 1, NETWORK_DELAY_MIN_MS, links, &err),
+        STATUS_INVALID, "65 emulated hosts, allowed are 64");
 }
 END_TEST
 
