@@ -43,14 +43,18 @@ struct figure_set {
 enum status figure_set_make(const struct comparison *c, struct figure_set *ret, struct error *err);
 void figure_set_release(struct figure_set *set);
 
-/* The same of a sweep: throughput of the modes along every axis of numbers, one figure for each
- * combination of the other axes' values, FIGURE_COUNT_MAX at most. */
+/* The same of a sweep: for every pair a map over the first two axes of numbers, then the throughput
+ * of the modes along every such axis; one figure for each combination of the other axes' values,
+ * FIGURE_COUNT_MAX at most. */
 struct overview;
 enum status figure_set_make_axes(const struct overview *o, struct figure_set *ret,
                                  struct error *err);
 
 /* The colour of a mode, the same in all figures and in the page's tables. */
 const char *figure_mode_color(const struct comparison *c, size_t mode);
+
+/* That of the mode with this role which follows so many contenders. */
+const char *figure_color(enum mode_role role, size_t contenders);
 
 /* The dash type of gnuplot for a line of a mode: contenders are solid, controls are dashed. */
 int figure_mode_dash(const struct comparison *c, size_t mode);
@@ -60,6 +64,9 @@ int figure_mode_dash(const struct comparison *c, size_t mode);
 /* Append a figure to the set, and draw it once it is made; without cells it is dropped again. */
 struct figure *figure_set_begin(struct figure_set *set);
 enum status figure_set_end(struct figure_set *set, struct error *err);
+
+/* Add the maps of a sweep to the set. */
+enum status figure_add_maps(const struct overview *o, struct figure_set *set, struct error *err);
 
 enum status figure_throughput(const struct comparison *c, struct figure *f, struct error *err);
 enum status figure_split(const struct comparison *c, struct figure *f, struct error *err);

@@ -141,8 +141,12 @@ static void make_line(const struct axis_line *l, const char *name, struct figure
     f->name = name;
     set_title(l, f);
     strbuf_add(&f->description, "One line per mode: samples per second against the axis.");
-    strbuf_add(&f->caption, "Median over the runs of each cell, with quartiles. Where two lines "
-                            "cross, the winner changes.");
+    strbuf_add(&f->caption,
+               o->is_predicted
+                   ? "Predicted (dashed) with its 90 % interval, if that is known, and measured "
+                     "with quartiles. "
+                   : "Median over the runs of each cell, with quartiles. ");
+    strbuf_add(&f->caption, "Where two lines cross, the winner changes.");
     text_list_addf(&f->headings, "mode");
     text_list_addf(&f->headings, "%s", o->axes[l->axis]);
     text_list_addf(&f->headings, "samples/s");
@@ -181,10 +185,11 @@ enum status figure_set_make_axes(const struct overview *o, struct figure_set *re
 {
     static const char *const names[FIGURE_COUNT_MAX] = {"axis0", "axis1", "axis2", "axis3",
                                                         "axis4", "axis5", "axis6", "axis7"};
-    enum status status = STATUS_OK;
+    enum status status;
 
     ret->count = 0;
     ret->problem[0] = '\0';
+    status = figure_add_maps(o, ret, err);
     for (size_t axis = 0; axis < o->axis_count; axis++) {
         const size_t points = is_numeric(o, axis) ? o->point_count : 0;
 

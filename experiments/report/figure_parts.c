@@ -16,17 +16,22 @@ static const char *const contender_colors[] = {"#0072b2", "#e69f00", "#009e73", 
 #define CONTROL_COLOR "#757575"
 #define SINGLE_COLOR  "#b0b0b0"
 
+const char *figure_color(enum mode_role role, size_t contenders)
+{
+    if (role == MODE_CONTROL)
+        return CONTROL_COLOR;
+    if (role == MODE_SINGLE)
+        return SINGLE_COLOR;
+    return contender_colors[contenders % (sizeof(contender_colors) / sizeof(contender_colors[0]))];
+}
+
 const char *figure_mode_color(const struct comparison *c, size_t mode)
 {
     size_t contenders = 0;
 
-    if (c->modes[mode].role == MODE_CONTROL)
-        return CONTROL_COLOR;
-    if (c->modes[mode].role == MODE_SINGLE)
-        return SINGLE_COLOR;
     for (size_t i = 0; i < mode; i++)
         contenders += c->modes[i].role == MODE_CONTENDER;
-    return contender_colors[contenders % (sizeof(contender_colors) / sizeof(contender_colors[0]))];
+    return figure_color(c->modes[mode].role, contenders);
 }
 
 int figure_mode_dash(const struct comparison *c, size_t mode)

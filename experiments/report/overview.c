@@ -17,14 +17,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FLIPS_SHOWN 6 /* more of them are folded */
+
 /* ---- rows */
 
-static enum status add_row(struct overview *o, const struct overview_row *row, struct error *err)
+enum status overview_add_row(struct overview *o, const struct overview_row *row, struct error *err)
 {
     enum status status = mem_grow(o->length, &o->capacity, sizeof(*row), "cells", &o->rows, err);
 
     if (status == STATUS_OK)
         o->rows[o->length++] = *row;
+    return status;
+}
+
+enum status overview_add_point(struct overview *o, const struct overview_point *point,
+                               struct error *err)
+{
+    enum status status =
+        mem_grow(o->point_count, &o->point_capacity, sizeof(*point), "cells", &o->points, err);
+
+    if (status == STATUS_OK)
+        o->points[o->point_count++] = *point;
     return status;
 }
 
@@ -48,7 +61,7 @@ static enum status add_missing(struct overview *o, size_t cell, const struct des
     borrow_values(design, row.values);
     for (int k = 0; k < 2; k++)
         (void)snprintf(row.labels[k], sizeof(row.labels[k]), "%s", pair->names[k]);
-    return add_row(o, &row, err);
+    return overview_add_row(o, &row, err);
 }
 
 static bool has_ratio_of(const struct comparison *c, const struct design_pair *pair)
@@ -76,9 +89,11 @@ static enum status add_ratio(struct overview *o, size_t cell, const struct desig
     borrow_values(design, row.values);
     for (int k = 0; k < 2; k++) {
         (void)snprintf(row.labels[k], sizeof(row.labels[k]), "%s", modes[k]->label);
+        (void)snprintf(row.colors[k], sizeof(row.colors[k]), "%s",
+                       figure_mode_color(c, k == 0 ? r->a : r->b));
         row.throughput[k] = modes[k]->spreads[METRIC_samples_per_second].median;
     }
-    return add_row(o, &row, err);
+    return overview_add_row(o, &row, err);
 }
 
 static enum status add_point(struct overview *o, const struct design *design,
@@ -87,16 +102,11 @@ static enum status add_point(struct overview *o, const struct design *design,
     const struct spread *s = &c->modes[mode].spreads[METRIC_samples_per_second];
     struct overview_point point = {
         .dash = figure_mode_dash(c, mode), .low = s->q1, .median = s->median, .high = s->q3};
-    enum status status =
-        mem_grow(o->point_count, &o->point_capacity, sizeof(point), "cells", &o->points, err);
 
-    if (status != STATUS_OK)
-        return status;
     borrow_values(design, point.values);
     (void)snprintf(point.label, sizeof(point.label), "%s", c->modes[mode].label);
     (void)snprintf(point.color, sizeof(point.color), "%s", figure_mode_color(c, mode));
-    o->points[o->point_count++] = point;
-    return STATUS_OK;
+    return overview_add_point(o, &point, err);
 }
 
 enum status overview_add(struct overview *o, size_t cell, const struct design *design,
@@ -287,6 +297,8 @@ static void add_page_row(const struct overview *o, const struct overview_row *ro
         add_cell(out, text);
     }
     (void)snprintf(text, sizeof(text), "%zu", row->blocks);
+    if (o->is_predicted)
+        format_ratio(row->measured, text);
     add_cell(out, text);
     strbuf_add(out, "<td>");
     if (folder) {
@@ -298,34 +310,41 @@ static void add_page_row(const struct overview *o, const struct overview_row *ro
 }
 
 static void write_page(const struct overview *o, const char *const *folders,
-                       const struct figure_set *figures, const char *command, struct strbuf *out)
+                       const struct figure_set *figures, struct strbuf *out)
 {
     struct text_list flips = {0};
 
     overview_add_flips(o, &flips);
     write_html_top(o->title, out);
+    if (flips.length > FLIPS_SHOWN)
+        strbuf_addf(out, "<details><summary>The winner changes at %zu places</summary>\n",
+                    flips.length);
     for (size_t i = 0; i < flips.length; i++) {
-        strbuf_add(out, "<p class=\"verdict\">");
+        strbuf_add(out, flips.length > FLIPS_SHOWN ? "<p>" : "<p class=\"verdict\">");
         strbuf_add_html(out, flips.texts[i]);
         strbuf_add(out, "</p>\n");
     }
+    strbuf_add(out, flips.length > FLIPS_SHOWN ? "</details>\n" : "");
+    for (size_t i = 0; i < figures->count; i++)
+        write_html_figure(o->command, &figures->figures[i], out);
     strbuf_add(out, "<h2 id=\"cells\">Cell by cell</h2>\n<p class=\"soft\">");
     strbuf_add(out,
-               "Who is faster, by how much, with the interval of the ratio. The level of 5 % is "
-               "divided among the cells, so that at most 5 % of all sweeps have a false "
-               "verdict in any of them.");
+               o->is_predicted
+                   ? "Who is faster, by how much, with the 90 % interval of the ratio, if the "
+                     "errors of predictions are known from measured cells."
+                   : "Who is faster, by how much, with the interval of the ratio. The level of "
+                     "5 % is divided among the cells, so that at most 5 % of all sweeps have a "
+                     "false verdict in any of them.");
     strbuf_add(out, "</p>\n<div class=\"scroll\"><table class=\"wide left\"><thead><tr>");
     for (size_t i = 0; i < o->axis_count; i++)
         add_heading(out, o->axes[i]);
     strbuf_add(out, "<th>modes</th><th>result</th><th>samples/s, first</th>"
-                    "<th>samples/s, second</th><th>blocks</th><th></th></tr></thead>\n<tbody>\n");
+                    "<th>samples/s, second</th><th>");
+    strbuf_add(out, o->is_predicted ? "ratio, measured" : "blocks");
+    strbuf_add(out, "</th><th></th></tr></thead>\n<tbody>\n");
     for (size_t i = 0; i < o->length; i++)
         add_page_row(o, &o->rows[i], folders[o->rows[i].cell], out);
     strbuf_add(out, "</tbody></table></div>\n");
-    if (figures->count > 0)
-        strbuf_add(out, "<h2 id=\"axes\">Along the axes</h2>\n");
-    for (size_t i = 0; i < figures->count; i++)
-        write_html_figure(command, &figures->figures[i], out);
     strbuf_add(out, "</main>\n</body>\n</html>\n");
     text_list_release(&flips);
 }
@@ -379,7 +398,7 @@ static enum status write_text(const char *folder, const char *name, const struct
 enum status overview_write(const struct overview *o, const char *folder, const char *const *folders,
                            char *ret_problem, size_t problem_size, struct error *err)
 {
-    struct strbuf page = STRBUF_INIT, table = STRBUF_INIT, command = STRBUF_INIT;
+    struct strbuf page = STRBUF_INIT, table = STRBUF_INIT;
     struct figure_set *figures = NULL;
     enum status status = mem_calloc(1, sizeof(*figures), "figures", &figures, err);
 
@@ -390,9 +409,7 @@ enum status overview_write(const struct overview *o, const char *folder, const c
         return status;
     }
     (void)snprintf(ret_problem, problem_size, "%s", figures->problem);
-    strbuf_add(&command, "sparring report ");
-    report_add_shell_word(&command, folder);
-    write_page(o, folders, figures, command.text, &page);
+    write_page(o, folders, figures, &page);
     write_table(o, &table);
     status = write_text(folder, "cells.csv", &table, err);
     if (status == STATUS_OK)
@@ -401,7 +418,6 @@ enum status overview_write(const struct overview *o, const char *folder, const c
     free(figures);
     strbuf_release(&page);
     strbuf_release(&table);
-    strbuf_release(&command);
     return status;
 }
 

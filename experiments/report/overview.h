@@ -1,6 +1,7 @@
 /*
- * overview: the cells of a sweep side by side: who wins in each, and where along an axis the winner
- * changes.  Written as index.html and cells.csv beside the cells' own reports, and as text.
+ * overview: the cells of a sweep side by side, measured or predicted: who wins in each, and where
+ * along an axis the winner changes.  Written as index.html and cells.csv beside the cells' own
+ * reports, and as text.
  */
 #ifndef SPARRING_EXPERIMENTS_REPORT_OVERVIEW_H
 #define SPARRING_EXPERIMENTS_REPORT_OVERVIEW_H
@@ -15,7 +16,7 @@
 struct overview_row {
     size_t cell;
     const char *values[DESIGN_AXES_MAX]; /* borrowed */
-    char labels[2][160];                 /* of the modes */
+    char labels[2][160], colors[2][8];   /* of the modes */
     double throughput[2];                /* medians */
     enum ratio_state state;
     double value; /* of the first mode over the second, as in struct ratio */
@@ -23,6 +24,7 @@ struct overview_row {
     bool is_to_target;
     double p;
     size_t blocks;
+    double measured; /* of a predicted row: the measured ratio, or NaN */
 };
 
 /* Throughput of one mode in one cell, for the figures. */
@@ -34,7 +36,8 @@ struct overview_point {
 };
 
 struct overview {
-    const char *title;
+    const char *title, *command; /* that makes the page again */
+    bool is_predicted;
     const char *axes[DESIGN_AXES_MAX]; /* borrowed */
     size_t axis_count;
     struct overview_row *rows; /* owned */
@@ -47,6 +50,9 @@ struct overview {
  * for a cell without runs.  The design's axes are borrowed.  STATUS_NO_MEMORY only. */
 enum status overview_add(struct overview *o, size_t cell, const struct design *design,
                          const struct comparison *c, struct error *err);
+enum status overview_add_row(struct overview *o, const struct overview_row *row, struct error *err);
+enum status overview_add_point(struct overview *o, const struct overview_point *point,
+                               struct error *err);
 void overview_release(struct overview *o);
 
 /* A value of an axis as a number: 16, 64K, 1gbit.  False: it is another text. */

@@ -132,12 +132,16 @@ static enum status report_cell(struct sweep_report *r, size_t index, struct erro
     return status;
 }
 
-static enum status write_overview(const struct sweep_report *r, struct error *err)
+static enum status write_overview(struct sweep_report *r, struct error *err)
 {
     const char **folders = NULL;
-    struct strbuf text = STRBUF_INIT;
+    struct strbuf text = STRBUF_INIT, command = STRBUF_INIT;
     char problem[512] = "";
     enum status status = mem_calloc(r->count, sizeof(*folders), "folders", &folders, err);
+
+    strbuf_add(&command, "sparring report ");
+    report_add_shell_word(&command, r->folder);
+    r->overview.command = command.text;
 
     for (size_t i = 0; i < r->count && status == STATUS_OK; i++)
         folders[i] = r->cells[i].has_runs ? r->cells[i].folder : NULL;
@@ -150,6 +154,7 @@ static enum status write_overview(const struct sweep_report *r, struct error *er
             log_warning("%s", problem);
     }
     strbuf_release(&text);
+    strbuf_release(&command);
     free(folders);
     return status;
 }

@@ -228,8 +228,63 @@ START_TEST(test_figures)
 }
 END_TEST
 
+static struct overview_row predicted(const char *nproc, const char *rate, enum ratio_state state,
+                                     double value, double measured)
+{
+    struct overview_row row = row_of(nproc, rate, state, value);
+
+    row.measured = measured;
+    (void)snprintf(row.colors[0], sizeof(row.colors[0]), "#0072b2");
+    (void)snprintf(row.colors[1], sizeof(row.colors[1]), "#e69f00");
+    return row;
+}
+
+/* Four fields of six: the order of the axes is that of their numbers; a field that is not decided
+ * is grey; two borders, one dot. */
+START_TEST(test_map)
+{
+    struct overview_row rows[] = {
+        predicted("16", "1gbit", RATIO_FASTER, 2, 1.9),
+        predicted("2", "100mbit", RATIO_FASTER, 0.5, (double)NAN),
+        predicted("2", "1gbit", RATIO_UNDECIDED, 0.95, (double)NAN),
+        predicted("16", "100mbit", RATIO_FASTER, 123.4, (double)NAN),
+        predicted("4", "100mbit", RATIO_TOO_FEW, (double)NAN, (double)NAN),
+    };
+    struct overview o = make_overview(rows, sizeof(rows) / sizeof(rows[0]));
+    struct figure_set *set;
+    const struct figure *f;
+    size_t borders = 0, dots = 0;
+
+    o.is_predicted = true;
+    assert_ok(mem_calloc(1, sizeof(*set), "figures", &set, &err));
+    assert_ok(figure_set_make_axes(&o, set, &err));
+    ck_assert_uint_eq(set->count, 1);
+    f = &set->figures[0];
+    ck_assert_str_eq(f->title, "Who wins where: ring, server <1>");
+    ck_assert_uint_eq(f->cells.length, 4 * 3);
+    ck_assert_ptr_nonnull(strstr(f->script.text, "set xtics ('@1@' 0, '@2@' 1)"));
+    ck_assert_str_eq(f->texts.texts[1], "2");
+    ck_assert_str_eq(f->texts.texts[4], "100mbit");
+    ck_assert_ptr_nonnull(strstr(f->script.text, "(0):(1):(-0.48):(0.48):(0.54):(1.46) every "
+                                                 "::0::0 with boxxyerror fs transparent solid "
+                                                 "0.40 noborder lc rgb '#9e9e9e'"));
+    ck_assert_ptr_nonnull(strstr(f->script.text, "(1):(0):('123')"));
+    for (size_t i = 0; i < f->tool_tips.length; i++) {
+        borders += strcmp(f->tool_tips.texts[i], "the winner changes") == 0;
+        dots += strstr(f->tool_tips.texts[i], "measured: ring 1.90 times server <1>") != NULL;
+    }
+    ck_assert_uint_eq(borders, 2);
+    ck_assert_uint_eq(dots, 1);
+    if (set->problem[0] == '\0')
+        ck_assert_ptr_nonnull(strstr(f->svg.text, ">100mbit<"));
+    figure_set_release(set);
+    free(set);
+}
+END_TEST
+
 int main(void)
 {
     return SUPPORT_RUN("overview", 0, TEST(test_results), TEST(test_flips), TEST(test_files),
-                       TEST(test_cell_without_runs), TEST(test_numbers), TEST(test_figures));
+                       TEST(test_cell_without_runs), TEST(test_numbers), TEST(test_figures),
+                       TEST(test_map));
 }
