@@ -180,43 +180,65 @@ static enum status alloc_activations(struct model *m, struct error *err)
     return status;
 }
 
-static enum status open_program(struct model *m, const struct spec *spec, struct error *err)
+static enum status alloc_memory(struct model *m, struct error *err)
 {
-    enum status status = build_program(m, spec, err);
+    enum status status =
+        compute_is_host(m->compute) ? alloc_shared_slabs(m, err) : alloc_device_slabs(m, err);
 
-    if (status == STATUS_OK)
-        status = program_analyse(m, err);
-    if (status != STATUS_OK)
-        return status;
-    status = compute_is_host(m->compute) ? alloc_shared_slabs(m, err) : alloc_device_slabs(m, err);
     return status == STATUS_OK ? alloc_activations(m, err) : status;
 }
 
-enum status model_open(const char *spec_text, struct compute *compute, size_t max_batch,
-                       struct model **ret_model, struct error *err)
+static enum status open_model(const char *spec_text, struct compute *compute, size_t max_batch,
+                              bool has_memory, struct model **ret_model, struct error *err)
 {
     struct spec spec;
     struct model *m = NULL;
     enum status status = spec_parse(spec_text, &spec, err);
 
-    if (status != STATUS_OK)
-        return status;
-    if (max_batch == 0 || max_batch > SPEC_WIDTH_MAX)
-        return error_set(err, STATUS_INVALID, "a batch of %zu samples: 1 to %d", max_batch,
-                         SPEC_WIDTH_MAX);
-    status = mem_calloc(1, sizeof(*m), "model", &m, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(1, sizeof(*m), "model", &m, err);
     if (status != STATUS_OK)
         return status;
     m->compute = compute;
     m->max_batch = max_batch;
     m->memory = SHARED_MEMORY_NONE;
-    status = open_program(m, &spec, err);
+    status = build_program(m, &spec, err);
+    if (status == STATUS_OK)
+        status = program_analyse(m, err);
+    if (status == STATUS_OK && has_memory)
+        status = alloc_memory(m, err);
     if (status != STATUS_OK) {
         model_close(m);
         return err ? error_prefix(err, "model '%s': ", spec_text) : status;
     }
     *ret_model = m;
     return STATUS_OK;
+}
+
+enum status model_open(const char *spec_text, struct compute *compute, size_t max_batch,
+                       struct model **ret_model, struct error *err)
+{
+    if (max_batch == 0 || max_batch > SPEC_WIDTH_MAX)
+        return error_set(err, STATUS_INVALID, "a batch of %zu samples: 1 to %d", max_batch,
+                         SPEC_WIDTH_MAX);
+    return open_model(spec_text, compute, max_batch, true, ret_model, err);
+}
+
+enum status model_read_table(const char *spec_text, struct tensor_table *ret, struct error *err)
+{
+    struct compute *compute = NULL;
+    struct model *m = NULL;
+    enum status status = compute_open("cpu", 0, 1, &compute, err);
+
+    if (status == STATUS_OK)
+        status = open_model(spec_text, compute, 1, false, &m, err);
+    if (status == STATUS_OK && m) {
+        *ret = m->table;
+        m->table = (struct tensor_table){.length = 0};
+    }
+    model_close(m);
+    compute_close(compute);
+    return status;
 }
 
 static void close_operation(struct model *m, struct operation *op)

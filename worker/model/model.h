@@ -25,6 +25,10 @@ enum status model_open(const char *spec, struct compute *compute, size_t max_bat
                        struct model **ret_model, struct error *err);
 void model_close(struct model *m); /* NULL allowed */
 
+/* The parameters of a model that is not opened, for which it would need memory; the caller releases
+ * *ret. */
+enum status model_read_table(const char *spec, struct tensor_table *ret, struct error *err);
+
 const struct tensor_table *model_table(const struct model *m);
 size_t model_inputs(const struct model *m); /* features of a sample */
 size_t model_classes(const struct model *m);

@@ -82,6 +82,7 @@ START_TEST(test_tables)
     struct compute *compute = NULL;
     struct model *m = NULL;
     const struct tensor_table *state;
+    struct tensor_table alone = {0};
 
     assert_ok(compute_open("cpu", 0, 1, &compute, &err));
     assert_ok(model_open(tables[_i].spec, compute, 1, &m, &err));
@@ -96,6 +97,9 @@ START_TEST(test_tables)
     ck_assert_uint_eq(model_flops(m), tables[_i].flops);
     model_close(m);
     compute_close(compute);
+    assert_ok(model_read_table(tables[_i].spec, &alone, &err));
+    ck_assert_uint_eq(hash_table(&alone), tables[_i].hash);
+    tensor_table_release(&alone);
 }
 END_TEST
 
