@@ -220,9 +220,9 @@ static enum status read_mode_key(const struct key_position *at, const char *path
     if (strcmp(key, "label") == 0)
         return read_text(at, mode->label, sizeof(mode->label), err);
     if (strcmp(key, "nproc") == 0)
-        return read_int(at, 1, EXPERIMENT_NPROC_MAX, &mode->nproc, err);
+        return read_int(at, 1, EXPERIMENT_PROCESSES_MAX, &mode->nproc, err);
     if (strcmp(key, "servers") == 0)
-        return read_int(at, 0, EXPERIMENT_SERVERS_MAX, &mode->servers, err);
+        return read_int(at, 0, EXPERIMENT_PROCESSES_MAX, &mode->servers, err);
     return unknown_key(at, key, mode_keys, COUNT_OF(mode_keys), err);
 }
 
@@ -334,7 +334,7 @@ static enum status read_key(const struct key_position *at, struct experiment *e,
     if (strcmp(key, "steady_seconds") == 0)
         return read_number(at, STEADY_MAX, &e->design.steady_seconds, err);
     if (strcmp(key, "nproc") == 0)
-        return read_int(at, 1, EXPERIMENT_NPROC_MAX, &e->nproc, err);
+        return read_int(at, 1, EXPERIMENT_PROCESSES_MAX, &e->nproc, err);
     if (strcmp(key, "repeats") == 0)
         return read_int(at, 1, REPEATS_MAX, &e->repeats, err);
     if (strcmp(key, "deadline") == 0)

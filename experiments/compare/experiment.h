@@ -34,10 +34,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define EXPERIMENT_MODES_MAX   16
-#define EXPERIMENT_OPTIONS_MAX 64
-#define EXPERIMENT_NPROC_MAX   4096
-#define EXPERIMENT_SERVERS_MAX 256
+#define EXPERIMENT_MODES_MAX     16
+#define EXPERIMENT_OPTIONS_MAX   64
+#define EXPERIMENT_PROCESSES_MAX 16384 /* ranks or servers, of predictions; a job has fewer */
 
 struct experiment_option {
     char name[64];

@@ -73,10 +73,9 @@ enum status experiment_check_axes(const struct experiment *e, struct error *err)
         const struct axis *axis = &e->axes.items[i];
 
         status = check_axis(e, axis->name, err);
-        if (status == STATUS_OK && strcmp(axis->name, "nproc") == 0)
-            status = check_numbers(e, axis, 1, EXPERIMENT_NPROC_MAX, err);
-        else if (status == STATUS_OK && strcmp(axis->name, "servers") == 0)
-            status = check_numbers(e, axis, 1, EXPERIMENT_SERVERS_MAX, err);
+        if (status == STATUS_OK &&
+            (strcmp(axis->name, "nproc") == 0 || strcmp(axis->name, "servers") == 0))
+            status = check_numbers(e, axis, 1, EXPERIMENT_PROCESSES_MAX, err);
     }
     if (status == STATUS_OK && e->axes.length == 0 && e->axes.condition_count > 0)
         status = error_set(err, STATUS_CONFIG, "%s: 'where' goes with axes", e->name);

@@ -36,7 +36,22 @@ static const struct json_field fields[] = {
     NUMBER(exchange_cpu_byte_s),
     {"cores", FIELD_NUMBER, offsetof(struct calibration, cores), 0, 1},
     {"start_cpu_s", FIELD_NUMBER, offsetof(struct calibration, start_cpu_s), 0, 1},
+    {"error_control", FIELD_NUMBER, offsetof(struct calibration, errors.of_side[COST_CONTROL]), 0,
+     0},
+    {"error_ring", FIELD_NUMBER, offsetof(struct calibration, errors.of_side[COST_RING]), 0, 0},
+    {"error_servers", FIELD_NUMBER, offsetof(struct calibration, errors.of_side[COST_SERVERS]), 0,
+     0},
+    {"error_ranks", FIELD_NUMBER, offsetof(struct calibration, errors.ranks), 0, 0},
 };
+
+struct calibration calibration_none(void)
+{
+    struct calibration c = {.cores = 0};
+
+    for (enum cost_side side = 0; side < COST_SIDES; side++)
+        c.errors.of_side[side] = (double)NAN;
+    return c;
+}
 
 /* Write a model of so many bytes in one layer that takes no time. */
 static enum status write_model(const struct trial *t, const char *name, size_t bytes, char *path,
@@ -134,10 +149,11 @@ enum status calibration_measure(const struct trial *t, struct calibration *ret, 
         status = run_job(t, &jobs[i], &times[i], err);
     if (status != STATUS_OK)
         return status;
-    *ret = (struct calibration){.machine = fit_machine(&times[0], &times[2], &times[4]),
-                                .cores = host_cores(),
-                                .start_cpu_s = times[4].cpu_s * SMALL_STEPS / RANKS,
-                                .in_network = t->in_network};
+    *ret = calibration_none();
+    ret->machine = fit_machine(&times[0], &times[2], &times[4]);
+    ret->cores = host_cores();
+    ret->start_cpu_s = times[4].cpu_s * SMALL_STEPS / RANKS;
+    ret->in_network = t->in_network;
     return STATUS_OK;
 }
 
@@ -151,7 +167,8 @@ enum status calibration_write(const struct calibration *c, const char *path, str
         double value;
 
         memcpy(&value, (const char *)c + fields[i].offset, sizeof(value));
-        strbuf_addf(&text, ",\n\"%s\":%.9g", fields[i].name, value);
+        strbuf_addf(&text, isfinite(value) ? ",\n\"%s\":%.9g" : ",\n\"%s\":null", fields[i].name,
+                    value);
     }
     strbuf_add(&text, "}\n");
     status = file_write_text(path, &text, err);
@@ -165,7 +182,7 @@ enum status calibration_read(const char *path, struct calibration *ret, struct e
     json_t *object = NULL;
     enum status status = json_file_read(path, &object, err);
 
-    *ret = (struct calibration){.cores = 0};
+    *ret = calibration_none();
     if (status == STATUS_OK)
         status = json_fields_read(object, &position, fields, COUNT_OF(fields), ret, err);
     ret->in_network = json_is_true(json_object_get(object, "in_network"));

@@ -6,6 +6,7 @@
 #ifndef SPARRING_EXPERIMENTS_PREDICT_CALIBRATION_H
 #define SPARRING_EXPERIMENTS_PREDICT_CALIBRATION_H
 
+#include "experiments/predict/prediction.h"
 #include "experiments/predict/trial.h"
 
 struct calibration {
@@ -13,7 +14,11 @@ struct calibration {
     double cores;       /* of this machine, for jobs */
     double start_cpu_s; /* processor time of a process that starts and ends */
     bool in_network;    /* by jobs on emulated hosts */
+    struct prediction_errors errors;
 };
+
+/* Software that takes no time, and errors that are not known. */
+struct calibration calibration_none(void);
 
 /* Blocks about 10 s. */
 enum status calibration_measure(const struct trial *t, struct calibration *ret, struct error *err);

@@ -5,7 +5,8 @@
 
 #include <math.h>
 
-#define HIDDEN_SHARE 0.05 /* of the step: communication below it is no limit */
+#define SERVERS_TRIED 16   /* of more than that, some */
+#define HIDDEN_SHARE  0.05 /* of the step: communication below it is no limit */
 
 static double ready_at(const struct cost_load *load, double bytes)
 {
@@ -178,10 +179,12 @@ struct cost cost_of_servers(const struct cost_machine *m, const struct cost_netw
         .server_byte_s = job->is_colocated ? (ranks - 1) * n->byte_s : ranks * n->server_byte_s};
     const double partitions = ceil(p.total / p.partition_bytes);
     const double way_s = m->exchange_s / 2 + n->latency_s;
+    const double stride = ceil(p.servers / SERVERS_TRIED);
     const struct slowest s = slowest_of(ranks, n);
     double end_s = 0, bytes_s = 0;
 
-    for (unsigned k = 0; k < fmin(p.servers, partitions); k++) {
+    for (size_t i = 0; (double)i * stride < fmin(p.servers, partitions); i++) {
+        const double k = fmin(p.servers, partitions) - 1 - (double)i * stride;
         double own_bytes_s;
 
         end_s = fmax(end_s, server_end_s(&p, &s, ranks, k, way_s, &own_bytes_s));
@@ -198,6 +201,55 @@ struct cost cost_of_servers(const struct cost_machine *m, const struct cost_netw
 struct cost cost_of_control(const struct cost_load *load, const struct cost_job *job)
 {
     return make_cost(load, job, 0, 0, 0, 0);
+}
+
+struct cost cost_of(const struct cost_inputs *in)
+{
+    struct cost c;
+
+    switch (in->side) {
+    case COST_RING:
+        c = cost_of_ring(&in->machine, &in->network, &in->load, &in->job);
+        break;
+    case COST_SERVERS:
+        c = cost_of_servers(&in->machine, &in->network, &in->load, &in->job);
+        break;
+    default:
+        c = cost_of_control(&in->load, &in->job);
+        break;
+    }
+    return c;
+}
+
+static void scale_part(struct cost_inputs *in, enum cost_part part, double factor)
+{
+    double *const links[] = {&in->network.byte_s, &in->network.server_byte_s, &in->network.queue_s};
+    double *const software[] = {&in->machine.ring_message_s, &in->machine.ring_byte_s,
+                                &in->machine.ring_cpu_s,     &in->machine.ring_cpu_byte_s,
+                                &in->machine.exchange_s,     &in->machine.exchange_byte_s,
+                                &in->machine.exchange_cpu_s, &in->machine.exchange_cpu_byte_s};
+
+    for (size_t i = 0; part == COST_PART_LINKS && i < sizeof(links) / sizeof(links[0]); i++)
+        *links[i] *= factor;
+    for (size_t i = 0; part == COST_PART_SOFTWARE && i < sizeof(software) / sizeof(software[0]);
+         i++)
+        *software[i] *= factor;
+    if (part == COST_PART_DELAY)
+        in->network.latency_s *= factor;
+}
+
+void cost_sensitivities(const struct cost_inputs *in, double ret[COST_PARTS])
+{
+    const double step_s = cost_of(in).step_s, more = 0.01;
+
+    ret[COST_PART_COMPUTE] = 1; /* a step of times that are twice as long takes twice as long */
+    for (enum cost_part part = 0; part < COST_PART_COMPUTE; part++) {
+        struct cost_inputs scaled = *in;
+
+        scale_part(&scaled, part, 1 + more);
+        ret[part] = (cost_of(&scaled).step_s / step_s - 1) / more;
+        ret[COST_PART_COMPUTE] -= ret[part];
+    }
 }
 
 const char *cost_limit_text(enum cost_limit limit)

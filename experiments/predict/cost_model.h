@@ -61,6 +61,25 @@ struct cost_job {
     double partition_bytes; /* of the servers */
 };
 
+enum cost_side { COST_CONTROL, COST_RING, COST_SERVERS, COST_SIDES };
+
+struct cost_inputs {
+    enum cost_side side;
+    struct cost_machine machine;
+    struct cost_network network;
+    struct cost_load load;
+    struct cost_job job;
+};
+
+/* The times that a step is made of. */
+enum cost_part {
+    COST_PART_LINKS,
+    COST_PART_DELAY,
+    COST_PART_SOFTWARE,
+    COST_PART_COMPUTE,
+    COST_PARTS
+};
+
 enum cost_limit { COST_COMPUTE, COST_MESSAGES, COST_BYTES, COST_PROCESSORS };
 
 struct cost {
@@ -68,6 +87,12 @@ struct cost {
     double processor_s; /* what the work law allows; 0: cores are not shared */
     enum cost_limit limit;
 };
+
+struct cost cost_of(const struct cost_inputs *in);
+
+/* By how many percent a step grows for each percent that these times grow: 0 where they are hidden.
+ * All together are 1. */
+void cost_sensitivities(const struct cost_inputs *in, double ret[COST_PARTS]);
 
 struct cost cost_of_ring(const struct cost_machine *m, const struct cost_network *n,
                          const struct cost_load *load, const struct cost_job *job);

@@ -5,6 +5,7 @@
 #include "experiments/predict/job_load.h"
 
 #include "common/base/memory.h"
+#include "common/base/parse.h"
 #include "experiments/compare/experiment_run.h"
 
 #include <stdio.h>
@@ -108,6 +109,8 @@ enum status job_load_measure(const struct trial *t, const char *name, const stru
     status = run_one(t, folder, e, ranks, "local", NULL, &run, err);
     if (status == STATUS_OK)
         status = trial_read_times(&run, start_cpu_s, &times, err);
+    if (status == STATUS_OK && !parse_uint64(run.configuration.batch_size, &ret->batch))
+        ret->batch = 1;
     run_release(&run);
     if (status != STATUS_OK)
         return status;

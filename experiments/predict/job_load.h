@@ -13,6 +13,7 @@ struct job_load {
     struct cost_ready *ready; /* owned; cost.ready */
     double *buckets;          /* owned; bytes, of DistributedDataParallel's default buckets */
     size_t bucket_count;
+    uint64_t batch; /* samples of a rank's step, where the experiment does not say */
 };
 
 /* The load of `ranks` ranks side by side, with the options of the experiment (a cell).  NAME is

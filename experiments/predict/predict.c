@@ -1,6 +1,6 @@
 /*
- * predict: calibrates, measures the load of every number of ranks once, then computes each mode of
- * each cell.
+ * predict: calibrates, measures the load of every number of ranks once, or reads it from what a
+ * cluster is described by, then computes each mode of each cell.
  */
 #include "experiments/predict/predict.h"
 
@@ -16,7 +16,9 @@
 #include "experiments/network/network_options.h"
 #include "experiments/network/relay.h"
 #include "experiments/predict/calibration.h"
+#include "experiments/predict/described_load.h"
 #include "experiments/predict/job_load.h"
+#include "experiments/predict/prediction.h"
 #include "experiments/report/report.h"
 #include "experiments/subprocess/subprocess.h"
 
@@ -33,6 +35,8 @@ struct predict_options {
     char calibration[OPTION_TEXT_MAX];
     char against[OPTION_TEXT_MAX];
     bool own_cores;
+    bool what_if;
+    double parameters, step_ms;
     char programs[OPTION_TEXT_MAX];
 };
 
@@ -49,7 +53,8 @@ static const struct option_spec specs[] = {
      .kind = OPTION_TEXT,
      .offset = AT(calibration),
      .metavar = "FILE",
-     .help = "An earlier calibration.json instead of runs that measure this machine (10 s)."},
+     .help = "An earlier calibration.json instead of runs that measure this machine (10 s); after "
+             "--against it also has the errors that intervals follow from."},
     {.name = "against",
      .kind = OPTION_TEXT,
      .offset = AT(against),
@@ -57,6 +62,27 @@ static const struct option_spec specs[] = {
      .help =
          "What 'sparring compare' measured for the same file: each prediction is printed beside "
          "it, with its error."},
+    {.name = "what-if",
+     .kind = OPTION_BOOL,
+     .offset = AT(what_if),
+     .help = "Run nothing: for a cluster and a model that are not here.  Every rank and server has "
+             "enough processors; without --calibration software takes no time."},
+    {.name = "parameters",
+     .kind = OPTION_DOUBLE,
+     .offset = AT(parameters),
+     .default_text = "0",
+     .min = 0,
+     .max = 1e12,
+     .metavar = "N",
+     .help = "Of the model, float32, with --what-if; instead of the experiment's model."},
+    {.name = "step-ms",
+     .kind = OPTION_DOUBLE,
+     .offset = AT(step_ms),
+     .default_text = "0",
+     .min = 0,
+     .max = 1e7,
+     .metavar = "MS",
+     .help = "Forward and backward, with --what-if, of a model that is not a profile."},
     {.name = "own-cores",
      .kind = OPTION_BOOL,
      .offset = AT(own_cores),
@@ -80,12 +106,6 @@ static const struct option_set options_set = {
     .tables = {{specs, 0}},
 };
 
-struct prediction {
-    bool is_known; /* the model covers this mode */
-    struct cost cost;
-    double measured_s; /* NaN: not measured */
-};
-
 struct predictor {
     const struct predict_options *options;
     struct trial trial;
@@ -99,19 +119,22 @@ struct predictor {
         struct job_load load;
     } * loads; /* owned; LOADS_MAX */
     size_t load_count;
-    struct strbuf table; /* CSV */
-    double *errors;      /* owned; of the step times, relative */
-    size_t error_count;
-    size_t winners, winners_right; /* of cells whose two modes differ by more than the margin */
+    struct prediction_set set; /* items are owned */
 };
 
 /* ---- inputs of the model ---- */
 
 /* Loads differ by ranks and by what all modes share; those of cells that differ in the network
- * alone are measured once. */
-static void add_key(const struct experiment *e, unsigned ranks, char *key, size_t size)
+ * alone are measured once.  Described ones differ by the model alone. */
+static void add_key(const struct predictor *p, unsigned ranks, char *key, size_t size)
 {
+    const struct experiment *e = p->of_cell;
     size_t length = (size_t)snprintf(key, size, "%u", ranks);
+
+    if (p->options->what_if) {
+        (void)snprintf(key, size, "%s", experiment_option(e, &e->modes[0], "model"));
+        return;
+    }
 
     for (size_t i = 0; i < e->options.length && length < size; i++)
         if (strncmp(e->options.items[i].name, "network-", 8) != 0)
@@ -119,13 +142,26 @@ static void add_key(const struct experiment *e, unsigned ranks, char *key, size_
                                        e->options.items[i].name, e->options.items[i].value);
 }
 
+static enum status make_load(struct predictor *p, const char *key, unsigned ranks,
+                             struct job_load *ret, struct error *err)
+{
+    const struct predict_options *o = p->options;
+    char name[32];
+
+    if (o->what_if)
+        return described_load_read(key, o->parameters, o->step_ms * 1e-3, ret, err);
+    (void)snprintf(name, sizeof(name), "load-%zu", p->load_count);
+    return job_load_measure(&p->trial, name, p->of_cell, ranks, p->calibration.start_cpu_s, ret,
+                            err);
+}
+
 static enum status find_load(struct predictor *p, unsigned ranks, const struct job_load **ret,
                              struct error *err)
 {
-    char key[sizeof(p->loads->key)], name[32];
+    char key[sizeof(p->loads->key)];
     enum status status;
 
-    add_key(p->of_cell, ranks, key, sizeof(key));
+    add_key(p, ranks, key, sizeof(key));
     for (size_t i = 0; i < p->load_count; i++)
         if (strcmp(p->loads[i].key, key) == 0) {
             *ret = &p->loads[i].load;
@@ -134,25 +170,25 @@ static enum status find_load(struct predictor *p, unsigned ranks, const struct j
     if (p->load_count == LOADS_MAX)
         return error_set(err, STATUS_UNSUPPORTED,
                          "the experiment has more than %d different loads of ranks", LOADS_MAX);
-    (void)snprintf(name, sizeof(name), "load-%zu", p->load_count);
     (void)snprintf(p->loads[p->load_count].key, sizeof(key), "%s", key);
-    status = job_load_measure(&p->trial, name, p->of_cell, ranks, p->calibration.start_cpu_s,
-                              &p->loads[p->load_count].load, err);
+    status = make_load(p, key, ranks, &p->loads[p->load_count].load, err);
     *ret = &p->loads[p->load_count++].load; /* released with the others */
     return status;
 }
 
 /* A host with ranks and one of a dedicated server. */
-static enum status find_network(const struct experiment *e, const struct experiment_mode *mode,
+static enum status find_network(const struct predictor *p, const struct experiment_mode *mode,
                                 struct cost_network *ret, struct error *err)
 {
+    const struct experiment *e = p->of_cell;
+    const double min_delay_ms = p->options->what_if ? 0 : NETWORK_DELAY_MIN_MS;
     struct network_options o = {.seed = 1};
     struct network_link links[2];
     enum status status;
 
     (void)snprintf(o.rate, sizeof(o.rate), "%s", experiment_option(e, mode, "network-rate"));
     (void)snprintf(o.delay, sizeof(o.delay), "%s", experiment_option(e, mode, "network-delay"));
-    status = network_options_read(&o, 2, 1, links, err);
+    status = network_options_read(&o, 2, 1, min_delay_ms, links, err);
     if (status != STATUS_OK)
         return status;
     *ret = (struct cost_network){
@@ -210,39 +246,64 @@ static double partition_bytes(const char *option, double total, unsigned servers
     return (double)shard_map_partition_bytes((size_t)total / sizeof(float), servers);
 }
 
+/* The job's inputs of the model; false: it does not cover this mode. */
+static bool find_job(const struct predictor *p, const struct experiment_mode *mode,
+                     const struct job_load *load, struct cost_inputs *in)
+{
+    const struct experiment *e = p->of_cell;
+    const char *placement = experiment_option(e, mode, "server-placement");
+    const bool shares_cores = !p->options->own_cores && !p->options->what_if;
+
+    in->job = (struct cost_job){.ranks = (unsigned)mode->nproc,
+                                .servers = (unsigned)mode->servers,
+                                .cores = shares_cores ? p->calibration.cores : 0,
+                                .buckets = load->buckets,
+                                .bucket_count = load->bucket_count,
+                                .is_colocated = strcmp(placement, "colocated") == 0};
+    if (is_ring(e, mode)) {
+        in->side = COST_RING;
+    } else if (is_plain_ps(e, mode)) {
+        in->side = COST_SERVERS;
+        in->job.partition_bytes =
+            partition_bytes(experiment_option(e, mode, "partition-bytes"),
+                            load->cost.ready[load->cost.ready_count - 1].bytes,
+                            in->job.is_colocated ? in->job.ranks : in->job.servers);
+    } else {
+        in->side = COST_CONTROL;
+        if (strcmp(experiment_option(e, mode, "sync"), "local") != 0)
+            return false;
+    }
+    return !is_set(e, mode, "network-jitter") && !is_set(e, mode, "network-loss");
+}
+
+static double samples_of(const struct predictor *p, const struct experiment_mode *mode,
+                         const struct job_load *load)
+{
+    uint64_t batch;
+
+    if (!parse_uint64(experiment_option(p->of_cell, mode, "batch-size"), &batch))
+        batch = load->batch;
+    return (double)batch * (double)mode->nproc;
+}
+
 static enum status predict_mode(struct predictor *p, const struct experiment_mode *mode,
                                 struct prediction *ret, struct error *err)
 {
-    const struct experiment *e = p->of_cell;
-    const struct cost_machine *machine = &p->calibration.machine;
     const struct job_load *load = NULL;
-    const char *placement = experiment_option(e, mode, "server-placement");
-    struct cost_network network;
-    struct cost_job job = {.ranks = (unsigned)mode->nproc,
-                           .servers = (unsigned)mode->servers,
-                           .cores = p->options->own_cores ? 0 : p->calibration.cores,
-                           .is_colocated = strcmp(placement, "colocated") == 0};
-    enum status status = find_load(p, job.ranks, &load, err);
+    struct cost_inputs in = {.machine = p->calibration.machine};
+    enum status status = find_load(p, (unsigned)mode->nproc, &load, err);
 
     if (status == STATUS_OK)
-        status = find_network(e, mode, &network, err);
+        status = find_network(p, mode, &in.network, err);
     if (status != STATUS_OK)
         return status;
-    job.buckets = load->buckets;
-    job.bucket_count = load->bucket_count;
-    ret->is_known = !is_set(e, mode, "network-jitter") && !is_set(e, mode, "network-loss");
-    if (strcmp(experiment_option(e, mode, "sync"), "local") == 0) {
-        ret->cost = cost_of_control(&load->cost, &job);
-    } else if (is_ring(e, mode)) {
-        ret->cost = cost_of_ring(machine, &network, &load->cost, &job);
-    } else if (is_plain_ps(e, mode)) {
-        job.partition_bytes = partition_bytes(experiment_option(e, mode, "partition-bytes"),
-                                              load->cost.ready[load->cost.ready_count - 1].bytes,
-                                              job.is_colocated ? job.ranks : job.servers);
-        ret->cost = cost_of_servers(machine, &network, &load->cost, &job);
-    } else {
-        ret->is_known = false;
-    }
+    in.load = load->cost;
+    ret->is_known = find_job(p, mode, load, &in);
+    ret->side = in.side;
+    ret->ranks = in.job.ranks;
+    ret->samples = samples_of(p, mode, load);
+    ret->cost = cost_of(&in);
+    cost_sensitivities(&in, ret->sensitivities);
     return STATUS_OK;
 }
 
@@ -266,145 +327,82 @@ static enum status read_measured(const struct predictor *p, const struct cell *c
     status = report_read(&report, &paths, 1, err);
     for (size_t m = 0; m < e->mode_count && status == STATUS_OK; m++)
         for (size_t i = 0; i < report.comparison.mode_count; i++)
-            if (strcmp(report.comparison.modes[i].name, e->modes[m].name) == 0)
-                predictions[m].measured_s =
-                    report.comparison.modes[i].spreads[METRIC_step_ms_mean].median * 1e-3;
+            if (strcmp(report.comparison.modes[i].name, e->modes[m].name) == 0) {
+                const struct spread *spreads = report.comparison.modes[i].spreads;
+
+                predictions[m].measured_s = spreads[METRIC_step_ms_mean].median * 1e-3;
+                predictions[m].speeds = spreads[METRIC_samples_per_second];
+            }
     report_release(&report);
     return status;
 }
 
-/* ---- output ---- */
-
-static void print_mode(struct predictor *p, const struct cell *cell,
-                       const struct experiment_mode *mode, const struct prediction *r)
-{
-    double error = r->cost.step_s / r->measured_s - 1;
-
-    (void)printf("  %-20.20s", mode->name);
-    if (!r->is_known) {
-        (void)printf(" not covered by the model\n");
-        return;
-    }
-    (void)printf(" %10.3f ms", r->cost.step_s * 1e3);
-    if (isfinite(r->measured_s)) {
-        (void)printf(" %10.3f ms %+6.1f %%", r->measured_s * 1e3, error * 100);
-        p->errors[p->error_count++] = fabs(error);
-    }
-    (void)printf("  %s\n", cost_limit_text(r->cost.limit));
-    strbuf_addf(&p->table, "\"%s\",\"%s\",%.6g,%.6g,%.6g,", cell->name, mode->name, r->cost.step_s,
-                r->cost.exposed_s, r->cost.processor_s);
-    if (isfinite(r->measured_s))
-        strbuf_addf(&p->table, "%.6g", r->measured_s);
-    strbuf_addf(&p->table, ",\"%s\"\n", cost_limit_text(r->cost.limit));
-}
-
-static const struct prediction *of_mode(const struct experiment *e,
-                                        const struct prediction *predictions, const char *name)
-{
-    for (size_t m = 0; m < e->mode_count; m++)
-        if (strcmp(e->modes[m].name, name) == 0)
-            return &predictions[m];
-    return NULL;
-}
-
-/* Of every registered pair who is predicted to win, and whether that was measured. */
-static void print_winners(struct predictor *p, const struct prediction *predictions)
-{
-    const struct experiment *e = p->of_cell;
-
-    for (size_t i = 0; i < e->design.pair_count; i++) {
-        const struct design_pair *pair = &e->design.pairs[i];
-        const struct prediction *a = of_mode(e, predictions, pair->names[0]);
-        const struct prediction *b = of_mode(e, predictions, pair->names[1]);
-        double ratio, measured;
-
-        if (!a || !b || !a->is_known || !b->is_known)
-            continue;
-        ratio = b->cost.step_s / a->cost.step_s;
-        measured = b->measured_s / a->measured_s;
-        (void)printf("  %s is %.2f times as fast as %s", pair->names[ratio < 1],
-                     ratio < 1 ? 1 / ratio : ratio, pair->names[ratio >= 1]);
-        if (isfinite(measured)) {
-            (void)printf(", measured %.2f", ratio < 1 ? 1 / measured : measured);
-            if (fabs(log(measured)) > design_log_margin(0.05)) {
-                p->winners++;
-                p->winners_right += (ratio < 1) == (measured < 1);
-            }
-        }
-        (void)printf("\n");
-    }
-}
-
 static enum status predict_cell(struct predictor *p, size_t index, struct error *err)
 {
-    struct prediction predictions[EXPERIMENT_MODES_MAX] = {{0}};
     const struct cell *cell = &p->cells[index];
+    struct prediction *predictions = &p->set.items[index * p->experiment->mode_count];
     enum status status = STATUS_OK;
 
     experiment_make_cell(p->experiment, cell, p->cell_count, p->of_cell);
     for (size_t m = 0; m < p->of_cell->mode_count && status == STATUS_OK; m++)
         status = predict_mode(p, &p->of_cell->modes[m], &predictions[m], err);
-    if (status == STATUS_OK)
-        status = read_measured(p, cell, predictions, err);
-    if (status != STATUS_OK)
-        return status;
-    (void)printf("%s%s", cell->name, cell->name[0] ? "\n" : "");
-    for (size_t m = 0; m < p->of_cell->mode_count; m++)
-        print_mode(p, cell, &p->of_cell->modes[m], &predictions[m]);
-    print_winners(p, predictions);
-    return STATUS_OK;
-}
-
-static void print_errors(struct predictor *p)
-{
-    if (p->error_count == 0)
-        return;
-    statistics_sort(p->errors, p->error_count);
-    (void)printf("%zu predictions beside measured steps: median error %.1f %%, 95 %% of them at "
-                 "most %.1f %%",
-                 p->error_count, statistics_quantile(p->errors, p->error_count, 0.5) * 100,
-                 statistics_quantile(p->errors, p->error_count, 0.95) * 100);
-    if (p->winners > 0)
-        (void)printf("; the winner is right in %zu of %zu pairs that differ by more than 5 %%",
-                     p->winners_right, p->winners);
-    (void)printf("\n");
+    return status == STATUS_OK ? read_measured(p, cell, predictions, err) : status;
 }
 
 /* ---- the command ---- */
 
+static enum status read_calibration(struct predictor *p, struct error *err)
+{
+    const char *path = p->options->calibration;
+    enum status status = calibration_read(path, &p->calibration, err);
+
+    if (status == STATUS_OK && !p->options->what_if &&
+        p->calibration.in_network != p->trial.in_network)
+        status = error_set(err, STATUS_CONFIG, "'%s' was measured %s emulated hosts, and %s", path,
+                           p->calibration.in_network ? "on" : "without",
+                           p->trial.in_network ? "the experiment has some" : "it has none");
+    return status;
+}
+
 static enum status get_calibration(struct predictor *p, struct error *err)
+{
+    p->calibration = calibration_none();
+    if (p->options->calibration[0] != '\0')
+        return read_calibration(p, err);
+    if (!p->options->what_if)
+        return calibration_measure(&p->trial, &p->calibration, err);
+    (void)printf("Software takes no time here, for want of --calibration.\n");
+    return STATUS_OK;
+}
+
+/* With the errors that --against has shown. */
+static enum status keep_calibration(struct predictor *p, struct error *err)
 {
     char path[4096];
     enum status status = file_join(path, sizeof(path), p->trial.folder, "calibration.json", err);
 
-    if (p->options->calibration[0] != '\0') {
-        status = calibration_read(p->options->calibration, &p->calibration, err);
-        if (status == STATUS_OK && p->calibration.in_network != p->trial.in_network)
-            status =
-                error_set(err, STATUS_CONFIG, "'%s' was measured %s emulated hosts, and %s",
-                          p->options->calibration, p->calibration.in_network ? "on" : "without",
-                          p->trial.in_network ? "the experiment has some" : "it has none");
-        return status;
-    }
-    if (status == STATUS_OK)
-        status = calibration_measure(&p->trial, &p->calibration, err);
+    if (status == STATUS_OK && p->options->against[0] != '\0')
+        status = prediction_errors_read(&p->set, &p->calibration.errors, err);
     return status == STATUS_OK ? calibration_write(&p->calibration, path, err) : status;
 }
 
 static enum status predict_all(struct predictor *p, struct error *err)
 {
-    char path[4096];
-    enum status status = file_join(path, sizeof(path), p->trial.folder, "predictions.csv", err);
+    struct strbuf command = STRBUF_INIT;
+    enum status status = get_calibration(p, err);
 
-    strbuf_add(&p->table, "cell,mode,step_s,exposed_s,processor_s,measured_step_s,limit\n");
-    if (status == STATUS_OK)
-        status = get_calibration(p, err);
     for (size_t i = 0; i < p->cell_count && status == STATUS_OK; i++)
         status = predict_cell(p, i, err);
     if (status == STATUS_OK)
-        status = file_write_text(path, &p->table, err);
+        status = prediction_set_errors(&p->set, &p->calibration.errors, err);
+    if (status == STATUS_OK && (!p->options->what_if || p->options->against[0] != '\0'))
+        status = keep_calibration(p, err);
+    strbuf_add(&command, "sparring predict ");
+    report_add_shell_word(&command, p->experiment->name);
+    strbuf_add(&command, p->options->what_if ? " --what-if" : "");
     if (status == STATUS_OK)
-        print_errors(p);
+        status = prediction_show(&p->set, p->trial.folder, command.text, err);
+    strbuf_release(&command);
     return status;
 }
 
@@ -417,10 +415,13 @@ static enum status open_predictor(struct predictor *p, struct error *err)
     if (status == STATUS_OK)
         status = mem_calloc(LOADS_MAX, sizeof(*p->loads), "loads", &p->loads, err);
     if (status == STATUS_OK)
-        status = mem_calloc(p->cell_count * EXPERIMENT_MODES_MAX, sizeof(*p->errors), "errors",
-                            &p->errors, err);
+        status = mem_calloc(p->cell_count * p->experiment->mode_count, sizeof(*p->set.items),
+                            "predictions", &p->set.items, err);
     if (status == STATUS_OK)
         status = file_make_folder(p->trial.folder, err);
+    p->set.experiment = p->experiment;
+    p->set.cells = p->cells;
+    p->set.cell_count = p->cell_count;
     return status;
 }
 
@@ -429,10 +430,9 @@ static void close_predictor(struct predictor *p)
     for (size_t i = 0; i < p->load_count; i++)
         job_load_release(&p->loads[i].load);
     free(p->loads);
-    free(p->errors);
+    free(p->set.items);
     free(p->of_cell);
     free(p->cells);
-    strbuf_release(&p->table);
 }
 
 static enum status predict_experiment(const struct predict_options *o, const char *programs,
@@ -440,8 +440,7 @@ static enum status predict_experiment(const struct predict_options *o, const cha
 {
     struct yaml_file file = {0};
     struct experiment *e = NULL;
-    struct predictor p = {
-        .options = o, .trial = {.programs = programs, .folder = o->out}, .table = STRBUF_INIT};
+    struct predictor p = {.options = o, .trial = {.programs = programs, .folder = o->out}};
     enum status status = mem_calloc(1, sizeof(*e), "an experiment", &e, err);
 
     if (status == STATUS_OK)
@@ -472,6 +471,8 @@ static enum status run_predict(const void *parsed, const char *const *words, siz
     if (status == STATUS_OK && count != 1)
         status = error_set(err, STATUS_INVALID,
                            "name one experiment; 'sparring predict --help' explains");
+    if (status == STATUS_OK && !o->what_if && (o->parameters > 0 || o->step_ms > 0))
+        status = error_set(err, STATUS_INVALID, "--parameters and --step-ms need --what-if");
     if (status == STATUS_OK && o->programs[0] != '\0')
         (void)snprintf(programs, sizeof(programs), "%s", o->programs);
     else if (status == STATUS_OK)

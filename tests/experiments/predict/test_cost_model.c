@@ -201,10 +201,37 @@ START_TEST(test_monotony)
 }
 END_TEST
 
+/* Twice the times make twice the step, so the parts add up to all of it; where the link is the
+ * limit, it is all of what is not computed. */
+START_TEST(test_sensitivities)
+{
+    struct cost_inputs in = {.side = COST_RING,
+                             .network = {.byte_s = BETA, .server_byte_s = BETA, .queue_s = 1},
+                             .load = one_lump,
+                             .job = job_of(4, 2)};
+    double parts[COST_PARTS];
+
+    cost_sensitivities(&in, parts);
+    ck_assert(fabs(parts[COST_PART_LINKS] - 1.5 * BYTES * BETA / cost_of(&in).step_s) < 1e-9);
+    ck_assert(parts[COST_PART_DELAY] == 0 && parts[COST_PART_SOFTWARE] == 0);
+    ck_assert(fabs(parts[COST_PART_COMPUTE] - 0.052 / cost_of(&in).step_s) < 1e-9);
+    in.network.latency_s = 0.3;
+    cost_sensitivities(&in, parts);
+    ck_assert(fabs(parts[COST_PART_DELAY] - 6 * 0.3 / cost_of(&in).step_s) < 1e-9);
+    in.side = COST_SERVERS;
+    in.machine.exchange_s = 0.01;
+    cost_sensitivities(&in, parts);
+    ck_assert(parts[COST_PART_LINKS] > 0 && parts[COST_PART_SOFTWARE] > 0);
+    in.side = COST_CONTROL;
+    cost_sensitivities(&in, parts);
+    ck_assert(parts[COST_PART_COMPUTE] == 1);
+}
+END_TEST
+
 int main(void)
 {
     return SUPPORT_RUN("cost_model", 30, TEST(test_ring), TEST(test_ring_of_one),
                        TEST(test_overlap), TEST(test_servers), TEST(test_server_of_one),
                        TEST(test_short_queue), TEST(test_colocated), TEST(test_work_law),
-                       TEST(test_monotony));
+                       TEST(test_monotony), TEST(test_sensitivities));
 }

@@ -83,10 +83,44 @@ START_TEST(test_refused)
     ck_assert_ptr_nonnull(
         strstr(process_run(1, TIMEOUT_MS, NULL, ARGS(sparring, "predict", "no-such-experiment")),
                "no experiment 'no-such-experiment'"));
+    ck_assert_ptr_nonnull(
+        strstr(process_run(2, TIMEOUT_MS, NULL, ARGS(sparring, "predict", file, "--step-ms", "5")),
+               "--parameters and --step-ms need --what-if"));
+}
+END_TEST
+
+static const char cluster[] = "verdict: [[ring, ps]]\n"
+                              "network: {delay: 0.05}\n"
+                              "axes: {nproc: 2..8192 *4, network-rate: [1gbit, 20gbit, 400gbit]}\n"
+                              "options: {batch-size: 16}\n"
+                              "modes:\n"
+                              "- {name: ring, options: {sync: allreduce, backend: ring}}\n"
+                              "- {name: ps, servers: 8, options: {sync: ps}}\n";
+
+/* Nothing is run: there is no program where it is looked for. */
+START_TEST(test_what_if)
+{
+    const char *file = support_write("cluster.yaml", cluster, strlen(cluster));
+    const char *sparring = support_program("sparring"), *printed;
+    char *page;
+    size_t size;
+
+    printed = process_run(0, TIMEOUT_MS, NULL,
+                          ARGS(sparring, "predict", file, "--what-if", "--parameters", "25e6",
+                               "--step-ms", "120", "--out", support_path("out"), "--programs",
+                               support_path("nowhere")));
+    ck_assert_msg(strstr(printed, "Software takes no time here") != NULL, "%s", printed);
+    ck_assert_msg(strstr(printed, "nproc=2,network-rate=1gbit\n  ring ") != NULL, "%s", printed);
+    ck_assert_msg(strstr(printed, "the winner changes from ps to ring") != NULL, "%s", printed);
+    assert_ok(file_read(support_path("out/index.html"), 1 << 22, &page, &size, &err));
+    ck_assert_ptr_nonnull(strstr(page, "Who wins where: ring, ps"));
+    ck_assert_ptr_nonnull(strstr(page, "nproc=2048, network-rate=1gbit: ring "));
+    free(page);
 }
 END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN("predict", 600, TEST(test_predict_and_compare), TEST(test_refused));
+    return SUPPORT_RUN("predict", 600, TEST(test_predict_and_compare), TEST(test_refused),
+                       TEST(test_what_if));
 }
