@@ -95,14 +95,15 @@ static enum status median_of(const struct records *rank,
                              int64_t (*part)(const struct step_record *), double *ret_s,
                              struct error *err)
 {
-    const size_t first = metric_warm_up(rank->length), count = rank->length - first;
+    const struct metric_steady steady = metric_steady(rank->length);
+    const size_t count = steady.end - steady.first;
     double *values;
     enum status status = mem_calloc(count, sizeof(*values), "step times", &values, err);
 
     if (status != STATUS_OK)
         return status;
     for (size_t i = 0; i < count; i++)
-        values[i] = (double)part(&rank->steps[first + i]) * 1e-9;
+        values[i] = (double)part(&rank->steps[steady.first + i]) * 1e-9;
     statistics_sort(values, count);
     *ret_s = statistics_quantile(values, count, 0.5);
     free(values);

@@ -218,8 +218,9 @@ static void warn_about_processes(struct comparison *c, const struct mode *m)
 static void warn_about_run(struct comparison *c, size_t i)
 {
     const struct run *run = &c->list->runs[i];
-    double recorded = run->summary.schema < 2 ? c->metrics[i].samples_per_second_median
-                                              : c->metrics[i].samples_per_second;
+    double recorded = run->summary.schema < 2   ? c->metrics[i].samples_per_second_median
+                      : run->summary.schema < 3 ? (double)NAN /* with the last step */
+                                                : c->metrics[i].samples_per_second;
     double said = run->summary.samples_per_second;
 
     if (run->state == RUN_FAILED)
@@ -230,7 +231,7 @@ static void warn_about_run(struct comparison *c, size_t i)
                        said, recorded);
     if (!isfinite(c->metrics[i].final_loss))
         text_list_addf(&c->warnings, "run %s diverged: its loss is not finite", run->name);
-    if (metric_warm_up((size_t)c->metrics[i].steps) == 0)
+    if (metric_steady((size_t)c->metrics[i].steps).first == 0)
         text_list_addf(&c->warnings, "run %s has %.0f steps, too few to leave out the first ones",
                        run->name, c->metrics[i].steps);
 }

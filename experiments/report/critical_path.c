@@ -187,7 +187,7 @@ enum status critical_path_add(struct critical_path *p, const struct run *run, st
     }
     if (status != STATUS_OK || run->rank_count != p->ranks || run->server_count != p->servers)
         return status;
-    for (size_t i = metric_warm_up(first->length); i < first->length; i++) {
+    for (size_t i = metric_steady(first->length).first; i < metric_steady(first->length).end; i++) {
         const struct step_record *step = find_last(p, run, first->steps[i].step);
 
         if (step)

@@ -1,6 +1,6 @@
 /*
  * metric: computes the figures of one run from its records.  Steady steps are all but the first
- * metric_warm_up(steps).  Times are pooled over the ranks of a run, never over runs.
+ * metric_steady(steps).  Times are pooled over the ranks of a run, never over runs.
  */
 #include "experiments/report/metric.h"
 
@@ -46,12 +46,13 @@ enum metric_index metric_find(const char *name)
     return (enum metric_index)i;
 }
 
-size_t metric_warm_up(size_t steps)
+struct metric_steady metric_steady(size_t steps)
 {
-    size_t share = steps / WARM_UP_SHARE;
-    size_t skipped = share > WARM_UP_STEPS ? share : WARM_UP_STEPS;
+    const size_t share = steps / WARM_UP_SHARE;
+    const size_t skipped = share > WARM_UP_STEPS ? share : WARM_UP_STEPS;
 
-    return skipped < steps ? skipped : 0;
+    return skipped + 1 < steps ? (struct metric_steady){skipped, steps - 1}
+                               : (struct metric_steady){0, steps};
 }
 
 double metric_formula_bytes(const char *sync, double ranks, double parameter_bytes)
@@ -90,7 +91,9 @@ enum status metric_step_times(const struct run *run, double **ret, size_t *ret_c
     for (size_t i = 0; i < run->rank_count; i++) {
         const struct records *rank = &run->ranks[i];
 
-        for (size_t s = metric_warm_up(rank->length); s < rank->length; s++)
+        const struct metric_steady steady = metric_steady(rank->length);
+
+        for (size_t s = steady.first; s < steady.end; s++)
             times[filled++] = (double)rank->steps[s].step_ns / NS_PER_MS;
     }
     *ret = times;
@@ -104,7 +107,7 @@ static enum status compute_throughput(const struct run *run, struct run_metrics 
 {
     for (size_t i = 0; i < run->rank_count; i++) {
         const struct records *rank = &run->ranks[i];
-        size_t first = metric_warm_up(rank->length);
+        const struct metric_steady steady = metric_steady(rank->length);
         size_t count = 0;
         double samples = 0, seconds = 0;
         double *rates = NULL;
@@ -112,7 +115,7 @@ static enum status compute_throughput(const struct run *run, struct run_metrics 
 
         if (status != STATUS_OK)
             return status;
-        for (size_t s = first; s < rank->length; s++) {
+        for (size_t s = steady.first; s < steady.end; s++) {
             double step_seconds = (double)rank->steps[s].step_ns / NS_PER_SECOND;
 
             samples += (double)rank->steps[s].samples;
@@ -135,11 +138,11 @@ static double half_throughput(const struct run *run, unsigned half)
 
     for (size_t i = 0; i < run->rank_count; i++) {
         const struct records *rank = &run->ranks[i];
-        const size_t begin = metric_warm_up(rank->length);
-        const size_t middle = begin + (rank->length - begin) / 2;
+        const struct metric_steady steady = metric_steady(rank->length);
+        const size_t middle = steady.first + (steady.end - steady.first) / 2;
         double samples = 0, seconds = 0;
 
-        for (size_t s = half ? middle : begin; s < (half ? rank->length : middle); s++) {
+        for (size_t s = half ? middle : steady.first; s < (half ? steady.end : middle); s++) {
             samples += (double)rank->steps[s].samples;
             seconds += (double)rank->steps[s].step_ns / NS_PER_SECOND;
         }
@@ -174,8 +177,9 @@ static void compute_step_parts(const struct run *run, struct run_metrics *m)
 
     for (size_t i = 0; i < run->rank_count; i++) {
         const struct records *rank = &run->ranks[i];
+        const struct metric_steady steady = metric_steady(rank->length);
 
-        for (size_t s = metric_warm_up(rank->length); s < rank->length; s++, count++) {
+        for (size_t s = steady.first; s < steady.end; s++, count++) {
             const struct step_record *step = &rank->steps[s];
 
             compute += (double)step->compute_ns;
@@ -278,12 +282,13 @@ static void compute_rank_spread(const struct run *run, struct run_metrics *m)
     }
     for (size_t i = 0; i < run->rank_count; i++) {
         const struct records *rank = &run->ranks[i];
+        const struct metric_steady steady = metric_steady(rank->length);
         double step_ns = 0, rate;
 
         m->skipped_steps += rank->end.skipped_steps;
-        for (size_t s = metric_warm_up(rank->length); s < rank->length; s++)
+        for (size_t s = steady.first; s < steady.end; s++)
             step_ns += (double)rank->steps[s].step_ns;
-        rate = (double)(rank->length - metric_warm_up(rank->length)) / step_ns;
+        rate = (double)(steady.end - steady.first) / step_ns;
         fastest = i == 0 || rate > fastest ? rate : fastest;
         slowest = i == 0 || rate < slowest ? rate : slowest;
     }

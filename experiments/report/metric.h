@@ -73,9 +73,12 @@ struct metric_spec {
 };
 extern const struct metric_spec metric_specs[METRIC_COUNT];
 
-/* Steps left out at the start of a run: the larger of 5 and a tenth, or none of a run that is not
- * longer than that. */
-size_t metric_warm_up(size_t steps);
+/* Steps [first, end) of a run: without the larger of 5 and a tenth at its start, and without the
+ * last, in which the server side waits for the replies of two; all of a run that is not longer. */
+struct metric_steady {
+    size_t first, end;
+};
+struct metric_steady metric_steady(size_t steps);
 
 double metric_of(const struct run_metrics *metrics, enum metric_index index);
 

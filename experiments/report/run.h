@@ -55,7 +55,7 @@ struct run_manifest {
 
 struct run_summary {
     char status[64], error[512];
-    uint64_t schema; /* 1: samples_per_second is that of the median step */
+    uint64_t schema; /* 1: samples_per_second is that of the median step, 2: with the last step */
     double test_accuracy, test_loss, samples_per_second, step_ms_median, wall_seconds;
     uint64_t steps, epochs;
     uint64_t recoveries, samples_lost;

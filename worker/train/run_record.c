@@ -219,16 +219,20 @@ static int compare_doubles(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* The steady steps among those kept: [*ret_first, *ret_first + n); returns n. */
+/* The steady steps among those kept: [*ret_first, *ret_first + n); returns n.  In the last one a
+ * parameter server's ranks wait for the replies of two. */
 static size_t find_steady(const struct run_record *r, size_t *ret_first)
 {
     size_t kept = r->steps < r->capacity ? r->steps : r->capacity;
     size_t skip = r->steps / 10 > STEADY_SKIP_MIN ? r->steps / 10 : STEADY_SKIP_MIN;
 
-    if (skip >= kept || kept < r->steps) /* a long run has overwritten its first steps */
-        skip = 0;
+    *ret_first = 0;
+    if (kept < r->steps) /* a long run has overwritten its first steps */
+        return kept;
+    if (skip + 1 >= kept)
+        return kept;
     *ret_first = skip;
-    return kept - skip;
+    return kept - 1 - skip;
 }
 
 double run_record_samples_per_second(const struct run_record *r)
@@ -308,7 +312,8 @@ static enum status write_summary(struct run_record *r, const struct run_facts *f
     struct strbuf out = STRBUF_INIT;
     enum status status;
 
-    strbuf_add(&out, "{\"schema\":2"); /* 1: samples_per_second was that of the median step */
+    /* 1: samples_per_second was that of the median step; 2: with the last step */
+    strbuf_add(&out, "{\"schema\":3");
     add_member(&out, "status", outcome->status);
     add_member(&out, "error", outcome->text);
     add_number(&out, "test_accuracy", outcome->evaluated ? outcome->test_accuracy : (double)NAN);

@@ -82,7 +82,8 @@ enum status run_record_step(struct run_record *r, const struct step_record *step
 enum status run_record_evaluation(struct run_record *r, uint64_t epoch, double loss,
                                   double accuracy, struct error *err);
 
-/* Samples over time of the steady steps (all but the first max(5, 10 %)); 0 without steps. */
+/* Samples over time of the steady steps (all but the first max(5, 10 %) and the last); 0 without
+ * steps. */
 double run_record_samples_per_second(const struct run_record *r);
 
 /* The "end" record of this rank and, from rank 0, summary.json. */

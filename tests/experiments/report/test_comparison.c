@@ -367,7 +367,7 @@ START_TEST(test_uneven_steps)
     run.steps = 1;
     (void)synthetic_write(&run);
     synthetic_replace(support_path("u/runs/ring-0"), "rank0.jsonl", "");
-    for (int s = 0; s < 60; s++) {
+    for (int s = 0; s < 61; s++) {
         (void)snprintf(line, sizeof(line),
                        "{\"kind\":\"step\",\"step\":%d,\"epoch\":0,\"loss\":1,\"samples\":64,"
                        "\"step_ns\":%d,\"input_ns\":0,\"compute_ns\":0,\"exposed_comm_ns\":0,"

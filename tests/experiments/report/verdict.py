@@ -13,12 +13,12 @@ TOLERANCE = 1e-9
 
 
 def throughput(run):
-    """Sum over ranks of samples / time of the steps behind the first max(5, a tenth)."""
+    """Sum over ranks of samples / time of the steps behind the first max(5, a tenth), without the last."""
     total = 0
     for path in run.glob("rank*.jsonl"):
         steps = [r for r in map(json.loads, path.read_text().splitlines()) if r["kind"] == "step"]
         skip = max(5, len(steps) // 10)
-        steady = steps[skip:] if skip < len(steps) else steps
+        steady = steps[skip:-1] if skip + 1 < len(steps) else steps
         total += sum(s["samples"] for s in steady) / (sum(s["step_ns"] for s in steady) / 1e9)
     return total
 
