@@ -325,6 +325,8 @@ static void write_page(const struct overview *o, const char *const *folders,
         strbuf_add(out, "</p>\n");
     }
     strbuf_add(out, flips.length > FLIPS_SHOWN ? "</details>\n" : "");
+    if (figures->count > 0)
+        strbuf_add(out, "<h2 id=\"axes\">Over the axes</h2>\n");
     for (size_t i = 0; i < figures->count; i++)
         write_html_figure(o->command, &figures->figures[i], out);
     strbuf_add(out, "<h2 id=\"cells\">Cell by cell</h2>\n<p class=\"soft\">");

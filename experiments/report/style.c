@@ -15,7 +15,7 @@ const char write_html_style[] =
     "main{max-width:70rem;margin:0 auto;padding:2rem 1.25rem 4rem}\n"
     "h1{font-size:1.35rem;font-weight:600;margin:0 0 1rem}\n"
     "h2{font-size:1.1rem;font-weight:600;margin:2.4rem 0 .6rem}\n"
-    "h3{font-size:1rem;font-weight:600;margin:0 0 .3rem}\n"
+    "h3,.alarm h2{font-size:1rem;font-weight:600;margin:0 0 .3rem}\n"
     "p{margin:.4rem 0}ul{margin:.4rem 0;padding-left:1.25rem}\n"
     ".verdict{font-size:1.3rem;line-height:1.4;font-weight:600;margin:0;padding:1rem 1.2rem;"
     "background:var(--panel);border-left:5px solid var(--accent);border-radius:0 6px 6px 0}\n"

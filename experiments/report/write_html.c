@@ -91,12 +91,12 @@ static bool any_failed(const struct comparison *c)
 static void add_doubts(const struct comparison *c, struct strbuf *out)
 {
     if (c->reasons.length > 0) {
-        strbuf_add(out, "<div class=\"alarm\"><h3>Not comparable because</h3>\n");
+        strbuf_add(out, "<div class=\"alarm\"><h2>Not comparable because</h2>\n");
         add_list(out, &c->reasons);
         strbuf_add(out, "</div>\n");
     }
     if (any_failed(c)) {
-        strbuf_add(out, "<div class=\"alarm\"><h3>Runs that failed</h3>\n");
+        strbuf_add(out, "<div class=\"alarm\"><h2>Runs that failed</h2>\n");
         add_failures(c, out);
         strbuf_add(out, "</div>\n");
     }
