@@ -5,6 +5,7 @@
 #include "common/option/option.h"
 #include "experiments/bench/bench.h"
 #include "experiments/compare/compare.h"
+#include "experiments/export/export.h"
 #include "experiments/inspect/inspect.h"
 #include "experiments/launch/launch.h"
 #include "experiments/network/net.h"
@@ -30,6 +31,7 @@ static const struct subcommand subcommands[] = {
     {"predict", predict_main, "say what an experiment's steps will take, and why"},
     {"report", report_main, "make the report of run directories"},
     {"inspect", inspect_main, "say what a run did, how it ended and who is to blame"},
+    {"export", export_main, "pack an experiment into one archive that can be checked"},
     {"stats", stats_main, "print what a running parameter server says of itself"},
     {"bench", bench_main, "measure collectives, parameter server or a training step"},
     {"net", net_main, "hold a network of emulated hosts"},
