@@ -8,7 +8,7 @@
 #define SERVERS_TRIED 16   /* of more than that, some */
 #define HIDDEN_SHARE  0.05 /* of the step: communication below it is no limit */
 
-static double ready_at(const struct cost_load *load, double bytes)
+double cost_ready_at(const struct cost_load *load, double bytes)
 {
     for (size_t i = 0; i < load->ready_count; i++)
         if (load->ready[i].bytes >= bytes)
@@ -57,7 +57,7 @@ struct cost cost_of_ring(const struct cost_machine *m, const struct cost_network
 
     for (size_t i = 0; i < job->bucket_count && messages > 0; i++) {
         bytes += job->buckets[i];
-        end_s = fmax(end_s, ready_at(load, bytes)) +
+        end_s = fmax(end_s, cost_ready_at(load, bytes)) +
                 ring_seconds(messages, message_s, job->buckets[i] / ranks * byte_s);
     }
     return make_cost(load, job, end_s, (double)job->bucket_count * messages * message_s,
@@ -90,14 +90,14 @@ static double size_of(const struct pushes *p, double i)
 static double pushed_at(const struct pushes *p, double i, double share, double before_s,
                         double link_s)
 {
-    const double ready_s = ready_at(p->load, bytes_before(p, i + 1));
+    const double ready_s = cost_ready_at(p->load, bytes_before(p, i + 1));
 
     return fmax(link_s, fmax(before_s, ready_s) + size_of(p, i) * p->server_byte_s / share);
 }
 
 static double sent_at(const struct pushes *p, double i, double before_s)
 {
-    return fmax(before_s, ready_at(p->load, bytes_before(p, i + 1))) +
+    return fmax(before_s, cost_ready_at(p->load, bytes_before(p, i + 1))) +
            size_of(p, i) * p->rank_byte_s;
 }
 
@@ -139,7 +139,7 @@ static double last_push_s(const struct slowest *s, double flows, double begin_s,
 static double server_end_s(const struct pushes *p, const struct slowest *s, double flows, double k,
                            double way_s, double *bytes_s)
 {
-    const double begin_s = ready_at(p->load, bytes_before(p, k + 1));
+    const double begin_s = cost_ready_at(p->load, bytes_before(p, k + 1));
     double link_s = 0, equal_s = 0, own_s = 0, last_s, left_s = 0, pull_s = 0;
 
     *bytes_s = 0;
@@ -192,7 +192,7 @@ struct cost cost_of_servers(const struct cost_machine *m, const struct cost_netw
     }
     if (job->is_colocated) { /* a host's link carries pushes and replies in each direction */
         bytes_s *= 2;
-        end_s = fmax(end_s, ready_at(load, bytes_before(&p, 1)) + bytes_s + way_s);
+        end_s = fmax(end_s, cost_ready_at(load, bytes_before(&p, 1)) + bytes_s + way_s);
     }
     return make_cost(load, job, end_s, 2 * way_s, bytes_s,
                      ranks * (partitions * m->exchange_cpu_s + p.total * m->exchange_cpu_byte_s));
@@ -219,6 +219,16 @@ struct cost cost_of(const struct cost_inputs *in)
         break;
     }
     return c;
+}
+
+void cost_set_step(const struct cost_load *load, double step_s, struct cost *c)
+{
+    c->exposed_s = fmax(0, step_s - load->compute_s - load->other_s);
+    c->step_s = fmax(step_s, c->processor_s);
+    if (c->processor_s > step_s)
+        c->limit = COST_PROCESSORS;
+    else if (c->limit == COST_PROCESSORS)
+        c->limit = c->exposed_s > HIDDEN_SHARE * step_s ? COST_BYTES : COST_COMPUTE;
 }
 
 static void scale_part(struct cost_inputs *in, enum cost_part part, double factor)

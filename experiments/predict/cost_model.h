@@ -4,7 +4,8 @@
  *
  * - Ring: a bucket of m bytes takes 2(n-1) messages of m/n bytes, each passed on while it comes.
  *   It starts when it is ready and the one before it has ended.
- * - Servers: the one with the most partitions decides.  A partition is pushed when it is ready,
+ * - Servers, where there are too many for a simulation (simulation.h): the one with the most
+ *   partitions decides.  A partition is pushed when it is ready,
  *   summed when all n ranks have pushed it, and pulled; pushes and pulls overlap.  The ranks' flows
  *   into the server's link are not equally fast: TCP halves its window at a loss, so windows are
  *   between 2/3 and 4/3 of their mean, and the smallest of n is on average 2/3 + 2/(3(n+1)) of it.
@@ -89,6 +90,12 @@ struct cost {
 };
 
 struct cost cost_of(const struct cost_inputs *in);
+
+/* A step that another model gives, in place of that of *c; the work law holds for it, too. */
+void cost_set_step(const struct cost_load *load, double step_s, struct cost *c);
+
+/* When the first `bytes` of the gradients are ready, after the step began. */
+double cost_ready_at(const struct cost_load *load, double bytes);
 
 /* By how many percent a step grows for each percent that these times grow: 0 where they are hidden.
  * All together are 1. */

@@ -1,6 +1,6 @@
 /*
- * job_load: the control says how long ranks compute beside each other; a single rank with buckets
- * of 1 MiB says when which bytes are ready, one with default buckets what these are.
+ * job_load: the control says how long ranks compute beside each other; two ranks with default
+ * buckets what these are, and with small ones when which bytes are ready.
  */
 #include "experiments/predict/job_load.h"
 
@@ -8,11 +8,15 @@
 #include "common/base/parse.h"
 #include "experiments/compare/experiment_run.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS "30"
+#define STEPS     "30"
+#define READY_MIN 65536.0 /* bytes of the small buckets ... */
+#define READY_MAX 1024    /* ... and about their number */
+#define MIB       1048576.0
 
 /* The experiment's options of the worker, but for how long it trains; then our own. */
 static void add_options(const struct experiment *e, const char *sync, const char *more,
@@ -81,7 +85,15 @@ static enum status measure_ready(const struct trial *t, const char *name,
     struct run run = {0};
     struct trial_times times = {.compute_s = 1};
     size_t count = 0;
-    enum status status = run_one(&local, name, e, 2, "allreduce", "--bucket-cap-mb=1", &run, err);
+    double bytes = 0;
+    char cap[64];
+    enum status status;
+
+    for (size_t i = 0; i < ret->bucket_count; i++)
+        bytes += ret->buckets[i];
+    (void)snprintf(cap, sizeof(cap), "--bucket-cap-mb=%.6f",
+                   fmax(READY_MIN, bytes / READY_MAX) / MIB);
+    status = run_one(&local, name, e, 2, "allreduce", cap, &run, err);
 
     if (status == STATUS_OK)
         status = trial_read_ready(&run, &ret->ready, &count, err);
@@ -116,10 +128,10 @@ enum status job_load_measure(const struct trial *t, const char *name, const stru
         return status;
     ret->cost = (struct cost_load){
         .compute_s = times.compute_s, .other_s = times.other_s, .cpu_s = times.cpu_s / ranks};
-    (void)snprintf(folder, sizeof(folder), "%s-ready", name);
-    status = measure_ready(t, folder, e, times.compute_s, ret, err);
     (void)snprintf(folder, sizeof(folder), "%s-buckets", name);
-    return status == STATUS_OK ? measure_buckets(t, folder, e, ret, err) : status;
+    status = measure_buckets(t, folder, e, ret, err);
+    (void)snprintf(folder, sizeof(folder), "%s-ready", name);
+    return status == STATUS_OK ? measure_ready(t, folder, e, times.compute_s, ret, err) : status;
 }
 
 void job_load_release(struct job_load *l)

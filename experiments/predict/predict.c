@@ -19,6 +19,7 @@
 #include "experiments/predict/described_load.h"
 #include "experiments/predict/job_load.h"
 #include "experiments/predict/prediction.h"
+#include "experiments/predict/simulation.h"
 #include "experiments/report/report.h"
 #include "experiments/subprocess/subprocess.h"
 
@@ -29,6 +30,7 @@
 
 #define PAYLOAD_SHARE (1448.0 / 1514) /* of a full frame, with time stamps */
 #define LOADS_MAX     64
+#define SEED          1 /* of simulations */
 
 struct predict_options {
     char out[OPTION_TEXT_MAX];
@@ -233,17 +235,36 @@ static bool is_plain_ps(const struct experiment *e, const struct experiment_mode
            is_any_of(e, mode, "consistency", "bsp", "bsp") &&
            is_any_of(e, mode, "compression", "none", "none") &&
            is_any_of(e, mode, "backup-workers", "0", "0") &&
-           is_any_of(e, mode, "server-placement", "dedicated", "colocated") &&
            (has_hosts || strcmp(experiment_option(e, mode, "ps-transport"), "grpc") == 0);
 }
 
-static double partition_bytes(const char *option, double total, unsigned servers)
+/* Which server has which partition, as worker and server compute it. */
+static enum status make_map(const struct experiment *e, const struct experiment_mode *mode,
+                            const struct job_load *load, struct shard_map *ret, struct error *err)
 {
+    const char *placement = experiment_option(e, mode, "server-placement");
+    const size_t elements =
+        (size_t)load->cost.ready[load->cost.ready_count - 1].bytes / sizeof(float);
+    const unsigned ranks = (unsigned)mode->nproc;
+    unsigned servers = (unsigned)mode->servers;
+    uint32_t *weights = NULL;
     uint64_t bytes;
+    enum status status = STATUS_OK;
 
-    if (parse_bytes(option, &bytes) && bytes > 0)
-        return (double)bytes;
-    return (double)shard_map_partition_bytes((size_t)total / sizeof(float), servers);
+    if (strcmp(placement, "colocated") == 0 && servers == 0)
+        servers = ranks;
+    if (strcmp(placement, "mixed") == 0) {
+        status = mem_calloc(ranks + servers, sizeof(*weights), "weights", &weights, err);
+        if (status != STATUS_OK)
+            return status;
+        shard_map_mixed_weights(ranks, servers, weights);
+        servers += ranks;
+    }
+    if (!parse_bytes(experiment_option(e, mode, "partition-bytes"), &bytes) || bytes == 0)
+        bytes = shard_map_partition_bytes_weighted(elements, servers, weights);
+    status = shard_map_make_weighted(elements, bytes, servers, weights, ret, err);
+    free(weights);
+    return status;
 }
 
 /* The job's inputs of the model; false: it does not cover this mode. */
@@ -251,23 +272,19 @@ static bool find_job(const struct predictor *p, const struct experiment_mode *mo
                      const struct job_load *load, struct cost_inputs *in)
 {
     const struct experiment *e = p->of_cell;
-    const char *placement = experiment_option(e, mode, "server-placement");
     const bool shares_cores = !p->options->own_cores && !p->options->what_if;
 
-    in->job = (struct cost_job){.ranks = (unsigned)mode->nproc,
-                                .servers = (unsigned)mode->servers,
-                                .cores = shares_cores ? p->calibration.cores : 0,
-                                .buckets = load->buckets,
-                                .bucket_count = load->bucket_count,
-                                .is_colocated = strcmp(placement, "colocated") == 0};
+    in->job = (struct cost_job){
+        .ranks = (unsigned)mode->nproc,
+        .servers = (unsigned)mode->servers,
+        .cores = shares_cores ? p->calibration.cores : 0,
+        .buckets = load->buckets,
+        .bucket_count = load->bucket_count,
+        .is_colocated = strcmp(experiment_option(e, mode, "server-placement"), "colocated") == 0};
     if (is_ring(e, mode)) {
         in->side = COST_RING;
     } else if (is_plain_ps(e, mode)) {
         in->side = COST_SERVERS;
-        in->job.partition_bytes =
-            partition_bytes(experiment_option(e, mode, "partition-bytes"),
-                            load->cost.ready[load->cost.ready_count - 1].bytes,
-                            in->job.is_colocated ? in->job.ranks : in->job.servers);
     } else {
         in->side = COST_CONTROL;
         if (strcmp(experiment_option(e, mode, "sync"), "local") != 0)
@@ -286,6 +303,35 @@ static double samples_of(const struct predictor *p, const struct experiment_mode
     return (double)batch * (double)mode->nproc;
 }
 
+/* By simulation, where that is not too much work. */
+static enum status predict_servers(const struct predictor *p, const struct experiment_mode *mode,
+                                   const struct job_load *load, struct cost_inputs *in,
+                                   struct prediction *ret, struct error *err)
+{
+    const bool is_mixed =
+        strcmp(experiment_option(p->of_cell, mode, "server-placement"), "mixed") == 0;
+    struct shard_map map = {0};
+    double step_s;
+    enum status status = make_map(p->of_cell, mode, load, &map, err);
+
+    if (status != STATUS_OK)
+        return status;
+    in->job.servers = map.server_count;
+    in->job.partition_bytes = (double)map.partitions[0].count * sizeof(float);
+    ret->cost = cost_of(in);
+    if (simulation_work(in->job.ranks, map.server_count, (double)map.length) <=
+        SIMULATION_WORK_MAX) {
+        in->job.is_colocated = in->job.is_colocated || is_mixed;
+        status = simulation_run(in, &map, SEED, &step_s, err);
+        if (status == STATUS_OK)
+            cost_set_step(&in->load, step_s, &ret->cost);
+    } else if (is_mixed) {
+        ret->is_known = false; /* no closed form */
+    }
+    shard_map_release(&map);
+    return status;
+}
+
 static enum status predict_mode(struct predictor *p, const struct experiment_mode *mode,
                                 struct prediction *ret, struct error *err)
 {
@@ -302,9 +348,12 @@ static enum status predict_mode(struct predictor *p, const struct experiment_mod
     ret->side = in.side;
     ret->ranks = in.job.ranks;
     ret->samples = samples_of(p, mode, load);
-    ret->cost = cost_of(&in);
+    if (in.side == COST_SERVERS)
+        status = predict_servers(p, mode, load, &in, ret, err);
+    else
+        ret->cost = cost_of(&in);
     cost_sensitivities(&in, ret->sensitivities);
-    return STATUS_OK;
+    return status;
 }
 
 /* ---- what was measured ---- */

@@ -1,0 +1,434 @@
+/*
+ * simulation: between two events (a partition is ready, a message arrives, a message has been sent)
+ * all rates are constant.
+ */
+#include "experiments/predict/simulation.h"
+
+#include "common/base/memory.h"
+#include "common/base/priority_queue.h"
+#include "common/base/random.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#define STEPS      24
+#define WARM_UP    4
+#define RATE_MAX   1e15 /* bytes/s, where nothing limits */
+#define ROUNDING   1e-9 /* relative */
+#define NS_PER_S   1e9
+#define WINDOW     0.75 /* mean of what a link and its queue hold, of their size */
+#define WEIGHT_MIN (2.0 / 3)
+#define WEIGHT_MAX (4.0 / 3)
+
+/* One direction between a rank and a server. */
+struct connection {
+    unsigned rank, server;
+    bool is_reply;
+    unsigned from, to; /* hosts */
+    double weight, limit;
+    double rate, left_bytes; /* of its first message */
+    uint32_t *messages;      /* partitions; borrowed, a ring of `capacity` */
+    size_t first, length, capacity;
+    bool is_shared; /* its rate is set */
+};
+
+struct rank {
+    double begin_s;
+    unsigned step;
+    size_t ready;   /* partitions pushed in this step */
+    size_t awaited; /* replies */
+    double last_reply_s, warm_s, end_s;
+};
+
+struct event {
+    double at_s;
+    unsigned rank;
+    struct connection *arrives_on; /* NULL: the next partition of the rank is ready */
+    uint32_t partition;
+};
+
+struct host {
+    double up, down;                 /* bytes/s that are left while links are shared */
+    double up_weights, down_weights; /* of the flows that have no rate yet */
+};
+
+struct simulation {
+    const struct cost_inputs *in;
+    const struct shard_map *map;
+    size_t ranks, servers, host_count;
+    double now_s;
+    struct random random;
+    struct connection *connections; /* owned: (direction, rank, server) */
+    struct connection **active;     /* owned: those with messages */
+    size_t active_count;
+    uint32_t *messages; /* owned */
+    struct rank *members;
+    struct host *hosts;
+    size_t *pushed;       /* owned, by partition: ranks that have pushed it in this round */
+    struct event *events; /* owned */
+    struct event **unused;
+    size_t unused_count;
+    struct priority_queue queue;
+    bool failed; /* no memory for an event */
+};
+
+static struct connection *connection_of(struct simulation *s, bool is_reply, size_t rank,
+                                        size_t server)
+{
+    return &s->connections[((is_reply ? s->ranks : 0) + rank) * s->servers + server];
+}
+
+static double partition_bytes(const struct simulation *s, size_t partition)
+{
+    return (double)s->map->partitions[partition].count * sizeof(float);
+}
+
+/* ---- events */
+
+static void add_event(struct simulation *s, double at_s, unsigned rank, struct connection *on,
+                      uint32_t partition)
+{
+    struct event *e = s->unused[--s->unused_count];
+
+    *e = (struct event){at_s, rank, on, partition};
+    s->failed =
+        !priority_queue_push(&s->queue, UINT64_MAX - (uint64_t)(at_s * NS_PER_S), e) || s->failed;
+}
+
+/* When the rank has the gradients of its next partition. */
+static void await_partition(struct simulation *s, unsigned rank)
+{
+    const struct rank *r = &s->members[rank];
+    const struct partition *p = &s->map->partitions[r->ready];
+    const double bytes = (double)(p->offset + p->count) * sizeof(float);
+
+    add_event(s, r->begin_s + cost_ready_at(&s->in->load, bytes), rank, NULL, 0);
+}
+
+/* ---- messages */
+
+static bool is_local(const struct connection *c)
+{
+    return c->from == c->to;
+}
+
+static double software_s(const struct simulation *s)
+{
+    return s->in->machine.exchange_s / 2;
+}
+
+static void send_message(struct simulation *s, struct connection *c, uint32_t partition)
+{
+    if (is_local(c)) {
+        add_event(s, s->now_s + software_s(s), c->rank, c, partition);
+        return;
+    }
+    c->messages[(c->first + c->length) % c->capacity] = partition;
+    if (c->length++ > 0)
+        return;
+    c->left_bytes = partition_bytes(s, partition);
+    s->active[s->active_count++] = c;
+}
+
+/* Its first message is on its way; returns whether there is another. */
+static bool end_message(struct simulation *s, struct connection *c)
+{
+    const uint32_t partition = c->messages[c->first];
+
+    add_event(s, s->now_s + s->in->network.latency_s + software_s(s), c->rank, c, partition);
+    c->first = (c->first + 1) % c->capacity;
+    if (--c->length == 0)
+        return false;
+    c->left_bytes = partition_bytes(s, c->messages[c->first]);
+    return true;
+}
+
+/* ---- sharing the links */
+
+static void count_weights(struct simulation *s)
+{
+    for (size_t h = 0; h < s->host_count; h++)
+        s->hosts[h].up_weights = s->hosts[h].down_weights = 0;
+    for (size_t i = 0; i < s->active_count; i++) {
+        const struct connection *c = s->active[i];
+
+        if (c->is_shared)
+            continue;
+        s->hosts[c->from].up_weights += c->weight;
+        s->hosts[c->to].down_weights += c->weight;
+    }
+}
+
+/* Rate over weight that this flow can have at most. */
+static double level_of(const struct simulation *s, const struct connection *c)
+{
+    const struct host *from = &s->hosts[c->from], *to = &s->hosts[c->to];
+
+    return fmin(c->limit / c->weight,
+                fmin(from->up / from->up_weights, to->down / to->down_weights));
+}
+
+static void set_rate(struct simulation *s, struct connection *c, double level)
+{
+    c->rate = level * c->weight;
+    c->is_shared = true;
+    s->hosts[c->from].up = fmax(0, s->hosts[c->from].up - c->rate);
+    s->hosts[c->to].down = fmax(0, s->hosts[c->to].down - c->rate);
+}
+
+static double link_rate(double byte_s)
+{
+    return byte_s > 0 ? 1 / byte_s : RATE_MAX;
+}
+
+/* Raise all rates together until a link is full or a flow is at its limit; those stay, the others
+ * go on. */
+static void share_links(struct simulation *s)
+{
+    size_t shared = 0;
+
+    for (size_t h = 0; h < s->host_count; h++) {
+        const bool has_rank = h < s->ranks;
+
+        s->hosts[h].up = s->hosts[h].down =
+            link_rate(has_rank ? s->in->network.byte_s : s->in->network.server_byte_s);
+    }
+    for (size_t i = 0; i < s->active_count; i++)
+        s->active[i]->is_shared = false;
+    while (shared < s->active_count) {
+        double level = DBL_MAX;
+
+        count_weights(s);
+        for (size_t i = 0; i < s->active_count; i++)
+            if (!s->active[i]->is_shared)
+                level = fmin(level, level_of(s, s->active[i]));
+        /* Against the weights of all, so that one flow does not change it for the next. */
+        for (size_t i = 0; i < s->active_count; i++) {
+            struct connection *c = s->active[i];
+
+            c->rate = c->is_shared ? c->rate : level_of(s, c);
+        }
+        for (size_t i = 0; i < s->active_count; i++) {
+            struct connection *c = s->active[i];
+
+            if (c->is_shared || c->rate > level * (1 + ROUNDING))
+                continue;
+            set_rate(s, c, level);
+            shared++;
+        }
+    }
+}
+
+/* ---- the job */
+
+static double draw_weight(struct simulation *s)
+{
+    return WEIGHT_MIN + (WEIGHT_MAX - WEIGHT_MIN) * random_u32(&s->random) / UINT32_MAX;
+}
+
+/* A flow alone on the server's link: its window in a round trip, the queue being empty. */
+static double window_rate(const struct simulation *s, const struct connection *c)
+{
+    const struct cost_network *n = &s->in->network;
+    const bool is_dedicated = (is_local(c) ? c->from : c->is_reply ? c->from : c->to) >= s->ranks;
+    const double flows = is_dedicated ? (double)s->ranks : fmax(1, (double)s->ranks - 1);
+    const double trip_s = fmax(2 * n->latency_s, 1e-9);
+
+    return c->weight * WINDOW / flows * link_rate(is_dedicated ? n->server_byte_s : n->byte_s) *
+           (1 + n->queue_s / trip_s);
+}
+
+static void begin_step(struct simulation *s, unsigned rank, double at_s)
+{
+    struct rank *r = &s->members[rank];
+
+    r->begin_s = at_s;
+    r->ready = 0;
+    r->awaited = s->map->length;
+    for (size_t i = 0; i < 2 * s->servers; i++) {
+        struct connection *c = connection_of(s, i % 2, rank, i / 2);
+
+        c->weight = draw_weight(s);
+        c->limit = fmin(link_rate(s->in->machine.exchange_byte_s), window_rate(s, c));
+    }
+    await_partition(s, rank);
+}
+
+static void push_partition(struct simulation *s, unsigned rank)
+{
+    struct rank *r = &s->members[rank];
+    const uint32_t partition = (uint32_t)r->ready++;
+
+    send_message(s, connection_of(s, false, rank, s->map->partitions[partition].server), partition);
+    if (r->ready < s->map->length)
+        await_partition(s, rank);
+}
+
+static void sum_partition(struct simulation *s, const struct event *e)
+{
+    if (++s->pushed[e->partition] < s->ranks)
+        return;
+    s->pushed[e->partition] = 0;
+    for (size_t r = 0; r < s->ranks; r++)
+        send_message(s, connection_of(s, true, r, e->arrives_on->server), e->partition);
+}
+
+static void take_reply(struct simulation *s, unsigned rank)
+{
+    struct rank *r = &s->members[rank];
+
+    if (--r->awaited > 0)
+        return;
+    r->end_s = fmax(s->now_s, r->begin_s + s->in->load.compute_s) + s->in->load.other_s;
+    if (++r->step == WARM_UP)
+        r->warm_s = r->end_s;
+    if (r->step < STEPS)
+        begin_step(s, rank, r->end_s);
+}
+
+static void run_event(struct simulation *s, const struct event *e)
+{
+    if (!e->arrives_on)
+        push_partition(s, e->rank);
+    else if (!e->arrives_on->is_reply)
+        sum_partition(s, e);
+    else
+        take_reply(s, e->rank);
+}
+
+static void advance(struct simulation *s, double to_s)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < s->active_count; i++)
+        s->active[i]->left_bytes -= s->active[i]->rate * fmax(0, to_s - s->now_s);
+    s->now_s = fmax(s->now_s, to_s);
+    for (size_t i = 0; i < s->active_count; i++) {
+        struct connection *c = s->active[i];
+
+        if (c->left_bytes > ROUNDING * partition_bytes(s, c->messages[c->first]) ||
+            end_message(s, c))
+            s->active[kept++] = c;
+    }
+    s->active_count = kept;
+}
+
+static void play(struct simulation *s)
+{
+    const struct event *e;
+
+    for (unsigned r = 0; r < s->ranks; r++)
+        begin_step(s, r, 0);
+    while ((e = priority_queue_first(&s->queue)) || s->active_count > 0) {
+        double next_s = e ? e->at_s : DBL_MAX;
+
+        share_links(s);
+        for (size_t i = 0; i < s->active_count; i++)
+            next_s = fmin(next_s, s->now_s + s->active[i]->left_bytes / s->active[i]->rate);
+        advance(s, next_s);
+        while ((e = priority_queue_first(&s->queue)) && e->at_s <= s->now_s) {
+            struct event now = *e;
+
+            s->unused[s->unused_count++] = priority_queue_pop(&s->queue);
+            run_event(s, &now);
+        }
+    }
+}
+
+/* ---- memory */
+
+static void make_connections(struct simulation *s)
+{
+    const bool is_colocated = s->in->job.is_colocated;
+    uint32_t *messages = s->messages;
+
+    for (size_t i = 0; i < 2 * s->ranks * s->servers; i++) {
+        struct connection *c = &s->connections[i];
+        const uint32_t *held;
+        unsigned host;
+
+        c->is_reply = i >= s->ranks * s->servers;
+        c->rank = (unsigned)(i / s->servers % s->ranks);
+        c->server = (unsigned)(i % s->servers);
+        host = (unsigned)(is_colocated ? c->server : s->ranks + c->server);
+        c->from = c->is_reply ? host : c->rank;
+        c->to = c->is_reply ? c->rank : host;
+        c->messages = messages;
+        c->capacity = shard_map_held(s->map, c->server, &held);
+        messages += c->capacity;
+    }
+}
+
+static void release(struct simulation *s)
+{
+    free(s->connections);
+    free(s->active);
+    free(s->messages);
+    free(s->members);
+    free(s->hosts);
+    free(s->pushed);
+    free(s->events);
+    free(s->unused);
+    priority_queue_release(&s->queue);
+}
+
+static enum status allocate(struct simulation *s, struct error *err)
+{
+    const size_t connections = 2 * s->ranks * s->servers, messages = 2 * s->ranks * s->map->length;
+    const size_t events = messages + s->ranks;
+    const char *what = "a simulation";
+    enum status status =
+        mem_calloc(connections, sizeof(*s->connections), what, &s->connections, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(connections, sizeof(struct connection *), what, &s->active, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(messages, sizeof(*s->messages), what, &s->messages, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(s->ranks, sizeof(*s->members), what, &s->members, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(s->host_count, sizeof(*s->hosts), what, &s->hosts, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(s->map->length, sizeof(*s->pushed), what, &s->pushed, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(events, sizeof(*s->events), what, &s->events, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(events, sizeof(struct event *), what, &s->unused, err);
+    for (size_t i = 0; i < events && status == STATUS_OK; i++)
+        s->unused[s->unused_count++] = &s->events[i];
+    return status;
+}
+
+double simulation_work(double ranks, double servers, double partitions)
+{
+    const double events = 2 * STEPS * ranks * partitions, flows = 2 * ranks * servers;
+
+    return events * flows;
+}
+
+enum status simulation_run(const struct cost_inputs *in, const struct shard_map *map, uint64_t seed,
+                           double *ret_step_s, struct error *err)
+{
+    struct simulation s = {
+        .in = in, .map = map, .ranks = in->job.ranks, .servers = map->server_count};
+    double sum_s = 0;
+    enum status status;
+
+    s.host_count = s.ranks + s.servers;
+    if (in->job.is_colocated)
+        s.host_count = s.servers > s.ranks ? s.servers : s.ranks;
+    status = allocate(&s, err);
+    if (status == STATUS_OK) {
+        random_seed(&s.random, seed);
+        make_connections(&s);
+        play(&s);
+        for (size_t r = 0; r < s.ranks; r++)
+            sum_s += (s.members[r].end_s - s.members[r].warm_s) / (STEPS - WARM_UP);
+        *ret_step_s = sum_s / (double)s.ranks;
+    }
+    if (s.failed)
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for a simulation");
+    release(&s);
+    return status;
+}

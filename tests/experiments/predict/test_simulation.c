@@ -1,0 +1,164 @@
+/*
+ * Simulated steps of jobs with servers: exact where nothing is shared, between bounds where links
+ * are, the same for the same seed, and twice as long when all times are.
+ */
+#include "experiments/predict/simulation.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+
+#define MIB   1048576.0
+#define BETA  (8 / 1e9)
+#define QUEUE 1000.0 /* so long that every window fills the link */
+
+static struct error err;
+static struct shard_map map;
+
+static void teardown(void)
+{
+    shard_map_release(&map);
+}
+
+static const struct cost_ready at_the_end[] = {{4 * MIB, 0.05}};
+static const struct cost_ready step_by_step[] = {
+    {1 * MIB, 0.02}, {2 * MIB, 0.03}, {3 * MIB, 0.04}, {4 * MIB, 0.05}};
+
+static struct cost_inputs inputs_of(unsigned ranks, unsigned servers, size_t partition)
+{
+    shard_map_release(&map);
+    assert_ok(shard_map_make((size_t)MIB, partition, servers, &map, &err));
+    return (struct cost_inputs){
+        .side = COST_SERVERS,
+        .network = {.byte_s = BETA, .server_byte_s = BETA, .queue_s = QUEUE},
+        .load = {.ready = at_the_end, .ready_count = 1, .compute_s = 0.05, .other_s = 0.001},
+        .job = {.ranks = ranks, .servers = servers}};
+}
+
+static double simulate(const struct cost_inputs *in, uint64_t seed)
+{
+    double step_s = 0;
+
+    assert_ok(simulation_run(in, &map, seed, &step_s, &err));
+    return step_s;
+}
+
+static void assert_near(double value, double wanted)
+{
+    ck_assert_msg(fabs(value - wanted) <= 1e-6 * wanted, "%.12g, wanted %.12g", value, wanted);
+}
+
+/* One rank, one server: the reply of the last partition follows its push. */
+START_TEST(test_one_rank)
+{
+    struct cost_inputs in = inputs_of(1, 1, 1 << 20);
+
+    assert_near(simulate(&in, 1), 0.051 + 5 * MIB * BETA);
+    in.network.latency_s = 0.01;
+    in.machine.exchange_s = 0.002;
+    assert_near(simulate(&in, 1), 0.051 + 5 * MIB * BETA + 2 * 0.01 + 0.002);
+    /* Three partitions are pushed while the last is computed. */
+    in.load.ready = step_by_step;
+    in.load.ready_count = 4;
+    assert_near(simulate(&in, 1), 0.051 + 2 * MIB * BETA + 2 * 0.01 + 0.002);
+    /* Software that is slower than the link. */
+    in.machine.exchange_byte_s = 3 * BETA;
+    assert_near(simulate(&in, 1), 0.02 + 0.001 + 5 * MIB * 3 * BETA + 2 * 0.01 + 0.002);
+}
+END_TEST
+
+/* Two servers: the rank's link carries the pushes one beside the other. */
+START_TEST(test_two_servers)
+{
+    struct cost_inputs in = inputs_of(1, 2, 2 << 20);
+
+    in.network.server_byte_s = BETA / 100;
+    ck_assert(simulate(&in, 1) >= 0.051 + 6 * MIB * BETA);
+    ck_assert(simulate(&in, 1) <= 0.051 + 8 * MIB * BETA);
+}
+END_TEST
+
+/* What is beside its rank crosses no link. */
+START_TEST(test_colocated)
+{
+    struct cost_inputs in = inputs_of(1, 1, 1 << 20);
+
+    in.job.is_colocated = true;
+    assert_near(simulate(&in, 1), 0.051);
+    in = inputs_of(2, 1, 4 << 20);
+    in.job.is_colocated = true; /* only rank 1 pushes over a link */
+    assert_near(simulate(&in, 1), 0.051 + 8 * MIB * BETA);
+}
+END_TEST
+
+/* Every server's link carries the bytes of all ranks in each direction, and every rank's its own; a
+ * step is never longer than all pushes, then all replies, one after the other over one link. */
+START_TEST(test_bounds)
+{
+    for (int i = 0; i < SUPPORT_DRAWS(100, 20); i++) {
+        const unsigned ranks = 1 + (unsigned)(support_random() * 6);
+        const unsigned servers = 1 + (unsigned)(support_random() * 4);
+        struct cost_inputs in = inputs_of(ranks, servers, 256 << 10);
+        double step_s, most = 0, again;
+
+        in.load.ready = step_by_step;
+        in.load.ready_count = 4;
+        in.network.server_byte_s = BETA * (0.2 + support_random());
+        in.network.latency_s = 0.01 * support_random();
+        in.job.is_colocated = support_random() < 0.3;
+        for (unsigned k = 0; k < servers; k++)
+            most = fmax(most, (double)map.server_elements[k] * sizeof(float));
+        step_s = simulate(&in, (uint64_t)i);
+        ck_assert_msg(step_s >= 0.051 - 1e-9, "%.9g", step_s);
+        if (!in.job.is_colocated)
+            ck_assert(step_s >=
+                      fmax(ranks * most * in.network.server_byte_s, 4 * MIB * BETA) - 1e-9);
+        ck_assert(step_s <= 0.051 + 2 * in.network.latency_s +
+                                2 * ranks * 4 * MIB * fmax(BETA, in.network.server_byte_s));
+        ck_assert(simulate(&in, (uint64_t)i) == step_s);
+        again = simulate(&in, (uint64_t)i + 1000);
+        ck_assert(fabs(again / step_s - 1) < 0.2);
+    }
+}
+END_TEST
+
+START_TEST(test_twice_as_long)
+{
+    static const struct cost_ready twice[] = {
+        {1 * MIB, 0.04}, {2 * MIB, 0.06}, {3 * MIB, 0.08}, {4 * MIB, 0.1}};
+    struct cost_inputs in = inputs_of(4, 3, 256 << 10);
+    double step_s;
+
+    in.load.ready = step_by_step;
+    in.load.ready_count = 4;
+    in.network.latency_s = 0.003;
+    in.network.queue_s = 0.02;
+    step_s = simulate(&in, 5);
+    in.load.ready = twice;
+    in.load.compute_s *= 2;
+    in.load.other_s *= 2;
+    in.network.byte_s *= 2;
+    in.network.server_byte_s *= 2;
+    in.network.latency_s *= 2;
+    in.network.queue_s *= 2;
+    assert_near(simulate(&in, 5), 2 * step_s);
+}
+END_TEST
+
+/* A short queue keeps windows small, so that the last flow does not fill the link. */
+START_TEST(test_windows)
+{
+    struct cost_inputs in = inputs_of(4, 1, 1 << 20);
+    double step_s = simulate(&in, 1);
+
+    in.network.queue_s = 0;
+    in.network.latency_s = 1e-9;
+    ck_assert(simulate(&in, 1) > step_s * 1.05);
+}
+END_TEST
+
+int main(void)
+{
+    return SUPPORT_RUN("predict_simulation", 60, CHECKED_FIXTURE(NULL, teardown), TEST(test_one_rank),
+                       TEST(test_two_servers), TEST(test_colocated), TEST(test_bounds),
+                       TEST(test_twice_as_long), TEST(test_windows));
+}
