@@ -4,12 +4,13 @@
  */
 #include "experiments/compare/compare.h"
 
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/stop.h"
 #include "common/option/program.h"
 #include "experiments/compare/experiment.h"
-#include "experiments/compare/find_experiment.h"
+#include "experiments/compare/experiment_set.h"
 #include "experiments/compare/sweep.h"
 #include "experiments/report/diff.h"
 #include "experiments/report/gate.h"
@@ -23,8 +24,6 @@
 #include <string.h>
 #include <time.h>
 
-#define DEFAULT_EXPERIMENT "quickstart"
-
 struct compare_options {
     char out[OPTION_TEXT_MAX];
     int64_t repeats, until_decided, nproc, deadline;
@@ -36,6 +35,12 @@ struct compare_options {
     char programs[OPTION_TEXT_MAX];
 };
 
+/* Of one experiment. */
+struct compare_result {
+    int exit_code;
+    char text[1024]; /* the verdict, or how many cells there are */
+};
+
 #define AT(field) offsetof(struct compare_options, field)
 
 static const struct option_spec specs[] = {
@@ -45,7 +50,8 @@ static const struct option_spec specs[] = {
      .metavar = "DIR",
      .help =
          "Where the runs and the report go; by default runs/NAME-TIME.  In a folder of the same "
-         "experiment and programs it goes on where it was; one of others is refused."},
+         "experiment and programs it goes on where it was; one of others is refused.  Of several "
+         "experiments each has its folder there, and index.html links the reports."},
     {.name = "repeats",
      .kind = OPTION_INT,
      .offset = AT(repeats),
@@ -127,7 +133,7 @@ static const struct option_spec specs[] = {
 static const struct option_set options_set = {
     .program = "sparring compare",
     .summary = "Run the modes of an experiment in turn and report which is faster, and why.",
-    .usage = "[EXPERIMENT.yaml] [OPTION]...",
+    .usage = "[EXPERIMENT.yaml|NAME|all]... [OPTION]...",
     .tables = {{specs, 0}},
 };
 
@@ -165,15 +171,14 @@ static enum status read_experiment(const char *path, const struct compare_option
 /* "runs/quickstart-20261120T180405Z" for ".../quickstart.yaml". */
 static void default_out(const char *path, char *text, size_t size)
 {
-    const char *slash = strrchr(path, '/');
-    const char *name = slash ? slash + 1 : path;
-    char stamp[32] = "now";
+    char name[256], stamp[32] = "now";
     time_t now = time(NULL);
     struct tm parts;
 
     if (gmtime_r(&now, &parts))
         (void)strftime(stamp, sizeof(stamp), "%Y%m%dT%H%M%SZ", &parts);
-    (void)snprintf(text, size, "runs/%.*s-%s", (int)strcspn(name, "."), name, stamp);
+    experiment_set_name(path, name, sizeof(name));
+    (void)snprintf(text, size, "runs/%s-%s", name, stamp);
 }
 
 static void print_announcement(const struct compare_sweep *s)
@@ -224,7 +229,7 @@ static enum status check_gate(const struct compare_options *options, const char 
 
 /* Make the report of OUT/runs and check the gate; *ret_exit_code is that of compare. */
 static enum status report_and_check_gate(const struct compare_options *options, const char *out,
-                                         int *ret_exit_code, struct error *err)
+                                         struct compare_result *ret, struct error *err)
 {
     struct report report = {0};
     struct strbuf command = STRBUF_INIT;
@@ -246,7 +251,8 @@ static enum status report_and_check_gate(const struct compare_options *options, 
     if (status == STATUS_OK && options->fail_if[0] != '\0')
         status = check_gate(options, out, &report.comparison, &failed, &text, err);
     (void)printf("%s", text.text);
-    *ret_exit_code = failed ? GATE_EXIT_CODE : 0;
+    (void)snprintf(ret->text, sizeof(ret->text), "%s", report.comparison.verdict);
+    ret->exit_code = failed ? GATE_EXIT_CODE : 0;
     strbuf_release(&command);
     strbuf_release(&text);
     report_release(&report);
@@ -254,41 +260,40 @@ static enum status report_and_check_gate(const struct compare_options *options, 
 }
 
 static enum status report_sweep(struct compare_sweep *s, const struct compare_options *options,
-                                int *ret_exit_code, struct error *err)
+                                struct compare_result *ret, struct error *err)
 {
-    return s->experiment->axes.length > 0
-               ? sweep_report_make(s->out, err)
-               : report_and_check_gate(options, s->out, ret_exit_code, err);
+    if (s->experiment->axes.length == 0)
+        return report_and_check_gate(options, s->out, ret, err);
+    (void)snprintf(ret->text, sizeof(ret->text), "%s: %zu cells", s->experiment->design.title,
+                   s->count);
+    return sweep_report_make(s->out, err);
 }
 
 /* Run, and report what ran, also after a stop signal. */
 static enum status run_sweep(struct compare_sweep *s, const struct compare_options *options,
-                             int *ret_exit_code, struct error *err)
+                             struct compare_result *ret, struct error *err)
 {
     struct experiment_run_result result = {0};
     struct error why = {0};
     enum status status = compare_sweep_run(s, &result, err);
 
-    if (status == STATUS_CANCELLED && report_sweep(s, options, ret_exit_code, &why) != STATUS_OK)
+    if (status == STATUS_CANCELLED && report_sweep(s, options, ret, &why) != STATUS_OK)
         log_warning("no report of what ran: %s", why.text);
     if (status == STATUS_OK)
-        status = report_sweep(s, options, ret_exit_code, err);
+        status = report_sweep(s, options, ret, err);
     if (status == STATUS_OK && result.started > 0 && result.failed == result.started)
         status = error_set(err, STATUS_IO, "all %zu runs failed, see '%s'", result.failed, s->out);
     return status;
 }
 
 static enum status run_experiment(const struct compare_options *options, const char *programs,
-                                  const char *path, int *ret_exit_code, struct error *err)
+                                  const char *path, const char *out, struct compare_result *ret,
+                                  struct error *err)
 {
     struct experiment *experiment = NULL;
     struct compare_sweep sweep = {0};
-    char out[OPTION_TEXT_MAX];
     enum status status = mem_calloc(1, sizeof(*experiment), "an experiment", &experiment, err);
 
-    default_out(path, out, sizeof(out));
-    if (options->out[0] != '\0')
-        (void)snprintf(out, sizeof(out), "%s", options->out);
     if (status == STATUS_OK)
         status = read_experiment(path, options, experiment, err);
     if (status == STATUS_OK)
@@ -297,10 +302,63 @@ static enum status run_experiment(const struct compare_options *options, const c
         compare_sweep_print_plan(&sweep);
     } else if (status == STATUS_OK) {
         print_announcement(&sweep);
-        status = run_sweep(&sweep, options, ret_exit_code, err);
+        status = run_sweep(&sweep, options, ret, err);
     }
     compare_sweep_close(&sweep);
     free(experiment);
+    return status;
+}
+
+/* One after the other; one that fails does not stop the others. */
+static enum status run_set(const struct compare_options *options, const char *programs,
+                           const struct text_list *paths, const char *out, struct error *err)
+{
+    struct text_list results = {0};
+    struct error why = {0};
+    size_t failed = 0;
+    enum status status = options->dry_run ? STATUS_OK : file_make_folder(out, err);
+
+    for (size_t i = 0; i < paths->length && status == STATUS_OK; i++) {
+        struct compare_result result = {.exit_code = 0};
+        char name[256], folder[OPTION_TEXT_MAX + 256];
+        enum status ended;
+
+        experiment_set_name(paths->texts[i], name, sizeof(name));
+        (void)snprintf(folder, sizeof(folder), "%s/%s", out, name);
+        ended = run_experiment(options, programs, paths->texts[i], folder, &result, &why);
+        text_list_addf(&results, "%s", ended == STATUS_OK ? result.text : why.text);
+        if (ended == STATUS_CANCELLED)
+            status = error_set(err, ended, "%s", why.text);
+        else if (ended != STATUS_OK)
+            log_error("%s: %s", name, why.text);
+        failed += ended != STATUS_OK;
+    }
+    if (!options->dry_run && experiment_set_write(out, paths, &results, &why) != STATUS_OK)
+        status = error_set(err, why.status, "%s", why.text);
+    else if (!options->dry_run)
+        (void)printf("reports: %s/index.html\n", out);
+    if (status == STATUS_OK && failed > 0)
+        status = error_set(err, STATUS_IO, "%zu of %zu experiments failed", failed, paths->length);
+    text_list_release(&results);
+    return status;
+}
+
+static enum status run_paths(const struct compare_options *options, const char *programs,
+                             const struct text_list *paths, int *ret_exit_code, struct error *err)
+{
+    struct compare_result result = {.exit_code = 0};
+    char out[OPTION_TEXT_MAX];
+    enum status status;
+
+    default_out(paths->length == 1 ? paths->texts[0] : "experiments", out, sizeof(out));
+    if (options->out[0] != '\0')
+        (void)snprintf(out, sizeof(out), "%s", options->out);
+    if (paths->length > 1 && options->fail_if[0] != '\0')
+        return error_set(err, STATUS_INVALID, "--fail-if goes with one experiment");
+    if (paths->length > 1)
+        return run_set(options, programs, paths, out, err);
+    status = run_experiment(options, programs, paths->texts[0], out, &result, err);
+    *ret_exit_code = result.exit_code;
     return status;
 }
 
@@ -321,13 +379,11 @@ static enum status run_compare(const void *parsed, const char *const *words, siz
                                int *ret_exit_code, struct error *err)
 {
     const struct compare_options *o = parsed;
-    const char *name = count > 0 ? words[0] : DEFAULT_EXPERIMENT;
+    static const char *const by_default[] = {EXPERIMENT_SET_DEFAULT};
+    struct text_list paths = {0};
     char programs[4096];
-    char path[4096];
     enum status status = stop_install(err);
 
-    if (status == STATUS_OK && count > 1)
-        status = error_set(err, STATUS_INVALID, "one experiment at a time, not '%s' too", words[1]);
     if (status == STATUS_OK)
         status = check_options(o, err);
     if (status == STATUS_OK && o->programs[0] != '\0')
@@ -335,8 +391,12 @@ static enum status run_compare(const void *parsed, const char *const *words, siz
     else if (status == STATUS_OK)
         status = subprocess_program_folder(programs, sizeof(programs), err);
     if (status == STATUS_OK)
-        status = find_experiment(name, programs, path, sizeof(path), err);
-    return status == STATUS_OK ? run_experiment(o, programs, path, ret_exit_code, err) : status;
+        status = experiment_set_find(count > 0 ? words : by_default, count > 0 ? count : 1,
+                                     programs, &paths, err);
+    if (status == STATUS_OK)
+        status = run_paths(o, programs, &paths, ret_exit_code, err);
+    text_list_release(&paths);
+    return status;
 }
 
 int compare_main(int argc, char **argv)

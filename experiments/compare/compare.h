@@ -1,7 +1,7 @@
 /*
- * compare: `sparring compare [EXPERIMENT.yaml]` runs the modes of an experiment in turn and makes
- * the report of their run directories.  Promises: the design is written before the first run, and
- * each run is a separate job.  Needs: report, subprocess, option.  Called by main.c; bench uses
+ * compare: `sparring compare [EXPERIMENT.yaml]...` runs the modes of an experiment in turn and
+ * makes the report of their run directories.  Promises: the design is written before the first run,
+ * and each run is a separate job.  Needs: report, subprocess, option.  Called by main.c; bench uses
  * find_experiment.h.
  */
 #ifndef SPARRING_EXPERIMENTS_COMPARE_COMPARE_H

@@ -492,8 +492,10 @@ START_TEST(test_wrong_arguments)
     prepare_runs();
     ck_assert_int_eq(run_compare("no-such-experiment", NULL, NULL), 1);
     assert_has(errors, "no experiment 'no-such-experiment'");
-    ck_assert_int_eq(run_compare(support_path("match.yaml"), support_path("match.yaml"), NULL), 2);
-    assert_has(errors, "one experiment at a time");
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), support_path("match.yaml"),
+                                 "--fail-if=throughput:+5%"),
+                     2);
+    assert_has(errors, "--fail-if goes with one experiment");
     ck_assert_int_eq(run_compare(support_path("match.yaml"), "--fail-if=speed", NULL), 2);
     assert_has(errors, "is not METRIC:CHANGE");
     ck_assert_int_eq(run_compare(support_path("match.yaml"), "--baseline=x", NULL), 2);
@@ -503,6 +505,34 @@ START_TEST(test_wrong_arguments)
     assert_has(errors, "bad.yaml:2: unknown key 'modes.0.nam', did you mean 'name'?");
     ck_assert_int_eq(run_compare("--help", NULL, NULL), 0);
     assert_has(output, "--fail-if");
+    release_output();
+}
+END_TEST
+
+/* "all" are the files beside that of the default experiment. */
+START_TEST(test_set)
+{
+    static const char bad[] = "modes:\n- {nam: x}\n";
+    char *text;
+
+    prepare_runs();
+    text = read_text("match.yaml");
+    (void)support_write("quickstart.yaml", text, strlen(text));
+    free(text);
+    (void)support_write("bad.yaml", bad, strlen(bad));
+    ck_assert_int_eq(run_compare("all", out_word(), NULL), 1);
+    assert_has(errors, "bad: ");
+    assert_has(errors, "1 of 3 experiments failed");
+    assert_has(output, "out/index.html\n");
+    text = read_text("out/index.html");
+    assert_has(text, "<td></td><td>bad</td><td>");
+    assert_has(text, "unknown key &#39;modes.0.nam&#39;");
+    assert_has(text, "<a href=\"match/report.html\">report</a>");
+    assert_has(text, "<td>quickstart</td><td>On this host, over loopback: ring");
+    free(text);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), "quickstart", "--dry-run"), 0);
+    ck_assert_int_eq(unlink(support_path("bad.yaml")), 0);
+    ck_assert_int_eq(run_compare("all", out_word(), NULL), 0); /* all has run */
     release_output();
 }
 END_TEST
@@ -530,5 +560,5 @@ int main(void)
                        TEST(test_changed_plan), TEST(test_changed_file), TEST(test_design),
                        TEST(test_until_decided), TEST(test_sweep), TEST(test_interrupted_sweep),
                        TEST(test_gate_sets_the_exit_code), TEST(test_wrong_arguments),
-                       TEST(test_programs_and_out_that_are_not_there));
+                       TEST(test_set), TEST(test_programs_and_out_that_are_not_there));
 }

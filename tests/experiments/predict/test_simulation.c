@@ -158,7 +158,7 @@ END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN("predict_simulation", 60, CHECKED_FIXTURE(NULL, teardown), TEST(test_one_rank),
-                       TEST(test_two_servers), TEST(test_colocated), TEST(test_bounds),
-                       TEST(test_twice_as_long), TEST(test_windows));
+    return SUPPORT_RUN("predict_simulation", 60, CHECKED_FIXTURE(NULL, teardown),
+                       TEST(test_one_rank), TEST(test_two_servers), TEST(test_colocated),
+                       TEST(test_bounds), TEST(test_twice_as_long), TEST(test_windows));
 }
