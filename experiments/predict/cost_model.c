@@ -16,19 +16,46 @@ double cost_ready_at(const struct cost_load *load, double bytes)
     return load->compute_s;
 }
 
+double cost_compute_s(const struct cost_load *load, size_t rank, size_t step)
+{
+    if (!load->computes || rank >= load->compute_ranks)
+        return load->compute_s;
+    return load->computes[rank * load->compute_steps + step % load->compute_steps];
+}
+
+/* By how much a step is longer than one with compute_s, on average over steps: with that of the
+ * slowest rank of each, or with the mean of all ranks. */
+static double more_compute_s(const struct cost_load *load, bool is_lockstep)
+{
+    double sum_s = 0;
+
+    for (size_t step = 0; step < load->compute_steps; step++) {
+        double last_s = 0, mean_s = 0;
+
+        for (size_t rank = 0; rank < load->compute_ranks; rank++) {
+            const double compute_s = cost_compute_s(load, rank, step);
+
+            last_s = fmax(last_s, compute_s);
+            mean_s += compute_s / (double)load->compute_ranks;
+        }
+        sum_s += is_lockstep ? last_s : mean_s;
+    }
+    return load->compute_steps > 0 ? sum_s / (double)load->compute_steps - load->compute_s : 0;
+}
+
 static double all_bytes(const struct cost_load *load)
 {
     return load->ready_count > 0 ? load->ready[load->ready_count - 1].bytes : 0;
 }
 
-/* The step whose communication ends at `end_s` and takes `messages_s` for latency alone, `bytes_s`
- * for bytes alone; cpu_s is the processor time of all processes for it. */
+/* The step whose communication ends at `end_s` (0: there is none) and takes `messages_s` for
+ * latency alone, `bytes_s` for bytes alone; cpu_s is the processor time of all processes for it. */
 static struct cost make_cost(const struct cost_load *load, const struct cost_job *job, double end_s,
                              double messages_s, double bytes_s, double cpu_s)
 {
     struct cost c = {.exposed_s = fmax(0, end_s - load->compute_s)};
 
-    c.step_s = load->compute_s + c.exposed_s + load->other_s;
+    c.step_s = load->compute_s + more_compute_s(load, end_s > 0) + c.exposed_s + load->other_s;
     if (job->cores > 0)
         c.processor_s = (job->ranks * load->cpu_s + cpu_s) / job->cores;
     if (c.exposed_s > HIDDEN_SHARE * c.step_s)
@@ -172,7 +199,7 @@ struct cost cost_of_servers(const struct cost_machine *m, const struct cost_netw
     const double ranks = job->ranks;
     const struct pushes p = {
         .load = load,
-        .servers = job->is_colocated ? ranks : job->servers,
+        .servers = job->servers > 0 ? job->servers : ranks,
         .partition_bytes = job->partition_bytes,
         .total = all_bytes(load),
         .rank_byte_s = fmax(m->exchange_byte_s, job->is_colocated ? 0 : n->byte_s),

@@ -9,11 +9,14 @@
  *   summed when all n ranks have pushed it, and pulled; pushes and pulls overlap.  The ranks' flows
  *   into the server's link are not equally fast: TCP halves its window at a loss, so windows are
  *   between 2/3 and 4/3 of their mean, and the smallest of n is on average 2/3 + 2/(3(n+1)) of it.
+ * - A step in lockstep takes as long as that of its slowest rank.
  * - Work law: processes that share cores take at least the sum of their processor times over the
  *   cores, whatever they wait for.
  */
 #ifndef SPARRING_EXPERIMENTS_PREDICT_COST_MODEL_H
 #define SPARRING_EXPERIMENTS_PREDICT_COST_MODEL_H
+
+#include "common/consistency/consistency.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,16 +53,21 @@ struct cost_load {
     double compute_s; /* until backward ends, input included */
     double other_s;   /* after the communication */
     double cpu_s;     /* processor time of all that */
+    /* Of every rank in steps one after another, rank by rank, where ranks differ or are slow now
+     * and then; compute_s is their median, of the slowest rank.  NULL: always compute_s. */
+    const double *computes;
+    size_t compute_ranks, compute_steps;
 };
 
 struct cost_job {
     unsigned ranks;
-    unsigned servers;      /* 0: a ring */
-    bool is_colocated;     /* one server beside each rank */
+    unsigned servers;      /* 0: as many as ranks */
+    bool is_colocated;     /* servers run beside the ranks */
     double cores;          /* that all processes share; 0: every host has enough of its own */
     const double *buckets; /* of the ring: bytes */
     size_t bucket_count;
     double partition_bytes; /* of the servers */
+    struct consistency consistency;
 };
 
 enum cost_side { COST_CONTROL, COST_RING, COST_SERVERS, COST_SIDES };
@@ -93,6 +101,9 @@ struct cost cost_of(const struct cost_inputs *in);
 
 /* A step that another model gives, in place of that of *c; the work law holds for it, too. */
 void cost_set_step(const struct cost_load *load, double step_s, struct cost *c);
+
+/* What this rank computes in this step, of those that are known in turn. */
+double cost_compute_s(const struct cost_load *load, size_t rank, size_t step);
 
 /* When the first `bytes` of the gradients are ready, after the step began. */
 double cost_ready_at(const struct cost_load *load, double bytes);

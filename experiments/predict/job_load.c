@@ -17,8 +17,10 @@
 #define READY_MIN 65536.0 /* bytes of the small buckets ... */
 #define READY_MAX 1024    /* ... and about their number */
 #define MIB       1048576.0
+#define DELAYS    "delay-schedule"
 
-/* The experiment's options of the worker, but for how long it trains; then our own. */
+/* The experiment's options of the worker, but for how long it trains; then our own.  Delays are of
+ * as many ranks as the control has. */
 static void add_options(const struct experiment *e, const char *sync, const char *more,
                         struct text_list *options)
 {
@@ -27,7 +29,8 @@ static void add_options(const struct experiment *e, const char *sync, const char
 
     for (size_t i = 0; i < e->options.length; i++) {
         const struct experiment_option *o = &e->options.items[i];
-        bool is_kept = !experiment_run_is_for_launch(o->name);
+        bool is_kept = !experiment_run_is_for_launch(o->name) &&
+                       (strcmp(sync, "local") == 0 || strcmp(o->name, DELAYS) != 0);
 
         for (size_t k = 0; k < sizeof(left_out) / sizeof(left_out[0]); k++)
             is_kept = is_kept && strcmp(left_out[k], o->name) != 0;
@@ -76,7 +79,7 @@ static enum status measure_buckets(const struct trial *t, const char *name,
     return status;
 }
 
-/* When which bytes are ready, stretched to `compute_s`. */
+/* When which bytes are ready, stretched to `compute_s`, or moved, since delays come first. */
 static enum status measure_ready(const struct trial *t, const char *name,
                                  const struct experiment *e, double compute_s, struct job_load *ret,
                                  struct error *err)
@@ -87,8 +90,11 @@ static enum status measure_ready(const struct trial *t, const char *name,
     size_t count = 0;
     double bytes = 0;
     char cap[64];
+    bool has_delays = false;
     enum status status;
 
+    for (size_t i = 0; i < e->options.length; i++)
+        has_delays = has_delays || strcmp(e->options.items[i].name, DELAYS) == 0;
     for (size_t i = 0; i < ret->bucket_count; i++)
         bytes += ret->buckets[i];
     (void)snprintf(cap, sizeof(cap), "--bucket-cap-mb=%.6f",
@@ -100,7 +106,8 @@ static enum status measure_ready(const struct trial *t, const char *name,
     if (status == STATUS_OK)
         status = trial_read_times(&run, 0, &times, err);
     for (size_t i = 0; i < count && status == STATUS_OK; i++)
-        ret->ready[i].at_s *= compute_s / times.compute_s;
+        ret->ready[i].at_s = has_delays ? ret->ready[i].at_s + compute_s - times.compute_s
+                                        : ret->ready[i].at_s * compute_s / times.compute_s;
     ret->cost.ready = ret->ready;
     ret->cost.ready_count = count;
     run_release(&run);
@@ -114,6 +121,7 @@ enum status job_load_measure(const struct trial *t, const char *name, const stru
     char folder[CELL_NAME_MAX + 32];
     struct run run = {0};
     struct trial_times times;
+    size_t steps = 0;
     enum status status;
 
     *ret = (struct job_load){.bucket_count = 0};
@@ -123,11 +131,17 @@ enum status job_load_measure(const struct trial *t, const char *name, const stru
         status = trial_read_times(&run, start_cpu_s, &times, err);
     if (status == STATUS_OK && !parse_uint64(run.configuration.batch_size, &ret->batch))
         ret->batch = 1;
+    if (status == STATUS_OK)
+        status = trial_read_computes(&run, &ret->computes, &steps, err);
     run_release(&run);
     if (status != STATUS_OK)
         return status;
-    ret->cost = (struct cost_load){
-        .compute_s = times.compute_s, .other_s = times.other_s, .cpu_s = times.cpu_s / ranks};
+    ret->cost = (struct cost_load){.compute_s = times.compute_s,
+                                   .other_s = times.other_s,
+                                   .cpu_s = times.cpu_s / ranks,
+                                   .computes = ret->computes,
+                                   .compute_ranks = ranks,
+                                   .compute_steps = steps};
     (void)snprintf(folder, sizeof(folder), "%s-buckets", name);
     status = measure_buckets(t, folder, e, ret, err);
     (void)snprintf(folder, sizeof(folder), "%s-ready", name);
@@ -137,6 +151,7 @@ enum status job_load_measure(const struct trial *t, const char *name, const stru
 void job_load_release(struct job_load *l)
 {
     free(l->ready);
+    free(l->computes);
     free(l->buckets);
     *l = (struct job_load){.bucket_count = 0};
 }

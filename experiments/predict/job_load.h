@@ -11,6 +11,7 @@
 struct job_load {
     struct cost_load cost;
     struct cost_ready *ready; /* owned; cost.ready */
+    double *computes;         /* owned; cost.computes */
     double *buckets;          /* owned; bytes, of DistributedDataParallel's default buckets */
     size_t bucket_count;
     uint64_t batch; /* samples of a rank's step, where the experiment does not say */

@@ -10,16 +10,14 @@
 #include "common/base/parse.h"
 #include "common/base/stop.h"
 #include "common/option/program.h"
-#include "common/shard_map/shard_map.h"
 #include "experiments/compare/experiment.h"
 #include "experiments/compare/find_experiment.h"
 #include "experiments/network/network_options.h"
-#include "experiments/network/relay.h"
 #include "experiments/predict/calibration.h"
 #include "experiments/predict/described_load.h"
 #include "experiments/predict/job_load.h"
+#include "experiments/predict/mode_costs.h"
 #include "experiments/predict/prediction.h"
-#include "experiments/predict/simulation.h"
 #include "experiments/report/report.h"
 #include "experiments/subprocess/subprocess.h"
 
@@ -28,9 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PAYLOAD_SHARE (1448.0 / 1514) /* of a full frame, with time stamps */
-#define LOADS_MAX     64
-#define SEED          1 /* of simulations */
+#define LOADS_MAX 64
 
 struct predict_options {
     char out[OPTION_TEXT_MAX];
@@ -178,181 +174,32 @@ static enum status find_load(struct predictor *p, unsigned ranks, const struct j
     return status;
 }
 
-/* A host with ranks and one of a dedicated server. */
-static enum status find_network(const struct predictor *p, const struct experiment_mode *mode,
-                                struct cost_network *ret, struct error *err)
-{
-    const struct experiment *e = p->of_cell;
-    const double min_delay_ms = p->options->what_if ? 0 : NETWORK_DELAY_MIN_MS;
-    struct network_options o = {.seed = 1};
-    struct network_link links[2];
-    enum status status;
-
-    (void)snprintf(o.rate, sizeof(o.rate), "%s", experiment_option(e, mode, "network-rate"));
-    (void)snprintf(o.delay, sizeof(o.delay), "%s", experiment_option(e, mode, "network-delay"));
-    status = network_options_read(&o, 2, 1, min_delay_ms, links, err);
-    if (status != STATUS_OK)
-        return status;
-    *ret = (struct cost_network){
-        .byte_s = links[0].rate > 0 ? 8 / links[0].rate / PAYLOAD_SHARE : 0,
-        .server_byte_s = links[1].rate > 0 ? 8 / links[1].rate / PAYLOAD_SHARE : 0,
-        .latency_s = (double)(links[0].delay_ns > links[1].delay_ns ? links[0].delay_ns
-                                                                    : links[1].delay_ns) *
-                     1e-9,
-        .queue_s =
-            links[1].rate > 0 ? 8 * (double)relay_queue_bytes(&links[1]) / links[1].rate : 0};
-    return STATUS_OK;
-}
-
-static bool is_any_of(const struct experiment *e, const struct experiment_mode *mode,
-                      const char *option, const char *a, const char *b)
-{
-    const char *word = experiment_option(e, mode, option);
-
-    return word[0] == '\0' || strcmp(word, a) == 0 || strcmp(word, b) == 0;
-}
-
-static bool is_set(const struct experiment *e, const struct experiment_mode *mode,
-                   const char *option)
-{
-    return experiment_option(e, mode, option)[0] != '\0';
-}
-
-static bool is_ring(const struct experiment *e, const struct experiment_mode *mode)
-{
-    return strcmp(experiment_option(e, mode, "sync"), "allreduce") == 0 &&
-           strcmp(experiment_option(e, mode, "backend"), "ring") == 0 &&
-           is_any_of(e, mode, "comm-hook", "none", "none") &&
-           is_any_of(e, mode, "bucket-cap-mb", "-1", "-1");
-}
-
-/* Plain bsp through sockets. */
-static bool is_plain_ps(const struct experiment *e, const struct experiment_mode *mode)
-{
-    const bool has_hosts = is_set(e, mode, "network-rate") || is_set(e, mode, "network-delay");
-
-    return strcmp(experiment_option(e, mode, "sync"), "ps") == 0 &&
-           is_any_of(e, mode, "consistency", "bsp", "bsp") &&
-           is_any_of(e, mode, "compression", "none", "none") &&
-           is_any_of(e, mode, "backup-workers", "0", "0") &&
-           (has_hosts || strcmp(experiment_option(e, mode, "ps-transport"), "grpc") == 0);
-}
-
-/* Which server has which partition, as worker and server compute it. */
-static enum status make_map(const struct experiment *e, const struct experiment_mode *mode,
-                            const struct job_load *load, struct shard_map *ret, struct error *err)
-{
-    const char *placement = experiment_option(e, mode, "server-placement");
-    const size_t elements =
-        (size_t)load->cost.ready[load->cost.ready_count - 1].bytes / sizeof(float);
-    const unsigned ranks = (unsigned)mode->nproc;
-    unsigned servers = (unsigned)mode->servers;
-    uint32_t *weights = NULL;
-    uint64_t bytes;
-    enum status status = STATUS_OK;
-
-    if (strcmp(placement, "colocated") == 0 && servers == 0)
-        servers = ranks;
-    if (strcmp(placement, "mixed") == 0) {
-        status = mem_calloc(ranks + servers, sizeof(*weights), "weights", &weights, err);
-        if (status != STATUS_OK)
-            return status;
-        shard_map_mixed_weights(ranks, servers, weights);
-        servers += ranks;
-    }
-    if (!parse_bytes(experiment_option(e, mode, "partition-bytes"), &bytes) || bytes == 0)
-        bytes = shard_map_partition_bytes_weighted(elements, servers, weights);
-    status = shard_map_make_weighted(elements, bytes, servers, weights, ret, err);
-    free(weights);
-    return status;
-}
-
-/* The job's inputs of the model; false: it does not cover this mode. */
-static bool find_job(const struct predictor *p, const struct experiment_mode *mode,
-                     const struct job_load *load, struct cost_inputs *in)
-{
-    const struct experiment *e = p->of_cell;
-    const bool shares_cores = !p->options->own_cores && !p->options->what_if;
-
-    in->job = (struct cost_job){
-        .ranks = (unsigned)mode->nproc,
-        .servers = (unsigned)mode->servers,
-        .cores = shares_cores ? p->calibration.cores : 0,
-        .buckets = load->buckets,
-        .bucket_count = load->bucket_count,
-        .is_colocated = strcmp(experiment_option(e, mode, "server-placement"), "colocated") == 0};
-    if (is_ring(e, mode)) {
-        in->side = COST_RING;
-    } else if (is_plain_ps(e, mode)) {
-        in->side = COST_SERVERS;
-    } else {
-        in->side = COST_CONTROL;
-        if (strcmp(experiment_option(e, mode, "sync"), "local") != 0)
-            return false;
-    }
-    return !is_set(e, mode, "network-jitter") && !is_set(e, mode, "network-loss");
-}
-
-static double samples_of(const struct predictor *p, const struct experiment_mode *mode,
-                         const struct job_load *load)
-{
-    uint64_t batch;
-
-    if (!parse_uint64(experiment_option(p->of_cell, mode, "batch-size"), &batch))
-        batch = load->batch;
-    return (double)batch * (double)mode->nproc;
-}
-
-/* By simulation, where that is not too much work. */
-static enum status predict_servers(const struct predictor *p, const struct experiment_mode *mode,
-                                   const struct job_load *load, struct cost_inputs *in,
-                                   struct prediction *ret, struct error *err)
-{
-    const bool is_mixed =
-        strcmp(experiment_option(p->of_cell, mode, "server-placement"), "mixed") == 0;
-    struct shard_map map = {0};
-    double step_s;
-    enum status status = make_map(p->of_cell, mode, load, &map, err);
-
-    if (status != STATUS_OK)
-        return status;
-    in->job.servers = map.server_count;
-    in->job.partition_bytes = (double)map.partitions[0].count * sizeof(float);
-    ret->cost = cost_of(in);
-    if (simulation_work(in->job.ranks, map.server_count, (double)map.length) <=
-        SIMULATION_WORK_MAX) {
-        in->job.is_colocated = in->job.is_colocated || is_mixed;
-        status = simulation_run(in, &map, SEED, &step_s, err);
-        if (status == STATUS_OK)
-            cost_set_step(&in->load, step_s, &ret->cost);
-    } else if (is_mixed) {
-        ret->is_known = false; /* no closed form */
-    }
-    shard_map_release(&map);
-    return status;
-}
-
 static enum status predict_mode(struct predictor *p, const struct experiment_mode *mode,
                                 struct prediction *ret, struct error *err)
 {
+    const bool shares_cores = !p->options->own_cores && !p->options->what_if;
     const struct job_load *load = NULL;
-    struct cost_inputs in = {.machine = p->calibration.machine};
+    struct mode_costs costs = {.experiment = p->of_cell,
+                               .mode = mode,
+                               .inputs = {.machine = p->calibration.machine},
+                               .min_delay_ms = p->options->what_if ? 0 : NETWORK_DELAY_MIN_MS};
+    uint64_t batch;
     enum status status = find_load(p, (unsigned)mode->nproc, &load, err);
 
     if (status == STATUS_OK)
-        status = find_network(p, mode, &in.network, err);
+        status = mode_costs_read(&costs, load, err);
     if (status != STATUS_OK)
         return status;
-    in.load = load->cost;
-    ret->is_known = find_job(p, mode, load, &in);
-    ret->side = in.side;
-    ret->ranks = in.job.ranks;
-    ret->samples = samples_of(p, mode, load);
-    if (in.side == COST_SERVERS)
-        status = predict_servers(p, mode, load, &in, ret, err);
-    else
-        ret->cost = cost_of(&in);
-    cost_sensitivities(&in, ret->sensitivities);
+    costs.inputs.job.cores = shares_cores ? p->calibration.cores : 0;
+    status = mode_costs_predict(&costs, &ret->cost, err);
+    if (costs.is_known)
+        cost_sensitivities(&costs.inputs, ret->sensitivities);
+    ret->is_known = costs.is_known;
+    ret->side = costs.inputs.side;
+    ret->ranks = (double)mode->nproc;
+    if (!parse_uint64(experiment_option(p->of_cell, mode, "batch-size"), &batch))
+        batch = load->batch;
+    ret->samples = (double)batch * (double)mode->nproc;
     return status;
 }
 
@@ -435,6 +282,28 @@ static enum status keep_calibration(struct predictor *p, struct error *err)
     return status == STATUS_OK ? calibration_write(&p->calibration, path, err) : status;
 }
 
+/* That makes the same page again, but for its folder. */
+static void add_command(const struct predictor *p, struct strbuf *out)
+{
+    const struct predict_options *o = p->options;
+    const struct {
+        const char *name, *path;
+    } paths[] = {{" --calibration ", o->calibration}, {" --against ", o->against}};
+
+    strbuf_add(out, "sparring predict ");
+    report_add_shell_word(out, p->experiment->name);
+    strbuf_add(out, o->what_if ? " --what-if" : o->own_cores ? " --own-cores" : "");
+    if (o->parameters > 0)
+        strbuf_addf(out, " --parameters %.9g", o->parameters);
+    if (o->step_ms > 0)
+        strbuf_addf(out, " --step-ms %.9g", o->step_ms);
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
+        if (paths[i].path[0] != '\0') {
+            strbuf_add(out, paths[i].name);
+            report_add_shell_word(out, paths[i].path);
+        }
+}
+
 static enum status predict_all(struct predictor *p, struct error *err)
 {
     struct strbuf command = STRBUF_INIT;
@@ -446,9 +315,7 @@ static enum status predict_all(struct predictor *p, struct error *err)
         status = prediction_set_errors(&p->set, &p->calibration.errors, err);
     if (status == STATUS_OK && (!p->options->what_if || p->options->against[0] != '\0'))
         status = keep_calibration(p, err);
-    strbuf_add(&command, "sparring predict ");
-    report_add_shell_word(&command, p->experiment->name);
-    strbuf_add(&command, p->options->what_if ? " --what-if" : "");
+    add_command(p, &command);
     if (status == STATUS_OK)
         status = prediction_show(&p->set, p->trial.folder, command.text, err);
     strbuf_release(&command);

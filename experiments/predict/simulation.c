@@ -16,6 +16,7 @@
 #define WARM_UP    4
 #define RATE_MAX   1e15 /* bytes/s, where nothing limits */
 #define ROUNDING   1e-9 /* relative */
+#define TICK_S     1e-12
 #define NS_PER_S   1e9
 #define WINDOW     0.75 /* mean of what a link and its queue hold, of their size */
 #define WEIGHT_MIN (2.0 / 3)
@@ -38,7 +39,8 @@ struct rank {
     unsigned step;
     size_t ready;   /* partitions pushed in this step */
     size_t awaited; /* replies */
-    double last_reply_s, warm_s, end_s;
+    unsigned done;  /* steps since warm_s */
+    double warm_s, end_s;
 };
 
 struct event {
@@ -46,6 +48,13 @@ struct event {
     unsigned rank;
     struct connection *arrives_on; /* NULL: the next partition of the rank is ready */
     uint32_t partition;
+};
+
+/* What a server knows of a rank and a partition. */
+struct progress {
+    uint64_t pushes;
+    uint64_t round; /* that its next push is for */
+    bool is_waiting;
 };
 
 struct host {
@@ -62,11 +71,12 @@ struct simulation {
     struct connection *connections; /* owned: (direction, rank, server) */
     struct connection **active;     /* owned: those with messages */
     size_t active_count;
-    uint32_t *messages; /* owned */
-    struct rank *members;
-    struct host *hosts;
-    size_t *pushed;       /* owned, by partition: ranks that have pushed it in this round */
-    struct event *events; /* owned */
+    uint32_t *messages;        /* owned */
+    struct rank *states;       /* owned */
+    struct host *hosts;        /* owned */
+    struct progress *progress; /* owned: (partition, rank) */
+    uint64_t *rounds;          /* owned, by partition: that have ended */
+    struct event *events;      /* owned */
     struct event **unused;
     size_t unused_count;
     struct priority_queue queue;
@@ -99,11 +109,13 @@ static void add_event(struct simulation *s, double at_s, unsigned rank, struct c
 /* When the rank has the gradients of its next partition. */
 static void await_partition(struct simulation *s, unsigned rank)
 {
-    const struct rank *r = &s->members[rank];
+    const struct rank *r = &s->states[rank];
+    const struct cost_load *load = &s->in->load;
     const struct partition *p = &s->map->partitions[r->ready];
     const double bytes = (double)(p->offset + p->count) * sizeof(float);
+    const double more_s = cost_compute_s(load, rank, r->step) - load->compute_s;
 
-    add_event(s, r->begin_s + cost_ready_at(&s->in->load, bytes), rank, NULL, 0);
+    add_event(s, r->begin_s + fmax(0, cost_ready_at(load, bytes) + more_s), rank, NULL, 0);
 }
 
 /* ---- messages */
@@ -241,7 +253,7 @@ static double window_rate(const struct simulation *s, const struct connection *c
 
 static void begin_step(struct simulation *s, unsigned rank, double at_s)
 {
-    struct rank *r = &s->members[rank];
+    struct rank *r = &s->states[rank];
 
     r->begin_s = at_s;
     r->ready = 0;
@@ -257,7 +269,7 @@ static void begin_step(struct simulation *s, unsigned rank, double at_s)
 
 static void push_partition(struct simulation *s, unsigned rank)
 {
-    struct rank *r = &s->members[rank];
+    struct rank *r = &s->states[rank];
     const uint32_t partition = (uint32_t)r->ready++;
 
     send_message(s, connection_of(s, false, rank, s->map->partitions[partition].server), partition);
@@ -265,23 +277,88 @@ static void push_partition(struct simulation *s, unsigned rank)
         await_partition(s, rank);
 }
 
-static void sum_partition(struct simulation *s, const struct event *e)
+static struct progress *progress_of(struct simulation *s, uint32_t partition)
 {
-    if (++s->pushed[e->partition] < s->ranks)
+    return &s->progress[partition * s->ranks];
+}
+
+static void reply(struct simulation *s, unsigned rank, uint32_t partition)
+{
+    struct progress *own = &progress_of(s, partition)[rank];
+
+    own->is_waiting = false;
+    own->round = s->rounds[partition];
+    send_message(s, connection_of(s, true, rank, s->map->partitions[partition].server), partition);
+}
+
+/* A round ends with as many pushes as it needs; one that comes later is dropped, and its rank gets
+ * the newest values. */
+static void sum_round(struct simulation *s, unsigned rank, uint32_t partition)
+{
+    struct progress *members = progress_of(s, partition);
+    size_t pushed = 0;
+
+    if (members[rank].round < s->rounds[partition]) {
+        reply(s, rank, partition);
         return;
-    s->pushed[e->partition] = 0;
+    }
     for (size_t r = 0; r < s->ranks; r++)
-        send_message(s, connection_of(s, true, r, e->arrives_on->server), e->partition);
+        pushed += members[r].is_waiting;
+    if (pushed + s->in->job.consistency.backup < s->ranks)
+        return;
+    s->rounds[partition]++;
+    for (unsigned r = 0; r < s->ranks; r++)
+        if (members[r].is_waiting)
+            reply(s, r, partition);
+}
+
+/* A rank reads once every rank has pushed as often as it has, but for the staleness. */
+static void answer_stale(struct simulation *s, uint32_t partition)
+{
+    struct progress *members = progress_of(s, partition);
+    uint64_t least = UINT64_MAX;
+
+    for (size_t r = 0; r < s->ranks; r++)
+        least = members[r].pushes < least ? members[r].pushes : least;
+    for (unsigned r = 0; r < s->ranks; r++)
+        if (members[r].is_waiting && members[r].pushes <= least + s->in->job.consistency.staleness)
+            reply(s, r, partition);
+}
+
+static void take_push(struct simulation *s, unsigned rank, uint32_t partition)
+{
+    struct progress *own = &progress_of(s, partition)[rank];
+
+    own->pushes++;
+    own->is_waiting = true;
+    if (s->in->job.consistency.mode == CONSISTENCY_ASP)
+        reply(s, rank, partition);
+    else if (s->in->job.consistency.mode == CONSISTENCY_SSP)
+        answer_stale(s, partition);
+    else
+        sum_round(s, rank, partition);
+}
+
+/* A rank whose pushes came too late goes on with the newest round. */
+static unsigned next_step(struct simulation *s, unsigned rank)
+{
+    const struct progress *newest = &progress_of(s, (uint32_t)s->map->length - 1)[rank];
+
+    return s->in->job.consistency.backup > 0 ? (unsigned)newest->round : s->states[rank].step + 1;
 }
 
 static void take_reply(struct simulation *s, unsigned rank)
 {
-    struct rank *r = &s->members[rank];
+    struct rank *r = &s->states[rank];
+    const bool is_warm = r->step >= WARM_UP;
 
     if (--r->awaited > 0)
         return;
-    r->end_s = fmax(s->now_s, r->begin_s + s->in->load.compute_s) + s->in->load.other_s;
-    if (++r->step == WARM_UP)
+    r->end_s = fmax(s->now_s, r->begin_s + cost_compute_s(&s->in->load, rank, r->step)) +
+               s->in->load.other_s;
+    r->step = next_step(s, rank);
+    r->done += is_warm;
+    if (!is_warm && r->step >= WARM_UP)
         r->warm_s = r->end_s;
     if (r->step < STEPS)
         begin_step(s, rank, r->end_s);
@@ -292,9 +369,16 @@ static void run_event(struct simulation *s, const struct event *e)
     if (!e->arrives_on)
         push_partition(s, e->rank);
     else if (!e->arrives_on->is_reply)
-        sum_partition(s, e);
+        take_push(s, e->rank, e->partition);
     else
         take_reply(s, e->rank);
+}
+
+/* But for the rounding of bytes and of time. */
+static bool has_ended(const struct simulation *s, const struct connection *c)
+{
+    return c->left_bytes <=
+           fmax(ROUNDING * partition_bytes(s, c->messages[c->first]), c->rate * TICK_S);
 }
 
 static void advance(struct simulation *s, double to_s)
@@ -307,8 +391,7 @@ static void advance(struct simulation *s, double to_s)
     for (size_t i = 0; i < s->active_count; i++) {
         struct connection *c = s->active[i];
 
-        if (c->left_bytes > ROUNDING * partition_bytes(s, c->messages[c->first]) ||
-            end_message(s, c))
+        if (!has_ended(s, c) || end_message(s, c))
             s->active[kept++] = c;
     }
     s->active_count = kept;
@@ -365,9 +448,10 @@ static void release(struct simulation *s)
     free(s->connections);
     free(s->active);
     free(s->messages);
-    free(s->members);
+    free(s->states);
     free(s->hosts);
-    free(s->pushed);
+    free(s->progress);
+    free(s->rounds);
     free(s->events);
     free(s->unused);
     priority_queue_release(&s->queue);
@@ -386,11 +470,14 @@ static enum status allocate(struct simulation *s, struct error *err)
     if (status == STATUS_OK)
         status = mem_calloc(messages, sizeof(*s->messages), what, &s->messages, err);
     if (status == STATUS_OK)
-        status = mem_calloc(s->ranks, sizeof(*s->members), what, &s->members, err);
+        status = mem_calloc(s->ranks, sizeof(*s->states), what, &s->states, err);
     if (status == STATUS_OK)
         status = mem_calloc(s->host_count, sizeof(*s->hosts), what, &s->hosts, err);
     if (status == STATUS_OK)
-        status = mem_calloc(s->map->length, sizeof(*s->pushed), what, &s->pushed, err);
+        status =
+            mem_calloc(s->map->length * s->ranks, sizeof(*s->progress), what, &s->progress, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(s->map->length, sizeof(*s->rounds), what, &s->rounds, err);
     if (status == STATUS_OK)
         status = mem_calloc(events, sizeof(*s->events), what, &s->events, err);
     if (status == STATUS_OK)
@@ -412,7 +499,7 @@ enum status simulation_run(const struct cost_inputs *in, const struct shard_map 
 {
     struct simulation s = {
         .in = in, .map = map, .ranks = in->job.ranks, .servers = map->server_count};
-    double sum_s = 0;
+    double sum_s = 0, count = 0;
     enum status status;
 
     s.host_count = s.ranks + s.servers;
@@ -423,9 +510,11 @@ enum status simulation_run(const struct cost_inputs *in, const struct shard_map 
         random_seed(&s.random, seed);
         make_connections(&s);
         play(&s);
-        for (size_t r = 0; r < s.ranks; r++)
-            sum_s += (s.members[r].end_s - s.members[r].warm_s) / (STEPS - WARM_UP);
-        *ret_step_s = sum_s / (double)s.ranks;
+        for (size_t r = 0; r < s.ranks; r++) {
+            sum_s += s.states[r].end_s - s.states[r].warm_s;
+            count += s.states[r].done;
+        }
+        *ret_step_s = sum_s / count;
     }
     if (s.failed)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for a simulation");

@@ -1,7 +1,7 @@
 /*
  * simulation: steps of a job with servers, message by message, for what closed forms leave out:
  * links that carry pushes and replies at once, flows that are not equally fast, ranks that are not
- * in step.
+ * in step, stragglers and staleness.
  *
  * A message flows like a fluid.  At each moment the flows share the links by weighted max-min
  * fairness: a flow's weight is the window of its TCP connection, drawn for each step of its rank
@@ -22,7 +22,7 @@
 double simulation_work(double ranks, double servers, double partitions);
 
 /*
- * The mean step of a bsp job.  `map` assigns the partitions of the gradients to servers.  If the
+ * The mean step of all ranks.  `map` assigns the partitions of the gradients to servers.  If the
  * job is colocated, as many of them as there are ranks run beside these, and what is left on hosts
  * of its own.  The same seed gives the same step.  STATUS_NO_MEMORY only.
  */

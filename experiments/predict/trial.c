@@ -158,6 +158,29 @@ enum status trial_read_times(const struct run *run, double start_cpu_s, struct t
     return status;
 }
 
+enum status trial_read_computes(const struct run *run, double **ret, size_t *ret_steps,
+                                struct error *err)
+{
+    size_t steps = SIZE_MAX;
+    enum status status;
+
+    for (size_t i = 0; i < run->rank_count; i++) {
+        const struct metric_steady steady = metric_steady(run->ranks[i].length);
+
+        steps = steady.end - steady.first < steps ? steady.end - steady.first : steps;
+    }
+    *ret_steps = run->rank_count > 0 ? steps : 0;
+    status = mem_calloc(run->rank_count * *ret_steps, sizeof(**ret), "compute times", ret, err);
+    for (size_t i = 0; i < run->rank_count && status == STATUS_OK; i++) {
+        const struct records *rank = &run->ranks[i];
+        const size_t first = metric_steady(rank->length).first;
+
+        for (size_t k = 0; k < *ret_steps; k++)
+            (*ret)[i * *ret_steps + k] = (double)compute_part(&rank->steps[first + k]) * 1e-9;
+    }
+    return status;
+}
+
 /* Keep the bucket records of the last step that has some. */
 static enum status add_bucket(const json_t *record, struct cost_ready *ready, size_t *count,
                               int64_t *step, struct error *err)

@@ -33,6 +33,11 @@ enum status trial_run(const struct trial *t, const char *name, unsigned ranks, u
 enum status trial_read_times(const struct run *run, double start_cpu_s, struct trial_times *ret,
                              struct error *err);
 
+/* What each rank computed in each steady step, input and delays included: rank by rank, *ret_steps
+ * of each; owned by the caller. */
+enum status trial_read_computes(const struct run *run, double **ret, size_t *ret_steps,
+                                struct error *err);
+
 /* When the gradients of rank 0 were ready, and the buckets that they travel in; owned by the
  * caller. */
 enum status trial_read_ready(const struct run *run, struct cost_ready **ret_ready,

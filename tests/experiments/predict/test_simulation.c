@@ -47,6 +47,12 @@ static void assert_near(double value, double wanted)
     ck_assert_msg(fabs(value - wanted) <= 1e-6 * wanted, "%.12g, wanted %.12g", value, wanted);
 }
 
+/* Links that take no time take a little. */
+static void assert_about(double value, double wanted)
+{
+    ck_assert_msg(fabs(value - wanted) <= 1e-5 * wanted, "%.12g, wanted %.12g", value, wanted);
+}
+
 /* One rank, one server: the reply of the last partition follows its push. */
 START_TEST(test_one_rank)
 {
@@ -156,9 +162,71 @@ START_TEST(test_windows)
 }
 END_TEST
 
+/* Four ranks of which one computes 50 ms, the others 10, over links that take no time: bsp is as
+ * slow as it, with a backup worker the others are not, asp lets each go its own pace, and ssp in
+ * the long run the pace of the slowest. */
+#define TRACE_STEPS 3
+
+static const double straggler[4 * TRACE_STEPS] = {0.01, 0.01, 0.01, 0.01, 0.01, 0.01,
+                                                  0.01, 0.01, 0.01, 0.05, 0.05, 0.05};
+static const struct cost_ready late[] = {{4 * MIB, 0.05}};
+
+static struct cost_inputs with_straggler(void)
+{
+    struct cost_inputs in = inputs_of(4, 2, 1 << 20);
+
+    in.network = (struct cost_network){.byte_s = 0};
+    in.load = (struct cost_load){.ready = late,
+                                 .ready_count = 1,
+                                 .compute_s = 0.05,
+                                 .computes = straggler,
+                                 .compute_ranks = 4,
+                                 .compute_steps = TRACE_STEPS};
+    return in;
+}
+
+START_TEST(test_straggler)
+{
+    struct cost_inputs in = with_straggler();
+
+    assert_about(simulate(&in, 1), 0.05);
+    in.job.consistency.backup = 1; /* 20 steps of the others, 4 of the straggler */
+    assert_about(simulate(&in, 1), (3 * 0.2 + 0.2) / (3 * 20 + 4));
+    in.job.consistency = (struct consistency){.mode = CONSISTENCY_ASP};
+    assert_about(simulate(&in, 1), (3 * 0.01 + 0.05) / 4);
+    in.job.consistency = (struct consistency){.mode = CONSISTENCY_SSP, .staleness = 2};
+    assert_about(simulate(&in, 1), 0.05);
+    /* A bound that is never reached is none. */
+    in.job.consistency.staleness = 100;
+    assert_about(simulate(&in, 1), (3 * 0.01 + 0.05) / 4);
+    in.job.consistency.staleness = 0;
+    assert_about(simulate(&in, 1), 0.05);
+}
+END_TEST
+
+/* Each rank is slow in turn: bsp takes the slowest of every step, asp the mean. */
+START_TEST(test_in_turn)
+{
+    static const double in_turn[4 * 4] = {0.05, 0.01, 0.01, 0.01, 0.01, 0.05, 0.01, 0.01,
+                                          0.01, 0.01, 0.05, 0.01, 0.01, 0.01, 0.01, 0.05};
+    struct cost_inputs in = with_straggler();
+
+    in.load.computes = in_turn;
+    in.load.compute_steps = 4;
+    assert_about(simulate(&in, 1), 0.05);
+    assert_about(
+        cost_of(&(struct cost_inputs){.side = COST_CONTROL, .load = in.load, .job = {.ranks = 4}})
+            .step_s,
+        0.02);
+    in.job.consistency.mode = CONSISTENCY_ASP;
+    assert_about(simulate(&in, 1), 0.02);
+}
+END_TEST
+
 int main(void)
 {
     return SUPPORT_RUN("predict_simulation", 60, CHECKED_FIXTURE(NULL, teardown),
                        TEST(test_one_rank), TEST(test_two_servers), TEST(test_colocated),
-                       TEST(test_bounds), TEST(test_twice_as_long), TEST(test_windows));
+                       TEST(test_bounds), TEST(test_twice_as_long), TEST(test_windows),
+                       TEST(test_straggler), TEST(test_in_turn));
 }

@@ -1,0 +1,201 @@
+/*
+ * mode_costs: reads the options of a mode that decide what crosses which link.
+ */
+#include "experiments/predict/mode_costs.h"
+
+#include "common/base/memory.h"
+#include "common/base/parse.h"
+#include "common/shard_map/shard_map.h"
+#include "experiments/network/network_options.h"
+#include "experiments/network/relay.h"
+#include "experiments/predict/simulation.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PAYLOAD_SHARE (1448.0 / 1514) /* of a full frame, with time stamps */
+#define SEED          1               /* of simulations */
+#define WEIGHTED_MAX  256             /* servers of a mixed placement */
+
+static const char *option_of(const struct mode_costs *m, const char *name)
+{
+    return experiment_option(m->experiment, m->mode, name);
+}
+
+static bool is_set(const struct mode_costs *m, const char *option)
+{
+    return option_of(m, option)[0] != '\0';
+}
+
+/* Not set counts as the default. */
+static bool is_default(const struct mode_costs *m, const char *option, const char *by_default)
+{
+    return !is_set(m, option) || strcmp(option_of(m, option), by_default) == 0;
+}
+
+static bool is_placed(const struct mode_costs *m, const char *placement)
+{
+    return strcmp(option_of(m, "server-placement"), placement) == 0;
+}
+
+/* ---- reading */
+
+static double payload_byte_s(const struct network_link *link)
+{
+    return link->rate > 0 ? 8 / link->rate / PAYLOAD_SHARE : 0;
+}
+
+/* A host with ranks and one of a dedicated server. */
+static enum status read_network(struct mode_costs *m, struct error *err)
+{
+    struct network_options o = {.seed = 1};
+    struct network_link links[2], both;
+    enum status status;
+
+    (void)snprintf(o.rate, sizeof(o.rate), "%s", option_of(m, "network-rate"));
+    (void)snprintf(o.delay, sizeof(o.delay), "%s", option_of(m, "network-delay"));
+    status = network_options_read(&o, 2, 1, m->min_delay_ms, links, err);
+    if (status != STATUS_OK)
+        return status;
+    both = network_link_join(&links[0], &links[1]);
+    m->inputs.network = (struct cost_network){
+        .byte_s = payload_byte_s(&links[0]),
+        .server_byte_s = payload_byte_s(&links[1]),
+        .latency_s = (double)both.delay_ns * 1e-9,
+        .queue_s =
+            links[1].rate > 0 ? 8 * (double)relay_queue_bytes(&links[1]) / links[1].rate : 0};
+    return STATUS_OK;
+}
+
+static bool is_ring(const struct mode_costs *m)
+{
+    return strcmp(option_of(m, "sync"), "allreduce") == 0 &&
+           strcmp(option_of(m, "backend"), "ring") == 0 && is_default(m, "comm-hook", "none") &&
+           is_default(m, "bucket-cap-mb", "-1");
+}
+
+/* Through sockets, whole gradients. */
+static bool is_plain_ps(const struct mode_costs *m)
+{
+    const bool has_hosts = is_set(m, "network-rate") || is_set(m, "network-delay");
+
+    return strcmp(option_of(m, "sync"), "ps") == 0 && is_default(m, "compression", "none") &&
+           (has_hosts || strcmp(option_of(m, "ps-transport"), "grpc") == 0);
+}
+
+static struct consistency consistency_of(const struct mode_costs *m)
+{
+    struct consistency c = {.mode = CONSISTENCY_BSP};
+    uint64_t staleness = 0, backup = 0;
+
+    (void)consistency_parse(option_of(m, "consistency"), &c.mode);
+    (void)parse_uint64(option_of(m, "staleness"), &staleness);
+    (void)parse_uint64(option_of(m, "backup-workers"), &backup);
+    c.staleness = (uint32_t)staleness;
+    c.backup = (uint32_t)backup;
+    return c;
+}
+
+static size_t elements_of(const struct mode_costs *m)
+{
+    const struct cost_load *load = &m->inputs.load;
+
+    return (size_t)load->ready[load->ready_count - 1].bytes / sizeof(float);
+}
+
+/* Of a mixed placement; NULL: all the same.  Owned by the caller. */
+static enum status make_weights(const struct mode_costs *m, uint32_t **ret, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    *ret = NULL;
+    if (is_placed(m, "mixed"))
+        status = mem_calloc(m->inputs.job.servers, sizeof(**ret), "weights", ret, err);
+    if (*ret)
+        shard_map_mixed_weights(m->inputs.job.ranks, (unsigned)m->mode->servers, *ret);
+    return status;
+}
+
+static enum status read_servers(struct mode_costs *m, struct error *err)
+{
+    struct cost_job *job = &m->inputs.job;
+    uint32_t *weights = NULL;
+    uint64_t bytes;
+    enum status status;
+
+    job->consistency = consistency_of(m);
+    job->is_colocated = is_placed(m, "colocated") || is_placed(m, "mixed");
+    job->servers = (unsigned)m->mode->servers;
+    if (is_placed(m, "mixed"))
+        job->servers += job->ranks;
+    else if (job->is_colocated && job->servers == 0)
+        job->servers = job->ranks;
+    if (job->servers == 0 || (is_placed(m, "mixed") && job->servers > WEIGHTED_MAX))
+        m->is_known = false;
+    if (!m->is_known)
+        return STATUS_OK;
+    status = make_weights(m, &weights, err);
+    if (!parse_bytes(option_of(m, "partition-bytes"), &bytes) || bytes == 0)
+        bytes = shard_map_partition_bytes_weighted(elements_of(m), job->servers, weights);
+    job->partition_bytes = (double)bytes;
+    free(weights);
+    return status;
+}
+
+enum status mode_costs_read(struct mode_costs *m, const struct job_load *load, struct error *err)
+{
+    const bool is_local = strcmp(option_of(m, "sync"), "local") == 0;
+    enum status status = read_network(m, err);
+
+    if (status != STATUS_OK)
+        return status;
+    m->inputs.load = load->cost;
+    m->inputs.job = (struct cost_job){.ranks = (unsigned)m->mode->nproc,
+                                      .buckets = load->buckets,
+                                      .bucket_count = load->bucket_count};
+    m->inputs.side = is_ring(m) ? COST_RING : is_plain_ps(m) ? COST_SERVERS : COST_CONTROL;
+    m->is_known = (m->inputs.side != COST_CONTROL || is_local) && !is_set(m, "network-jitter") &&
+                  !is_set(m, "network-loss");
+    return m->inputs.side == COST_SERVERS ? read_servers(m, err) : STATUS_OK;
+}
+
+/* ---- predicting */
+
+static enum status simulate(const struct mode_costs *m, struct cost *c, struct error *err)
+{
+    struct shard_map map = {0};
+    uint32_t *weights = NULL;
+    double step_s = 0;
+    enum status status = make_weights(m, &weights, err);
+
+    if (status == STATUS_OK)
+        status = shard_map_make_weighted(elements_of(m), (size_t)m->inputs.job.partition_bytes,
+                                         m->inputs.job.servers, weights, &map, err);
+    if (status == STATUS_OK)
+        status = simulation_run(&m->inputs, &map, SEED, &step_s, err);
+    if (status == STATUS_OK)
+        cost_set_step(&m->inputs.load, step_s, c);
+    shard_map_release(&map);
+    free(weights);
+    return status;
+}
+
+enum status mode_costs_predict(struct mode_costs *m, struct cost *ret, struct error *err)
+{
+    const struct cost_job *job = &m->inputs.job;
+    double partitions;
+
+    if (!m->is_known)
+        return STATUS_OK;
+    *ret = cost_of(&m->inputs);
+    if (m->inputs.side != COST_SERVERS)
+        return STATUS_OK;
+    partitions = ceil((double)elements_of(m) * sizeof(float) / job->partition_bytes);
+    if (simulation_work(job->ranks, job->servers, partitions) <= SIMULATION_WORK_MAX)
+        return simulate(m, ret, err);
+    if (is_placed(m, "mixed") || !consistency_is_lockstep(&job->consistency))
+        m->is_known = false; /* no closed form */
+    return STATUS_OK;
+}
