@@ -17,6 +17,7 @@
 
 #define PAYLOAD_SHARE (1448.0 / 1514) /* of a full frame, with time stamps */
 #define SEED          1               /* of simulations */
+#define PATIENCE      10              /* as much more work where there is no closed form */
 #define WEIGHTED_MAX  256             /* servers of a mixed placement */
 
 static const char *option_of(const struct mode_costs *m, const char *name)
@@ -185,6 +186,8 @@ static enum status simulate(const struct mode_costs *m, struct cost *c, struct e
 enum status mode_costs_predict(struct mode_costs *m, struct cost *ret, struct error *err)
 {
     const struct cost_job *job = &m->inputs.job;
+    const bool has_closed_form =
+        !is_placed(m, "mixed") && consistency_is_lockstep(&job->consistency);
     double partitions;
 
     if (!m->is_known)
@@ -193,9 +196,9 @@ enum status mode_costs_predict(struct mode_costs *m, struct cost *ret, struct er
     if (m->inputs.side != COST_SERVERS)
         return STATUS_OK;
     partitions = ceil((double)elements_of(m) * sizeof(float) / job->partition_bytes);
-    if (simulation_work(job->ranks, job->servers, partitions) <= SIMULATION_WORK_MAX)
+    if (simulation_work(job->ranks, job->servers, partitions) <=
+        (has_closed_form ? SIMULATION_WORK_MAX : PATIENCE * SIMULATION_WORK_MAX))
         return simulate(m, ret, err);
-    if (is_placed(m, "mixed") || !consistency_is_lockstep(&job->consistency))
-        m->is_known = false; /* no closed form */
+    m->is_known = has_closed_form;
     return STATUS_OK;
 }

@@ -71,6 +71,7 @@ struct simulation {
     struct connection *connections; /* owned: (direction, rank, server) */
     struct connection **active;     /* owned: those with messages */
     size_t active_count;
+    bool has_changed;          /* which connections have messages, or their weights */
     uint32_t *messages;        /* owned */
     struct rank *states;       /* owned */
     struct host *hosts;        /* owned */
@@ -141,6 +142,7 @@ static void send_message(struct simulation *s, struct connection *c, uint32_t pa
         return;
     c->left_bytes = partition_bytes(s, partition);
     s->active[s->active_count++] = c;
+    s->has_changed = true;
 }
 
 /* Its first message is on its way; returns whether there is another. */
@@ -243,7 +245,7 @@ static double draw_weight(struct simulation *s)
 static double window_rate(const struct simulation *s, const struct connection *c)
 {
     const struct cost_network *n = &s->in->network;
-    const bool is_dedicated = (is_local(c) ? c->from : c->is_reply ? c->from : c->to) >= s->ranks;
+    const bool is_dedicated = (c->is_reply ? c->from : c->to) >= s->ranks;
     const double flows = is_dedicated ? (double)s->ranks : fmax(1, (double)s->ranks - 1);
     const double trip_s = fmax(2 * n->latency_s, 1e-9);
 
@@ -258,6 +260,7 @@ static void begin_step(struct simulation *s, unsigned rank, double at_s)
     r->begin_s = at_s;
     r->ready = 0;
     r->awaited = s->map->length;
+    s->has_changed = true;
     for (size_t i = 0; i < 2 * s->servers; i++) {
         struct connection *c = connection_of(s, i % 2, rank, i / 2);
 
@@ -394,6 +397,7 @@ static void advance(struct simulation *s, double to_s)
         if (!has_ended(s, c) || end_message(s, c))
             s->active[kept++] = c;
     }
+    s->has_changed = s->has_changed || kept < s->active_count;
     s->active_count = kept;
 }
 
@@ -406,7 +410,9 @@ static void play(struct simulation *s)
     while ((e = priority_queue_first(&s->queue)) || s->active_count > 0) {
         double next_s = e ? e->at_s : DBL_MAX;
 
-        share_links(s);
+        if (s->has_changed)
+            share_links(s);
+        s->has_changed = false;
         for (size_t i = 0; i < s->active_count; i++)
             next_s = fmin(next_s, s->now_s + s->active[i]->left_bytes / s->active[i]->rate);
         advance(s, next_s);

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 /* Rates of flows that are computed, a few ns each; closed forms are for what is more. */
-#define SIMULATION_WORK_MAX 2e7
+#define SIMULATION_WORK_MAX 2e6
 double simulation_work(double ranks, double servers, double partitions);
 
 /*
