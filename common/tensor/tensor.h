@@ -85,6 +85,11 @@ struct bucket_plan {
     size_t length;
 };
 
+/* What DistributedDataParallel takes where nobody has chosen: a small first bucket, so that
+ * communication starts early.  Source: PyTorch, kDefaultFirstBucketBytes and bucket_cap_mb. */
+#define BUCKET_FIRST_BYTES ((size_t)1 << 20)
+#define BUCKET_CAP_BYTES   ((size_t)25 << 20)
+
 /* Greedy in slab order: a view is added to the open bucket, which closes once it has at least its
  * limit (so it may exceed it): first_bytes for the first bucket, cap_bytes for the others.
  * Source: PyTorch, compute_bucket_assignment_by_size. */

@@ -333,10 +333,10 @@ static enum status run_set(const struct compare_options *options, const char *pr
             log_error("%s: %s", name, why.text);
         failed += ended != STATUS_OK;
     }
-    if (!options->dry_run && experiment_set_write(out, paths, &results, &why) != STATUS_OK)
-        status = error_set(err, why.status, "%s", why.text);
-    else if (!options->dry_run)
+    if (!options->dry_run && experiment_set_write(out, paths, &results, &why) == STATUS_OK)
         (void)printf("reports: %s/index.html\n", out);
+    else if (!options->dry_run && status == STATUS_OK)
+        status = error_set(err, why.status, "%s", why.text);
     if (status == STATUS_OK && failed > 0)
         status = error_set(err, STATUS_IO, "%zu of %zu experiments failed", failed, paths->length);
     text_list_release(&results);

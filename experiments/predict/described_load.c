@@ -14,15 +14,13 @@
 
 #define PROFILE       "profile:"
 #define FORWARD_SHARE (1.0 / 3) /* backward has two products for each of forward */
-#define FIRST_BYTES   ((size_t)1 << 20)
-#define BUCKET_BYTES  ((size_t)25 << 20)
-#define PIECES        256 /* of a model of which only the parameters are known */
+#define PIECES        256       /* of a model of which only the parameters are known */
 
 static enum status add_buckets(const struct tensor_table *table, struct job_load *ret,
                                struct error *err)
 {
     struct bucket_plan plan = {0};
-    enum status status = bucket_plan_make(table, FIRST_BYTES, BUCKET_BYTES, &plan, err);
+    enum status status = bucket_plan_make(table, BUCKET_FIRST_BYTES, BUCKET_CAP_BYTES, &plan, err);
 
     if (status == STATUS_OK)
         status = mem_calloc(plan.length, sizeof(*ret->buckets), "buckets", &ret->buckets, err);

@@ -25,9 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIB                1048576.0
-#define FIRST_BUCKET_BYTES ((size_t)1 << 20)
-#define BUCKET_CAP_BYTES   ((size_t)25 << 20)
+#define MIB 1048576.0
 
 static const struct hook_ops *const hooks[] = {
     [DDP_HOOK_NONE] = &hook_none,
@@ -151,7 +149,7 @@ static enum status open_parts(struct sync_allreduce *s, const struct sync_config
                               struct error *err)
 {
     size_t views = s->table->length;
-    size_t first = FIRST_BUCKET_BYTES;
+    size_t first = BUCKET_FIRST_BYTES;
     size_t cap = BUCKET_CAP_BYTES;
     enum status status;
 

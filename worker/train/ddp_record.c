@@ -56,7 +56,8 @@ enum status ddp_record_start(struct ddp_record *r, struct metrics *m, const stru
     metrics_add_int(m, "total_parameter_size_bytes",
                     (int64_t)(facts->table->count * sizeof(float)));
     metrics_add_double(m, "bucket_cap_bytes",
-                       (ddp.bucket_cap_mb < 0 ? 25.0 : ddp.bucket_cap_mb) * 1048576.0);
+                       ddp.bucket_cap_mb < 0 ? (double)BUCKET_CAP_BYTES
+                                             : ddp.bucket_cap_mb * 1048576.0);
     add_sizes(m, &timeline);
     add_bool(m, "broadcast_buffers", ddp.broadcast_buffers);
     add_bool(m, "find_unused_parameters", ddp.find_unused_parameters);

@@ -227,9 +227,7 @@ static size_t find_steady(const struct run_record *r, size_t *ret_first)
     size_t skip = r->steps / 10 > STEADY_SKIP_MIN ? r->steps / 10 : STEADY_SKIP_MIN;
 
     *ret_first = 0;
-    if (kept < r->steps) /* a long run has overwritten its first steps */
-        return kept;
-    if (skip + 1 >= kept)
+    if (kept < r->steps || skip + 1 >= kept) /* a long run has overwritten its first steps */
         return kept;
     *ret_first = skip;
     return kept - 1 - skip;
