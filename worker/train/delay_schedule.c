@@ -1,38 +1,27 @@
 /*
- * Parses the file line by line, in place, into two arrays sized by the number of lines.  Lookups
- * are linear in the number of rules.  The FNV-1a hash over the words lets the ranks compare their
- * schedules.  Immutable after delay_schedule_read, so no locking.
+ * Lookups are linear in the number of rules.  The FNV-1a hash over the words lets the ranks compare
+ * their schedules.  Immutable after delay_schedule_read, so no locking.
  */
 #include "worker/train/delay_schedule.h"
 
-#include "common/base/file.h"
 #include "common/base/memory.h"
 #include "common/base/parse.h"
+#include "common/base/rule_file.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FILE_BYTES_MAX ((size_t)1 << 20)
-#define DELAY_MS_MAX   3600000u
-#define PERCENT_MAX    100000u
-#define WORDS_MAX      5
+#define DELAY_MS_MAX 3600000u
+#define PERCENT_MAX  100000u
+#define FORM         "RANK STEP[-STEP] MS or P%, or staleness RANK STEP[-STEP] K"
 
-/* The line being parsed. */
-struct line {
-    const char *path;
-    unsigned number;
-    char *words[WORDS_MAX];
-    size_t count;
+/* What a file's rules are read into. */
+struct reading {
+    struct delay_schedule schedule;
+    size_t delay_capacity, staleness_capacity;
+    unsigned world_size;
 };
-
-static enum status reject_line(const struct line *l, const char *what, struct error *err)
-{
-    return error_set(err, STATUS_CONFIG,
-                     "%s:%u: %s (a rule is RANK STEP[-STEP] MS or P%%, or staleness "
-                     "RANK STEP[-STEP] K)",
-                     l->path, l->number, what);
-}
 
 static bool read_number(const char *text, uint64_t max, uint64_t *ret)
 {
@@ -56,56 +45,50 @@ static bool read_steps(char *text, uint64_t *ret_first, uint64_t *ret_last)
     return good && *ret_first <= *ret_last;
 }
 
-static enum status add_staleness(struct delay_schedule *s, const struct line *l, unsigned rank,
+static enum status add_staleness(struct reading *r, const struct rule *line, unsigned rank,
                                  uint64_t first, uint64_t last, struct error *err)
 {
+    struct delay_schedule *s = &r->schedule;
     uint64_t steps;
+    enum status status;
 
-    if (!read_number(l->words[3], CONSISTENCY_STALENESS_MAX, &steps))
-        return reject_line(l, "no such staleness (at most 1000000)", err);
+    if (!read_number(line->words[3], CONSISTENCY_STALENESS_MAX, &steps))
+        return rule_reject(line, "no such staleness (at most 1000000)", err);
     if (s->staleness_count == CONSISTENCY_RULES_MAX)
-        return reject_line(l, "more than 1024 rules of staleness", err);
+        return rule_reject(line, "more than 1024 rules of staleness", err);
+    status = mem_grow(s->staleness_count, &r->staleness_capacity, sizeof(*s->staleness),
+                      "staleness rules", &s->staleness, err);
+    if (status != STATUS_OK)
+        return status;
     s->staleness[s->staleness_count++] = (struct exact_staleness){
         .rank = rank, .first = first + 1, .last = last + 1, .steps = (uint32_t)steps};
     return STATUS_OK;
 }
 
-static enum status add_delay(struct delay_schedule *s, const struct line *l, unsigned rank,
+static enum status add_delay(struct reading *r, const struct rule *line, unsigned rank,
                              uint64_t first, uint64_t last, struct error *err)
 {
+    struct delay_schedule *s = &r->schedule;
     struct delay_rule rule = {.rank = rank, .first = first, .last = last};
-    char *percent = strchr(l->words[2], '%');
+    char *percent = strchr(line->words[2], '%');
     bool is_share = percent && percent[1] == '\0';
     uint64_t value;
+    enum status status;
 
     if (is_share)
         *percent = '\0';
-    if (!read_number(l->words[2], is_share ? PERCENT_MAX : DELAY_MS_MAX, &value))
-        return reject_line(l,
+    if (!read_number(line->words[2], is_share ? PERCENT_MAX : DELAY_MS_MAX, &value))
+        return rule_reject(line,
                            is_share ? "no such share (whole percent, at most 100000)"
                                     : "no such delay (whole milliseconds, at most an hour)",
                            err);
     rule.share = is_share ? (double)value / 100 : 0;
     rule.delay_ns = is_share ? 0 : (int64_t)value * 1000000;
-    s->delays[s->delay_count++] = rule;
-    return STATUS_OK;
-}
-
-static enum status read_rule(struct delay_schedule *s, const struct line *l, unsigned world_size,
-                             struct error *err)
-{
-    bool exact = strcmp(l->words[0], "staleness") == 0;
-    uint64_t rank, first, last;
-
-    if (l->count != 3u + exact)
-        return reject_line(l, "a rule of another length", err);
-    if (!read_number(l->words[exact], world_size - 1, &rank))
-        return reject_line(l, "no such rank", err);
-    if (!read_steps(l->words[1 + exact], &first, &last))
-        return reject_line(l, "no such steps", err);
-    if (exact)
-        return add_staleness(s, l, (unsigned)rank, first, last, err);
-    return add_delay(s, l, (unsigned)rank, first, last, err);
+    status = mem_grow(s->delay_count, &r->delay_capacity, sizeof(*s->delays), "delay rules",
+                      &s->delays, err);
+    if (status == STATUS_OK)
+        s->delays[s->delay_count++] = rule;
+    return status;
 }
 
 static void add_hash(uint64_t *hash, const void *data, size_t size)
@@ -117,75 +100,45 @@ static void add_hash(uint64_t *hash, const void *data, size_t size)
 }
 
 /* Hashes words and line ends only, so that comments and spaces have no effect. */
-static void hash_line(uint64_t *hash, const struct line *l)
+static void hash_rule(uint64_t *hash, const struct rule *line)
 {
-    for (size_t i = 0; i < l->count; i++)
-        add_hash(hash, l->words[i], strlen(l->words[i]) + 1);
+    for (size_t i = 0; i < line->length; i++)
+        add_hash(hash, line->words[i], strlen(line->words[i]) + 1);
     add_hash(hash, "\n", 1);
 }
 
-static enum status read_line(struct delay_schedule *s, struct line *l, char *text,
-                             unsigned world_size, struct error *err)
+static enum status read_rule(void *user, const struct rule *line, struct error *err)
 {
-    char *rest = NULL;
+    struct reading *r = user;
+    bool exact = strcmp(line->words[0], "staleness") == 0;
+    uint64_t rank, first, last;
 
-    text[strcspn(text, "#\r")] = '\0';
-    l->count = 0;
-    for (char *word = strtok_r(text, " \t", &rest); word; word = strtok_r(NULL, " \t", &rest)) {
-        if (l->count == WORDS_MAX)
-            return reject_line(l, "a rule of another length", err);
-        l->words[l->count++] = word;
-    }
-    if (l->count == 0)
-        return STATUS_OK;
-    hash_line(&s->hash, l);
-    return read_rule(s, l, world_size, err);
-}
-
-static enum status alloc_rules(struct delay_schedule *s, const char *text, struct error *err)
-{
-    size_t lines = 1;
-    enum status status;
-
-    for (const char *p = text; *p; p++)
-        lines += *p == '\n';
-    status = mem_calloc(lines, sizeof(*s->delays), "delay rules", &s->delays, err);
-    if (status == STATUS_OK)
-        status = mem_calloc(lines < CONSISTENCY_RULES_MAX ? lines : CONSISTENCY_RULES_MAX,
-                            sizeof(*s->staleness), "staleness rules", &s->staleness, err);
-    return status;
+    hash_rule(&r->schedule.hash, line);
+    if (line->length != 3u + exact)
+        return rule_reject(line, "a rule of another length", err);
+    if (!read_number(line->words[exact], r->world_size - 1, &rank))
+        return rule_reject(line, "no such rank", err);
+    if (!read_steps(line->words[1 + exact], &first, &last))
+        return rule_reject(line, "no such steps", err);
+    if (exact)
+        return add_staleness(r, line, (unsigned)rank, first, last, err);
+    return add_delay(r, line, (unsigned)rank, first, last, err);
 }
 
 enum status delay_schedule_read(const char *path, unsigned world_size, struct delay_schedule *ret,
                                 struct error *err)
 {
-    struct delay_schedule s = {.hash = 0xcbf29ce484222325u};
-    struct line line = {.path = path};
-    char *text = NULL;
-    size_t size = 0;
+    struct reading r = {.schedule.hash = 0xcbf29ce484222325u, .world_size = world_size};
     enum status status;
 
     *ret = (struct delay_schedule){0};
     if (path[0] == '\0')
         return STATUS_OK;
-    status = file_read(path, FILE_BYTES_MAX, &text, &size, err);
-    if (status == STATUS_OK && strlen(text) != size)
-        status = error_set(err, STATUS_CONFIG, "'%s' is no text: it holds a NUL byte", path);
-    if (status == STATUS_OK)
-        status = alloc_rules(&s, text, err);
-    for (char *at = text; status == STATUS_OK && *at != '\0';) {
-        char *next = at + strcspn(at, "\n");
-
-        next += *next == '\n' ? (*next = '\0', 1) : 0;
-        line.number++;
-        status = read_line(&s, &line, at, world_size, err);
-        at = next;
-    }
-    free(text);
+    status = rule_file_read(path, FORM, read_rule, &r, err);
     if (status != STATUS_OK)
-        delay_schedule_release(&s);
+        delay_schedule_release(&r.schedule);
     else
-        *ret = s;
+        *ret = r.schedule;
     return status;
 }
 
