@@ -52,7 +52,8 @@ static const char *const launch_options[] = {
     "backend",        "server-placement", "server-transport", "replicas",
     "on-rank-loss",   "on-worker-loss",   "max-restarts",     "bind",
     "ranks-per-host", "network-rate",     "network-delay",    "network-jitter",
-    "network-loss",   "network-seed",     "network-check"};
+    "network-loss",   "network-seed",     "network-check",    "fault-schedule",
+    "fault-seed"};
 
 bool experiment_run_is_for_launch(const char *name)
 {

@@ -33,7 +33,9 @@ struct child {
     int64_t kill_at_ns; /* when the group gets SIGKILL; INT64_MAX: never */
     bool killed;        /* SIGKILL was sent */
     unsigned restarts;  /* times that it was started again */
-    bool to_restart;    /* once it is GONE */
+    bool to_restart;    /* once it is GONE and restart_at_ns has come */
+    int64_t restart_at_ns;
+    bool paused; /* SIGSTOP, and SIGCONT is to follow */
     struct output outputs[2];
 };
 

@@ -80,10 +80,16 @@ static struct output_wait_limit output_limit_now(const struct child_set *c)
 
 /* ---- ends */
 
+/* Is it gone and to be started again? */
+static bool awaits_restart(const struct child_set *c, const struct child *child)
+{
+    return child->to_restart && child->state == CHILD_GONE && !c->stopping && !c->servers_may_end;
+}
+
 static bool any_active(const struct child_set *c, size_t first, size_t end)
 {
     for (size_t i = first; i < end; i++)
-        if (child_is_active(&c->children[i]))
+        if (child_is_active(&c->children[i]) || awaits_restart(c, &c->children[i]))
             return true;
     return false;
 }
@@ -95,7 +101,7 @@ static void kill_stopped(struct child_set *c)
         struct child *child = &c->children[i];
         siginfo_t info = {.si_pid = 0};
 
-        if (child->state != CHILD_RUNNING || child->killed ||
+        if (child->state != CHILD_RUNNING || child->killed || child->paused ||
             waitid(P_PID, (id_t)child->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 ||
             info.si_pid == 0)
             continue;
@@ -190,10 +196,10 @@ static enum status restart_lost_children(struct child_set *c, struct error *err)
 {
     enum status status = STATUS_OK;
 
-    for (size_t i = 0; i < c->count && status == STATUS_OK && !c->stopping; i++) {
+    for (size_t i = 0; i < c->count && status == STATUS_OK; i++) {
         struct child *child = &c->children[i];
 
-        if (!child->to_restart || child->state != CHILD_GONE)
+        if (!awaits_restart(c, child) || clock_now_ns() < child->restart_at_ns)
             continue;
         child->to_restart = false;
         status = c->restart(c->user, i, err);
@@ -289,21 +295,40 @@ static void check_deadline(struct child_set *c)
         child_set_stop_ranks(c, SIGTERM);
 }
 
+static int64_t earliest(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static bool has_event(const struct child_set *c)
+{
+    return c->event && !c->stopping;
+}
+
+static int64_t next_deadline_ns(const struct child_set *c)
+{
+    int64_t nearest = earliest(c->deadline_ns, c->blame_deadline_ns);
+
+    for (size_t i = 0; i < c->count; i++) {
+        const struct child *child = &c->children[i];
+
+        if (child_is_active(child))
+            nearest = earliest(nearest, child->kill_at_ns);
+        else if (awaits_restart(c, child))
+            nearest = earliest(nearest, child->restart_at_ns);
+    }
+    if (c->mpirun.pid != 0)
+        nearest = earliest(nearest, c->mpirun.next_check_ns);
+    return has_event(c) ? earliest(nearest, c->event_ns) : nearest;
+}
+
 enum status child_set_step(struct child_set *c, int64_t deadline_ns, struct error *err)
 {
     struct epoll_event events[EVENTS_MAX];
-    int64_t nearest = deadline_ns < c->deadline_ns ? deadline_ns : c->deadline_ns;
-    int count;
+    int64_t nearest = earliest(deadline_ns, next_deadline_ns(c));
+    int count = epoll_wait(c->epoll_fd, events, EVENTS_MAX,
+                           nearest == INT64_MAX ? -1 : clock_left_ms(nearest));
 
-    for (size_t i = 0; i < c->count; i++)
-        if (child_is_active(&c->children[i]) && c->children[i].kill_at_ns < nearest)
-            nearest = c->children[i].kill_at_ns;
-    if (c->blame_deadline_ns < nearest)
-        nearest = c->blame_deadline_ns;
-    if (c->mpirun.pid != 0 && c->mpirun.next_check_ns < nearest)
-        nearest = c->mpirun.next_check_ns;
-    count = epoll_wait(c->epoll_fd, events, EVENTS_MAX,
-                       nearest == INT64_MAX ? -1 : clock_left_ms(nearest));
     if (count < 0 && errno != EINTR)
         return error_set_errno(err, errno, "cannot wait for the ranks");
     for (int i = 0; i < count; i++)
@@ -313,6 +338,12 @@ enum status child_set_step(struct child_set *c, int64_t deadline_ns, struct erro
     kill_stopped(c);
     kill_stuck_mpirun(c);
     kill_overdue(c);
+    if (has_event(c) && clock_now_ns() >= c->event_ns) {
+        enum status status = c->event(c->user, &c->event_ns, err);
+
+        if (status != STATUS_OK)
+            return status;
+    }
     return restart_lost_children(c, err);
 }
 

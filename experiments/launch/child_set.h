@@ -31,6 +31,10 @@ struct child_set {
     bool durable;               /* a restarted server restores its job from its state folder */
     /* Starts children[index] again (child_set_start); called from child_set_step. */
     enum status (*restart)(void *user, size_t index, struct error *err);
+    /* Called from child_set_step once event_ns has come, unless the job is being stopped; it
+     * returns the next one (INT64_MAX: none).  NULL: no events. */
+    enum status (*event)(void *user, int64_t *ret_next_ns, struct error *err);
+    int64_t event_ns;
     void *user;
     size_t lost;                      /* lost ranks that were not started again ... */
     const struct child *first_lost;   /* ... and the first of them; NULL: none */

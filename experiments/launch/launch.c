@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "experiments/launch/child_set.h"
+#include "experiments/launch/fault_injector.h"
 #include "experiments/launch/placement.h"
 #include "experiments/launch/plan.h"
 #include "experiments/launch/servers.h"
@@ -32,6 +33,8 @@ struct job {
     struct plan *plan;
     struct child_set child_set;
     struct network network; /* emulated; without hosts: none */
+    struct fault_schedule faults;
+    struct fault_injector injector;
     uint16_t port;
     int port_fd;
     struct strbuf addresses, replicas, weights; /* of the servers */
@@ -280,6 +283,44 @@ static enum status open_network(struct job *j, struct error *err)
     return network_measure(&j->network, err);
 }
 
+static enum status read_faults(struct job *j, struct error *err)
+{
+    struct plan *p = j->plan;
+    const struct fault_targets targets = {.servers = placement_own_count(p),
+                                          .ranks = p->ranks,
+                                          .hosts = p->emulation.hosts,
+                                          .worker_hosts = p->emulation.worker_hosts,
+                                          .have_rates = p->options.network.rate[0] != '\0',
+                                          .can_restart = p->options.max_restarts > 0 &&
+                                                         (p->elastic || p->options.state_dir[0])};
+    enum status status = STATUS_OK;
+
+    if (p->options.fault_schedule[0] != '\0' && (p->nodes > 1 || p->with_mpirun))
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "--fault-schedule is for processes of one host that this command starts: "
+                         "not for several --nnodes or --backend mpi");
+    status = fault_schedule_read(p->options.fault_schedule, (uint64_t)p->options.fault_seed,
+                                 &targets, &j->faults, err);
+    p->options.network.changes = j->faults.changes_links;
+    return status;
+}
+
+/* The event callback of the child set. */
+static enum status inject_faults(void *user, int64_t *ret_next_ns, struct error *err)
+{
+    struct job *j = user;
+
+    return fault_injector_step(&j->injector, ret_next_ns, err);
+}
+
+static enum status start_faults(struct job *j, struct error *err)
+{
+    if (j->faults.length == 0)
+        return STATUS_OK;
+    j->child_set.event = inject_faults;
+    return fault_injector_open(&j->injector, &j->faults, &j->child_set, err);
+}
+
 static enum status prepare_job(struct job *j, struct error *err)
 {
     const struct plan *p = j->plan;
@@ -291,7 +332,9 @@ static enum status prepare_job(struct job *j, struct error *err)
     if (status != STATUS_OK)
         return status;
     memcpy(j->argv, p->program, j->argc * sizeof(char *));
-    status = find_own_folder(j, err);
+    status = read_faults(j, err);
+    if (status == STATUS_OK)
+        status = find_own_folder(j, err);
     if (status == STATUS_OK)
         status = announce_binding(p, err);
     if (status == STATUS_OK && p->options.run_dir[0] != '\0')
@@ -375,10 +418,13 @@ static enum status run_job(struct job *j, struct error *err)
          r++)
         status = start_rank(j, r, err);
     if (status == STATUS_OK)
+        status = start_faults(j, err);
+    if (status == STATUS_OK)
         status = child_set_wait(child_set, child_set->servers, child_set->count, err);
     if (status != STATUS_OK)
         return status;
     child_set->servers_may_end = true;
+    child_set->event = NULL;
     child_set_stop(child_set, 0, child_set->servers, SIGTERM);
     return child_set_wait(child_set, 0, child_set->servers, err);
 }
@@ -401,14 +447,18 @@ static int exit_code(const struct child_set *child_set)
     return 0;
 }
 
-/* Write the network's record.  A run that ended well in a network that did not keep to its times is
- * a failure. */
-static enum status record_network(const struct job *j, struct error *err)
+/* Write the records of network and faults.  A run that ended well in a network that did not keep to
+ * its times is a failure. */
+static enum status write_records(const struct job *j, struct error *err)
 {
+    const char *folder = j->plan->options.run_dir;
     enum status status = STATUS_OK;
 
-    if (j->network.length > 0 && j->plan->options.run_dir[0] != '\0')
-        status = network_write(&j->network, j->plan->options.run_dir, err);
+    if (j->network.length > 0 && folder[0] != '\0')
+        status = network_write(&j->network, folder, err);
+    if (status == STATUS_OK && j->injector.injected && folder[0] != '\0')
+        status =
+            fault_injector_write(&j->injector, folder, (uint64_t)j->plan->options.fault_seed, err);
     if (status == STATUS_OK && j->network.length > 0 && exit_code(&j->child_set) == 0)
         status = network_check(&j->network, err);
     return status;
@@ -435,9 +485,11 @@ int launch_main(int argc, char **argv)
         return 0;
     status = run_job(&job, &err);
     if (status == STATUS_OK)
-        status = record_network(&job, &err);
+        status = write_records(&job, &err);
     code = status == STATUS_OK ? exit_code(&job.child_set) : log_failure(&err);
     child_set_close(&job.child_set);
+    fault_injector_close(&job.injector);
+    fault_schedule_release(&job.faults);
     network_close(&job.network);
     servers_remove_folder(&plan, job.server_folder);
     if (job.port_fd >= 0)

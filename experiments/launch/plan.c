@@ -175,6 +175,22 @@ static const struct option_spec last_specs[] = {
          "Ranks on one emulated host; dedicated servers have one each.  An emulated network, on "
          "this host, is used where one of the options above is given; it takes root or user "
          "namespaces, and the programs ip and tc."},
+    {.help = "Faults:"},
+    {.name = "fault-schedule",
+     .kind = OPTION_TEXT,
+     .offset = AT(fault_schedule),
+     .metavar = "FILE",
+     .help = "Inject faults, one rule per line: 'AT pause|kill rank1|server0' or 'AT cut host2' or "
+             "'AT slow host2 100mbit', then 'for SECONDS' where it ends.  AT is in seconds since "
+             "the ranks were started; 2-3 draws a time, rank* a rank."},
+    {.name = "fault-seed",
+     .kind = OPTION_INT,
+     .offset = AT(fault_seed),
+     .default_text = "1",
+     .min = 0,
+     .max = 4294967295,
+     .metavar = "N",
+     .help = "Of what is drawn there."},
     {.help = "Running:"},
     {.name = "run-dir",
      .env = "SPARRING_RUN_DIR",

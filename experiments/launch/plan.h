@@ -29,6 +29,8 @@ struct plan_options {
     bool replicas;
     struct network_options network;
     int64_t ranks_per_host;
+    char fault_schedule[OPTION_TEXT_MAX];
+    int64_t fault_seed;
     char run_dir[OPTION_TEXT_MAX];
     char on_rank_loss[OPTION_TEXT_MAX];
     int64_t max_restarts;

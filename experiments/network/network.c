@@ -89,13 +89,19 @@ static enum status run_commands(const char *program, struct strbuf *commands, st
     return status;
 }
 
+/* `verb` is add or change. */
+static void add_class(const char *verb, const char *device, double rate, struct strbuf *commands)
+{
+    strbuf_addf(commands, "class %s dev %s parent 1: classid 1:1 htb rate %.0fbit quantum 65536\n",
+                verb, device, rate);
+}
+
 static void add_rate(const char *device, double rate, struct strbuf *commands)
 {
     if (rate == 0)
         return;
     strbuf_addf(commands, "qdisc add dev %s root handle 1: htb default 1\n", device);
-    strbuf_addf(commands, "class add dev %s parent 1: classid 1:1 htb rate %.0fbit quantum 65536\n",
-                device, rate);
+    add_class("add", device, rate, commands);
 }
 
 /* ---- namespaces ---- */
@@ -221,14 +227,14 @@ static enum status make_hub(struct network *n, struct strbuf *commands, struct e
     return status;
 }
 
-static enum status make_network(struct network *n, struct error *err)
+static enum status make_network(struct network *n, bool changes, struct error *err)
 {
     struct strbuf commands = STRBUF_INIT;
     enum status status = STATUS_OK;
 
     for (size_t h = 0; h < n->length && status == STATUS_OK; h++)
         status = new_namespace(&n->host_fds[h], err);
-    if (status == STATUS_OK && n->length == 2 && !has_relay(n)) {
+    if (status == STATUS_OK && n->length == 2 && !has_relay(n) && !changes) {
         status = enter_namespace(n->host_fds[0], err);
         add_link(n, "eth0", 1, &commands);
         if (status == STATUS_OK)
@@ -262,7 +268,7 @@ enum status network_open(struct network *n, const struct network_link *links, si
     n->home_fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     if (n->home_fd < 0)
         return error_set_errno(err, errno, "network: cannot open our network namespace");
-    status = make_network(n, err);
+    status = make_network(n, options->changes, err);
     if (status == STATUS_OK)
         status = network_leave(n, err);
     if (status == STATUS_OK)
@@ -280,6 +286,30 @@ enum status network_enter(const struct network *n, size_t host, struct error *er
 enum status network_leave(const struct network *n, struct error *err)
 {
     return enter_namespace(n->home_fd, err);
+}
+
+enum status network_change(const struct network *n, size_t host, double rate, bool is_up,
+                           struct error *err)
+{
+    struct strbuf commands = STRBUF_INIT;
+    char port[32];
+    enum status status = enter_namespace(n->hub_fd, err), left;
+
+    (void)snprintf(port, sizeof(port), "port%zu", host);
+    strbuf_addf(&commands, "link set %s %s\n", port, is_up ? "up" : "down");
+    if (status == STATUS_OK)
+        status = run_commands("ip", &commands, err);
+    add_class("change", port, rate, &commands);
+    if (status == STATUS_OK && rate > 0)
+        status = run_commands("tc", &commands, err);
+    if (status == STATUS_OK)
+        status = network_enter(n, host, err);
+    add_class("change", "eth0", rate, &commands);
+    if (status == STATUS_OK && rate > 0)
+        status = run_commands("tc", &commands, err);
+    strbuf_release(&commands);
+    left = network_leave(n, status == STATUS_OK ? err : NULL);
+    return status != STATUS_OK ? status : left;
 }
 
 /* What eth0 of a host has carried so far; false: unknown. */

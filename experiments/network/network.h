@@ -64,6 +64,11 @@ enum status network_open(struct network *n, const struct network_link *links, si
 enum status network_enter(const struct network *n, size_t host, struct error *err);
 enum status network_leave(const struct network *n, struct error *err);
 
+/* From now on the link of a host is up or down, and has this rate in each direction; 0 where it has
+ * no limit.  Only of a network that was opened with options->changes.  Blocks for some 10 ms. */
+enum status network_change(const struct network *n, size_t host, double rate, bool is_up,
+                           struct error *err);
+
 /* "10.77.0.1" */
 void network_address(size_t host, char *text, size_t size);
 

@@ -6,6 +6,7 @@
 
 #include "common/option/option.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define NETWORK_HOSTS_MAX    64
@@ -18,6 +19,7 @@ struct network_options {
     char loss[OPTION_TEXT_MAX];
     int64_t seed;
     char check[OPTION_TEXT_MAX]; /* "fail" or "warn" */
+    bool changes;                /* network_change will be called; no option */
 };
 
 extern const struct option_spec network_option_specs[];

@@ -43,6 +43,7 @@ TCase *launch_server_cases(void);
 TCase *launch_binding_cases(void);
 TCase *launch_fault_cases(void);
 TCase *launch_restart_cases(void);
+TCase *launch_injection_cases(void);
 
 /* Install a copy of the launcher and beside it a script as sparring-server: lines that read the
  * launcher's arguments into $file and $listen, then `body`.  Returns the launcher's path. */

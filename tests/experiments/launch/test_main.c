@@ -104,5 +104,6 @@ int main(void)
     suite_add_tcase(suite, launch_binding_cases());
     suite_add_tcase(suite, launch_fault_cases());
     suite_add_tcase(suite, launch_restart_cases());
+    suite_add_tcase(suite, launch_injection_cases());
     return support_run(suite);
 }

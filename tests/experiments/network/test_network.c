@@ -26,13 +26,14 @@
 #define DATAGRAMS 500
 
 static struct network network = NETWORK_CLOSED;
+static bool link_changes; /* of the next network */
 static struct error err;
 
 /* Open a network with --network-check warn; false, and a line that says so, without the permission.
  */
 static bool open_network(size_t hosts, const char *rate, const char *delay, const char *loss)
 {
-    struct network_options o = {.seed = 1, .check = "warn"};
+    struct network_options o = {.seed = 1, .check = "warn", .changes = link_changes};
     struct network_link links[NETWORK_HOSTS_MAX];
     enum status status;
 
@@ -204,6 +205,58 @@ START_TEST(test_lateness)
 }
 END_TEST
 
+/* ---- changes ---- */
+
+static const char *const change_delays[] = {"", "2"};
+
+/* Nothing passes a link that is down, from and to its host, and the other hosts notice nothing. */
+START_TEST(test_cut)
+{
+    struct pollfd arrival = {.events = POLLIN};
+    uint32_t copy;
+    int fds[3];
+
+    link_changes = true;
+    if (!open_network(3, "100mbit", change_delays[_i], ""))
+        return;
+    for (size_t h = 0; h < 3; h++)
+        fds[h] = open_datagrams(h);
+    (void)send_until_it_arrives(fds[0], fds[1], 1);
+    (void)send_until_it_arrives(fds[2], fds[1], 2);
+    assert_ok(network_change(&network, 0, 1e8, false, &err));
+    (void)send_until_it_arrives(fds[2], fds[1], 3); /* by then all that was under way is here */
+    while (recv(fds[1], &copy, sizeof(copy), MSG_DONTWAIT) > 0)
+        continue;
+    send_datagram(fds[0], 1, 4);
+    send_datagram(fds[1], 0, 4);
+    (void)send_until_it_arrives(fds[2], fds[1], 5);
+    while (recv(fds[1], &copy, sizeof(copy), MSG_DONTWAIT) > 0)
+        ck_assert_uint_eq(copy, 5);
+    arrival.fd = fds[0];
+    ck_assert_int_eq(poll(&arrival, 1, 50), 0);
+    assert_ok(network_change(&network, 0, 1e8, true, &err));
+    (void)send_until_it_arrives(fds[0], fds[1], 6);
+    network_close(&network);
+}
+END_TEST
+
+START_TEST(test_slow)
+{
+    link_changes = true;
+    if (!open_network(2, "200mbit", change_delays[_i], ""))
+        return;
+    assert_ok(network_change(&network, 1, 2e7, true, &err));
+    assert_ok(network_measure(&network, &err));
+    for (size_t h = 0; h < 2; h++) /* each measures to the other */
+        ck_assert_double_lt(network.measured[h].rate, 1.3 * 2e7);
+    assert_ok(network_change(&network, 1, 2e8, true, &err));
+    do /* until the machine has time for it */
+        assert_ok(network_measure(&network, &err));
+    while (network.measured[0].rate < 1.3 * 2e7 || network.measured[1].rate < 1.3 * 2e7);
+    network_close(&network);
+}
+END_TEST
+
 /* ---- ends ---- */
 
 static void wait_for_end(int pidfd)
@@ -355,6 +408,7 @@ int main(void)
 {
     return SUPPORT_RUN(
         "network", 240, LOOP_TEST(test_links, 0, sizeof(links_cases) / sizeof(links_cases[0])),
-        TEST(test_impossible_rate), TEST(test_loss), TEST(test_lateness), TEST(test_relay_dies),
-        TEST(test_kill), TEST(test_without_root), LOOP_TEST(test_jobs, 0, 2), TEST(test_net_up));
+        TEST(test_impossible_rate), TEST(test_loss), TEST(test_lateness), LOOP_TEST(test_cut, 0, 2),
+        LOOP_TEST(test_slow, 0, 2), TEST(test_relay_dies), TEST(test_kill), TEST(test_without_root),
+        LOOP_TEST(test_jobs, 0, 2), TEST(test_net_up));
 }
