@@ -123,6 +123,8 @@ static void add_host(struct comparison *c, const struct run *run)
     add_condition(c, "binding", "%s", shared_fact(c, "binding"));
     add_condition(c, "network", "%s", shared_fact(c, "network"));
     add_links(c);
+    if (run->faults.length > 0)
+        add_condition(c, "faults", "%s", shared_fact(c, "faults"));
     add_condition(c, "governor", "%s", shared_fact(c, "governor"));
     add_condition(c, "congestion control", "%s", shared_fact(c, "congestion_control"));
     add_condition(c, "environment", "%s", shared_fact(c, "environment"));

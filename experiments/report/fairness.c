@@ -224,6 +224,7 @@ static void add_configured(struct run_facts *f, const char *name, const char *va
 static void collect_run_facts(const struct run *run, struct run_facts *f)
 {
     uint64_t devices = devices_of(run);
+    char faults[VALUE_MAX];
 
     f->count = 0;
     if (run->state == RUN_FAILED) {
@@ -239,6 +240,8 @@ static void collect_run_facts(const struct run *run, struct run_facts *f)
     add_number(f, "world_size", run->manifest.world_size * devices);
     add_number(f, "steps", run->summary.steps);
     add_checkpoints(f, run->options);
+    run_faults_text(&run->faults, faults, sizeof(faults));
+    add_fact(f, "faults", faults);
     add_host_facts(f, &run->manifest);
     add_servers(f, run);
     add_options(f, run->options);

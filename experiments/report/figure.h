@@ -74,6 +74,7 @@ enum status figure_bytes(const struct comparison *c, struct figure *f, struct er
 enum status figure_loss_time(const struct comparison *c, struct figure *f, struct error *err);
 enum status figure_loss_step(const struct comparison *c, struct figure *f, struct error *err);
 enum status figure_step_times(const struct comparison *c, struct figure *f, struct error *err);
+enum status figure_faults(const struct comparison *c, struct figure *f, struct error *err);
 
 /* Script lines that all figures share: no key, quiet axes, grid along `grid_axis` ('x' or 'y'). */
 void figure_begin(struct figure *f, unsigned height, double left, char grid_axis);

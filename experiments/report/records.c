@@ -36,6 +36,7 @@ static const struct json_field step_fields[] = {
     STEP_FIELD(tx_payload_bytes, FIELD_COUNT),
     STEP_FIELD(rx_payload_bytes, FIELD_COUNT),
     {"forward_ns", FIELD_NANOSECONDS, offsetof(struct step_record, forward_ns), 0, 0},
+    {"begin_wall", FIELD_NUMBER, offsetof(struct step_record, begin_wall), 0, 0},
 };
 
 #define ROUND_FIELD(member, kind, is_needed)                                                       \

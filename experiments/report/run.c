@@ -117,6 +117,7 @@ void run_release(struct run *run)
         return;
     free(run->path);
     json_decref(run->options);
+    run_faults_release(&run->faults);
     for (size_t i = 0; i < run->rank_count; i++)
         records_release(&run->ranks[i]);
     for (size_t i = 0; i < run->server_count; i++)
@@ -462,6 +463,8 @@ enum status run_open(const char *path, struct run *ret, struct error *err)
         status = read_summary(&run, err);
     if (status == STATUS_OK)
         status = read_network(&run, err);
+    if (status == STATUS_OK)
+        status = run_faults_read(run.path, &run.faults, err);
     if (status == STATUS_OK)
         status = read_all_records(&run, err);
     if (status != STATUS_OK) {

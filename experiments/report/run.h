@@ -10,6 +10,7 @@
 #include "experiments/report/design.h"
 #include "experiments/report/json_fields.h"
 #include "experiments/report/records.h"
+#include "experiments/report/run_faults.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,6 +82,7 @@ struct run {
     struct run_configuration configuration;
     struct run_summary summary;
     struct run_network network;
+    struct run_faults faults;
     json_t *options;       /* of the manifest: {"name": {"value":..}}; owned, may be NULL */
     struct records *ranks; /* owned, by rank; only the files that are there */
     size_t rank_count;

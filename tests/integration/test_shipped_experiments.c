@@ -10,9 +10,10 @@
 
 #define TIMEOUT_MS 240000
 
-static const char *const names[] = {"quickstart", "communication-bound", "article",    "lenet",
-                                    "hiccups",    "stragglers",          "scaling",    "servers",
-                                    "staleness",  "bandwidth-delay",     "compression"};
+static const char *const names[] = {
+    "quickstart", "communication-bound", "article",     "lenet",
+    "hiccups",    "stragglers",          "scaling",     "servers",
+    "staleness",  "bandwidth-delay",     "compression", "interruptions"};
 
 START_TEST(test_quick)
 {

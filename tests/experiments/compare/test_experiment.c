@@ -218,9 +218,9 @@ static enum status check_design(void)
 }
 
 static const char *const shipped[] = {
-    "quickstart",      "communication-bound", "article",    "lenet",
-    "hiccups",         "stragglers",          "scaling",    "servers",
-    "bandwidth-delay", "staleness",           "compression"};
+    "quickstart",      "communication-bound", "article",     "lenet",
+    "hiccups",         "stragglers",          "scaling",     "servers",
+    "bandwidth-delay", "staleness",           "compression", "interruptions"};
 
 START_TEST(test_shipped_file)
 {
