@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #define LOG_LINES     12 /* shown of a run that failed */
+#define TRIES         3  /* of a run in an emulated network that this machine did not keep to */
 #define LOG_BYTES_MAX ((size_t)256 << 20)
 
 /* One run of one mode. */
@@ -189,6 +190,13 @@ static void print_outcome(const struct attempt_run *run, const char *log_path, c
     }
 }
 
+/* Did this machine not keep to the emulated network? */
+static bool is_disturbed(const struct attempt_run *run)
+{
+    return run->result.outcome == SUBPROCESS_EXITED &&
+           run->result.code == status_exit_code(STATUS_DISTURBED);
+}
+
 static enum status start_and_wait(struct attempt_run *run, char *outcome, size_t size,
                                   struct error *err)
 {
@@ -217,14 +225,47 @@ static enum status start_and_wait(struct attempt_run *run, char *outcome, size_t
     subprocess_result_text(&run->result, outcome, size);
     if (run->result.outcome == SUBPROCESS_EXITED && run->result.code == 0)
         (void)snprintf(outcome, size, "ok");
-    if (run->result.outcome == SUBPROCESS_EXITED &&
-        run->result.code == status_exit_code(STATUS_DISTURBED))
+    if (is_disturbed(run))
         (void)snprintf(outcome, size, "discarded, the emulated network was not kept to");
     print_outcome(run, log_path, outcome);
     return STATUS_OK;
 }
 
-/* Run one mode once; a failed run is counted in *result and is no error. */
+/* Move what a discarded run has written to OUT/discarded/MODE-REPEAT-N, out of the report's way. */
+static enum status put_aside(const struct attempt_run *run, struct error *err)
+{
+    char folder[4096], path[4096], name[96];
+    enum status status =
+        file_join(folder, sizeof(folder), run->request->out, RUN_DISCARDED_FOLDER, err);
+
+    if (status == STATUS_OK)
+        status = file_make_folder(folder, err);
+    for (unsigned n = 1; status == STATUS_OK; n++) {
+        (void)snprintf(name, sizeof(name), "%s-%zu-%u", run->mode->name, run->repeat, n);
+        status = file_join(path, sizeof(path), folder, name, err);
+        if (access(path, F_OK) != 0)
+            break;
+    }
+    if (status == STATUS_OK && rename(run->folder, path) != 0)
+        status = error_set_errno(err, errno, "cannot move '%s' to '%s'", run->folder, path);
+    return status;
+}
+
+static enum status run_once(struct attempt_run *run, char *outcome, size_t size, struct error *err)
+{
+    enum status status = file_make_folder(run->folder, err);
+
+    if (status == STATUS_OK)
+        status = write_attempt(run, "", err);
+    if (status == STATUS_OK)
+        status = start_and_wait(run, outcome, size, err);
+    if (status == STATUS_OK)
+        status = write_attempt(run, outcome, err);
+    return status;
+}
+
+/* Run one mode once, and again while it is discarded; a failed run is counted in *result and is no
+ * error. */
 static enum status run_attempt(struct attempt_run *run, struct experiment_run_result *result,
                                struct error *err)
 {
@@ -234,18 +275,17 @@ static enum status run_attempt(struct attempt_run *run, struct experiment_run_re
 
     (void)snprintf(name, sizeof(name), "runs/%s-%zu", run->mode->name, run->repeat);
     status = file_join(run->folder, sizeof(run->folder), run->request->out, name, err);
-    if (status == STATUS_OK)
-        status = file_make_folder(run->folder, err);
     if (status != STATUS_OK)
         return status;
     build_command(run);
     if (run->words.failed || !strbuf_ok(&run->command))
         return error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
-    status = write_attempt(run, "", err);
-    if (status == STATUS_OK)
-        status = start_and_wait(run, outcome, sizeof(outcome), err);
-    if (status == STATUS_OK)
-        status = write_attempt(run, outcome, err);
+    status = run_once(run, outcome, sizeof(outcome), err);
+    for (int tries = 1; tries < TRIES && status == STATUS_OK && is_disturbed(run); tries++) {
+        status = put_aside(run, err);
+        if (status == STATUS_OK)
+            status = run_once(run, outcome, sizeof(outcome), err);
+    }
     if (status != STATUS_OK)
         return status;
     result->started++;

@@ -110,6 +110,10 @@ static void add_links(struct comparison *c)
         add_condition(c, "links as measured",
                       "at least %.4g Mbit/s, round trips of at most %.3g ms%s",
                       all.lowest_rate_bits_s * 1e-6, all.highest_round_trip_ms, late);
+    if (c->list->discarded > 0)
+        add_condition(c, "discarded runs",
+                      "%zu, made again: this machine did not keep to the emulated network",
+                      c->list->discarded);
 }
 
 static void add_host(struct comparison *c, const struct run *run)

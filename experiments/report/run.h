@@ -99,6 +99,9 @@ void run_release(struct run *run);
 /* The value of an option of sparring-worker in a struct run, as recorded; "": not recorded. */
 const char *run_option(const void *run, const char *name);
 
+/* In a folder of an experiment: runs that were discarded and made again. */
+#define RUN_DISCARDED_FOLDER "discarded"
+
 /* Several runs, in the order of the arguments and, inside a folder, of their names ("ring-2" before
  * "ring-10"). */
 struct run_list {
@@ -106,7 +109,8 @@ struct run_list {
     size_t length, capacity;
     struct design design; /* of the one folder that was added, if it had one */
     bool has_design;
-    size_t folders; /* added so far */
+    size_t folders;   /* added so far */
+    size_t discarded; /* runs, which are not among these */
 };
 
 /* `path` is a run directory, a folder with runs/ in it, or a folder of run directories. */

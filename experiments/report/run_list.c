@@ -40,8 +40,10 @@ static int is_visible(const struct dirent *entry)
     return entry->d_name[0] != '.';
 }
 
-/* Add every run directory right below `folder`; other entries are passed over. */
-static enum status add_below(struct run_list *list, const char *folder, struct error *err)
+/* Call `add` for every run directory right below `folder`; other entries are passed over. */
+static enum status add_below(struct run_list *list, const char *folder,
+                             enum status (*add)(struct run_list *, const char *, struct error *),
+                             struct error *err)
 {
     struct dirent **entries = NULL;
     int found = scandir(folder, &entries, is_visible, versionsort);
@@ -54,12 +56,20 @@ static enum status add_below(struct run_list *list, const char *folder, struct e
 
         status = file_join(path, sizeof(path), folder, entries[i]->d_name, err);
         if (status == STATUS_OK && run_is_folder(path))
-            status = add_run(list, path, err);
+            status = add(list, path, err);
     }
     for (int i = 0; i < found; i++)
         free(entries[i]);
     free(entries);
     return status;
+}
+
+static enum status count_discarded(struct run_list *list, const char *path, struct error *err)
+{
+    (void)path;
+    (void)err;
+    list->discarded++;
+    return STATUS_OK;
 }
 
 enum status run_list_add(struct run_list *list, const char *path, struct error *err)
@@ -86,9 +96,13 @@ enum status run_list_add(struct run_list *list, const char *path, struct error *
     if (status != STATUS_OK)
         return status;
     if (stat(below, &info) == 0 && S_ISDIR(info.st_mode))
-        status = add_below(list, below, err);
+        status = add_below(list, below, add_run, err);
     else
-        status = add_below(list, path, err);
+        status = add_below(list, path, add_run, err);
+    if (status == STATUS_OK)
+        status = file_join(below, sizeof(below), path, RUN_DISCARDED_FOLDER, err);
+    if (status == STATUS_OK && stat(below, &info) == 0 && S_ISDIR(info.st_mode))
+        status = add_below(list, below, count_discarded, err);
     if (status == STATUS_OK && list->length == before)
         return error_set(err, STATUS_NOT_FOUND,
                          "'%s' holds no run: neither a run directory, nor runs/ with some in it",

@@ -41,6 +41,13 @@ static void prepare_runs(void)
                                    "[ -e $root/interrupt-$run ] && kill -INT $PPID\n"
                                    "[ -e $root/interrupt-$run ] && exec sleep 1000\n"
                                    "[ -e $root/hang-$run ] && exec sleep 1000\n"
+                                   "for i in 1 2 3; do\n"
+                                   "  if [ -e $root/disturb-$run-$i ]; then\n"
+                                   "    rm $root/disturb-$run-$i\n"
+                                   "    echo \"try $i\" > $dir/note.txt\n"
+                                   "    exit 8\n"
+                                   "  fi\n"
+                                   "done\n"
                                    "if [ -e $root/fail-$run ]; then\n"
                                    "  echo 'rank 1: something broke'\n"
                                    "  exit 7\n"
@@ -176,6 +183,34 @@ START_TEST(test_failures_are_shown_and_counted)
     assert_has(errors, "ps-1: exit code 7");
     assert_has(errors, "  this is ps-1\n  rank 1: something broke\n");
     assert_has(output, "failed runs:\n  ps-1: exit code 7");
+    release_output();
+}
+END_TEST
+
+/* A run in a network that was not kept to is made again, twice; what it wrote is kept aside. */
+START_TEST(test_discarded_runs_are_made_again)
+{
+    char *text;
+
+    prepare_runs();
+    (void)support_write("disturb-ps-1-1", "", 0);
+    for (unsigned i = 1; i <= 3; i++) {
+        char name[32];
+
+        (void)snprintf(name, sizeof(name), "disturb-ring-2-%u", i);
+        (void)support_write(name, "", 0);
+    }
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 0);
+    assert_has(errors, "ps-1: discarded, the emulated network was not kept to");
+    assert_lacks(output, "ps-1");
+    assert_has(output, "failed runs:\n  ring-2: discarded");
+    text = read_text("out/discarded/ring-2-2/note.txt");
+    ck_assert_str_eq(text, "try 2\n");
+    free(text);
+    ck_assert_int_ne(access(support_path("out/discarded/ring-2-3"), F_OK), 0);
+    text = read_text("out/report.md");
+    assert_has(text, "| discarded runs | 3, made again: ");
+    free(text);
     release_output();
 }
 END_TEST
@@ -555,7 +590,8 @@ END_TEST
 int main(void)
 {
     return SUPPORT_RUN("compare experiment run", 100, TEST(test_whole_experiment),
-                       TEST(test_failures_are_shown_and_counted), TEST(test_all_failed),
+                       TEST(test_failures_are_shown_and_counted),
+                       TEST(test_discarded_runs_are_made_again), TEST(test_all_failed),
                        TEST(test_deadline), TEST(test_interrupt), TEST(test_resume),
                        TEST(test_changed_plan), TEST(test_changed_file), TEST(test_design),
                        TEST(test_until_decided), TEST(test_sweep), TEST(test_interrupted_sweep),
