@@ -46,7 +46,8 @@ static const struct option_spec specs[] = {
      .offset = AT(out),
      .default_text = "predict",
      .metavar = "DIR",
-     .help = "Where the short runs, calibration.json and predictions.csv go."},
+     .help = "Where the short runs, calibration.json and predictions.csv go, and of a sweep "
+             "index.html with maps and cells.csv."},
     {.name = "calibration",
      .kind = OPTION_TEXT,
      .offset = AT(calibration),
@@ -123,17 +124,17 @@ struct predictor {
 /* ---- inputs of the model ---- */
 
 /* Loads differ by ranks and by what all modes share; those of cells that differ in the network
- * alone are measured once.  Described ones differ by the model alone. */
-static void add_key(const struct predictor *p, unsigned ranks, char *key, size_t size)
+ * alone are measured once.  Described ones differ by the mode's model alone. */
+static void add_key(const struct predictor *p, const struct experiment_mode *mode, char *key,
+                    size_t size)
 {
     const struct experiment *e = p->of_cell;
-    size_t length = (size_t)snprintf(key, size, "%u", ranks);
+    size_t length = (size_t)snprintf(key, size, "%u", (unsigned)mode->nproc);
 
     if (p->options->what_if) {
-        (void)snprintf(key, size, "%s", experiment_option(e, &e->modes[0], "model"));
+        (void)snprintf(key, size, "%s", experiment_option(e, mode, "model"));
         return;
     }
-
     for (size_t i = 0; i < e->options.length && length < size; i++)
         if (strncmp(e->options.items[i].name, "network-", 8) != 0)
             length += (size_t)snprintf(key + length, size - length, " %s=%s",
@@ -153,13 +154,13 @@ static enum status make_load(struct predictor *p, const char *key, unsigned rank
                             err);
 }
 
-static enum status find_load(struct predictor *p, unsigned ranks, const struct job_load **ret,
-                             struct error *err)
+static enum status find_load(struct predictor *p, const struct experiment_mode *mode,
+                             const struct job_load **ret, struct error *err)
 {
     char key[sizeof(p->loads->key)];
     enum status status;
 
-    add_key(p, ranks, key, sizeof(key));
+    add_key(p, mode, key, sizeof(key));
     for (size_t i = 0; i < p->load_count; i++)
         if (strcmp(p->loads[i].key, key) == 0) {
             *ret = &p->loads[i].load;
@@ -169,7 +170,7 @@ static enum status find_load(struct predictor *p, unsigned ranks, const struct j
         return error_set(err, STATUS_UNSUPPORTED,
                          "the experiment has more than %d different loads of ranks", LOADS_MAX);
     (void)snprintf(p->loads[p->load_count].key, sizeof(key), "%s", key);
-    status = make_load(p, key, ranks, &p->loads[p->load_count].load, err);
+    status = make_load(p, key, (unsigned)mode->nproc, &p->loads[p->load_count].load, err);
     *ret = &p->loads[p->load_count++].load; /* released with the others */
     return status;
 }
@@ -184,7 +185,7 @@ static enum status predict_mode(struct predictor *p, const struct experiment_mod
                                .inputs = {.machine = p->calibration.machine},
                                .min_delay_ms = p->options->what_if ? 0 : NETWORK_DELAY_MIN_MS};
     uint64_t batch;
-    enum status status = find_load(p, (unsigned)mode->nproc, &load, err);
+    enum status status = find_load(p, mode, &load, err);
 
     if (status == STATUS_OK)
         status = mode_costs_read(&costs, load, err);
@@ -278,7 +279,7 @@ static enum status keep_calibration(struct predictor *p, struct error *err)
     enum status status = file_join(path, sizeof(path), p->trial.folder, "calibration.json", err);
 
     if (status == STATUS_OK && p->options->against[0] != '\0')
-        status = prediction_errors_read(&p->set, &p->calibration.errors, err);
+        status = prediction_errors_update(&p->set, &p->calibration.errors, err);
     return status == STATUS_OK ? calibration_write(&p->calibration, path, err) : status;
 }
 

@@ -42,17 +42,27 @@ enum status prediction_error(const struct prediction_set *set, enum cost_side si
     return STATUS_OK;
 }
 
-enum status prediction_errors_read(const struct prediction_set *set, struct prediction_errors *ret,
-                                   struct error *err)
+enum status prediction_errors_update(const struct prediction_set *set,
+                                     struct prediction_errors *errors, struct error *err)
 {
+    bool any_new = false, any_kept = false;
+    double ranks = 0;
     enum status status = STATUS_OK;
 
-    ret->ranks = 0;
     for (size_t i = 0; i < length_of(set); i++)
         if (is_measured(&set->items[i]))
-            ret->ranks = fmax(ret->ranks, set->items[i].ranks);
-    for (enum cost_side side = 0; side < COST_SIDES && status == STATUS_OK; side++)
-        status = prediction_error(set, side, SIZE_MAX, &ret->of_side[side], err);
+            ranks = fmax(ranks, set->items[i].ranks);
+    for (enum cost_side side = 0; side < COST_SIDES && status == STATUS_OK; side++) {
+        double error = (double)NAN;
+
+        status = prediction_error(set, side, SIZE_MAX, &error, err);
+        any_new = any_new || isfinite(error);
+        any_kept = any_kept || (!isfinite(error) && isfinite(errors->of_side[side]));
+        if (isfinite(error))
+            errors->of_side[side] = error;
+    }
+    if (any_new)
+        errors->ranks = any_kept ? fmin(errors->ranks, ranks) : ranks;
     return status;
 }
 
@@ -63,11 +73,13 @@ enum status prediction_set_errors(const struct prediction_set *set,
 
     for (size_t i = 0; i < length_of(set) && status == STATUS_OK; i++) {
         struct prediction *p = &set->items[i];
+        double error = (double)NAN;
 
+        p->error = known->of_side[p->side] * (1 + fmax(0, log2(p->ranks / known->ranks)));
         if (is_measured(p))
-            status = prediction_error(set, p->side, i, &p->error, err);
-        else
-            p->error = known->of_side[p->side] * (1 + fmax(0, log2(p->ranks / known->ranks)));
+            status = prediction_error(set, p->side, i, &error, err);
+        if (isfinite(error))
+            p->error = error;
     }
     return status;
 }

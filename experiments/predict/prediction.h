@@ -43,12 +43,14 @@ struct prediction_set {
 enum status prediction_error(const struct prediction_set *set, enum cost_side side, size_t left_out,
                              double *ret, struct error *err);
 
-/* For all sides; `ranks` are those of the largest measured cell. */
-enum status prediction_errors_read(const struct prediction_set *set, struct prediction_errors *ret,
-                                   struct error *err);
+/* Replace the errors of those sides of which enough is measured.  `ranks` are those of the largest
+ * measured cell; with a side that stays as it was, the former ones where those are fewer. */
+enum status prediction_errors_update(const struct prediction_set *set,
+                                     struct prediction_errors *errors, struct error *err);
 
-/* Set the intervals: of measured cells from the errors of the others, of the others from `known`,
- * and wider by as much again for every time that the ranks double beyond the measured ones. */
+/* Set the intervals: of measured cells from the errors of the others; where those are too few, and
+ * of other cells, from `known`, wider by as much again for every time that the ranks double beyond
+ * the measured ones. */
 enum status prediction_set_errors(const struct prediction_set *set,
                                   const struct prediction_errors *known, struct error *err);
 

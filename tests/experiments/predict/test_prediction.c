@@ -39,7 +39,9 @@ static struct prediction off_by(double e, enum cost_side side)
 /* Of 9 errors the largest is the 90 % quantile of the next one; 8 are too few. */
 START_TEST(test_few)
 {
-    struct prediction_errors errors;
+    struct prediction_errors errors = {
+        .of_side = {[COST_RING] = 0.5, [COST_SERVERS] = 0.3, [COST_CONTROL] = (double)NAN},
+        .ranks = 2};
     double error;
 
     set.cell_count = 10;
@@ -54,9 +56,19 @@ START_TEST(test_few)
     assert_ok(prediction_error(&set, COST_RING, SIZE_MAX, &error, &err));
     ck_assert(isnan(error));
     items[4].side = COST_RING;
-    assert_ok(prediction_errors_read(&set, &errors, &err));
+    /* Nine of the ring are enough now; what was known of the other sides stays. */
+    assert_ok(prediction_errors_update(&set, &errors, &err));
+    ck_assert(fabs(errors.of_side[COST_RING] - 0.10) < 1e-12 && errors.ranks == 2);
+    ck_assert(errors.of_side[COST_SERVERS] == 0.3 && isnan(errors.of_side[COST_CONTROL]));
+    errors.of_side[COST_SERVERS] = (double)NAN;
+    assert_ok(prediction_errors_update(&set, &errors, &err));
+    ck_assert(errors.ranks == 4);
+    /* Of too few others nothing is known but what was known before. */
+    set.cell_count = 3;
+    assert_ok(prediction_set_errors(&set, &errors, &err));
+    ck_assert(items[0].error == errors.of_side[COST_RING]);
+    assert_ok(prediction_errors_update(&set, &errors, &err));
     ck_assert(fabs(errors.of_side[COST_RING] - 0.10) < 1e-12 && errors.ranks == 4);
-    ck_assert(isnan(errors.of_side[COST_SERVERS]) && isnan(errors.of_side[COST_CONTROL]));
 }
 END_TEST
 
