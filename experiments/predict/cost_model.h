@@ -5,10 +5,10 @@
  * - Ring: a bucket of m bytes takes 2(n-1) messages of m/n bytes, each passed on while it comes.
  *   It starts when it is ready and the one before it has ended.
  * - Servers, where there are too many for a simulation (simulation.h): the one with the most
- *   partitions decides.  A partition is pushed when it is ready,
- *   summed when all n ranks have pushed it, and pulled; pushes and pulls overlap.  The ranks' flows
- *   into the server's link are not equally fast: TCP halves its window at a loss, so windows are
- *   between 2/3 and 4/3 of their mean, and the smallest of n is on average 2/3 + 2/(3(n+1)) of it.
+ *   partitions decides.  A partition is pushed when it is ready, summed when all n ranks have
+ *   pushed it, and pulled; pushes and pulls overlap.  The ranks' flows into the server's link are
+ *   not equally fast: TCP halves its window at a loss, so windows are between 2/3 and 4/3 of their
+ *   mean, and the smallest of n is on average 2/3 + 2/(3(n+1)) of it.
  * - A step in lockstep takes as long as that of its slowest rank.
  * - Work law: processes that share cores take at least the sum of their processor times over the
  *   cores, whatever they wait for.
@@ -39,9 +39,8 @@ struct cost_network {
     double queue_s;       /* of a link's time: what waits for it at most */
 };
 
-/* The first `bytes` of the gradients, in the order of buckets, are ready `at_s` after the step
- * began.
- */
+/* The first `bytes` of the gradients, in the order of buckets, are ready so long after the step
+ * began. */
 struct cost_ready {
     double bytes, at_s;
 };
