@@ -148,8 +148,10 @@ static struct slowest slowest_of(double flows, const struct cost_network *n)
     const double trip_s = fmax(2 * n->latency_s, 1e-9);
 
     s.others = 1 + (1 - s.share) / fmax(1, flows - 1);
-    /* All windows are on average 3/4 of what the link and its queue hold. */
-    s.alone = fmin(1, s.share / flows * 0.75 * (1 + n->queue_s / trip_s));
+    /* All windows are on average 3/4 of what the link and its queue hold.  No flow is slower alone
+     * than beside the others. */
+    s.alone = s.share / flows * fmax(1, 0.75 * (1 + n->queue_s / trip_s));
+    s.alone = fmin(1, s.alone);
     return s;
 }
 
