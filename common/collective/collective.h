@@ -81,6 +81,8 @@ struct collective_stats {
     uint64_t rx_payload_bytes;
     uint64_t tx_wire_bytes; /* payload and our own headers; not TCP/IP's; 0 through shared memory */
     uint64_t rx_wire_bytes;
+    uint64_t tx_queued_bytes; /* of a ring: that had not arrived at the next rank, on another host,
+                                 when an all-reduce was over on this one; summed over them */
 };
 
 /* ---- groups ---- */

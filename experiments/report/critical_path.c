@@ -16,11 +16,13 @@
 #define DESCRIBED_MAX    4
 #define SAME_SHARE       0.05      /* of a step: waits that differ by less are as long */
 #define LEAST_OF_PROCESS (2.0 / 3) /* of a part that is said to be one process's */
+#define LEAST_QUEUED     3 /* times the queue of any other link, of one that is said to be slow */
 
 void critical_path_release(struct critical_path *p)
 {
     free(p->ns);
     free(p->waited);
+    free(p->queued);
     *p = (struct critical_path){0};
 }
 
@@ -172,6 +174,7 @@ enum status critical_path_add(struct critical_path *p, const struct run *run, st
     const struct records *first = run->ranks;
     /* on another device forward lasts until it is issued */
     const bool is_cpu = strncmp(run->configuration.device, "cpu", 3) == 0;
+    const bool is_ring = strcmp(run->configuration.backend, "ring") == 0; /* one over all ranks */
     enum status status = STATUS_OK;
 
     if (!design_is_lockstep(run_option, run) || run->rank_count == 0)
@@ -184,9 +187,16 @@ enum status critical_path_add(struct critical_path *p, const struct run *run, st
             mem_calloc(PATH_PARTS * p->processes, sizeof(double), "a critical path", &p->ns, err);
         if (status == STATUS_OK)
             status = mem_calloc(p->ranks, sizeof(double), "a critical path", &p->waited, err);
+        if (status == STATUS_OK)
+            status = mem_calloc(p->ranks, sizeof(double), "a critical path", &p->queued, err);
     }
     if (status != STATUS_OK || run->rank_count != p->ranks || run->server_count != p->servers)
         return status;
+    p->runs++;
+    for (size_t i = 0; i < p->ranks; i++)
+        p->queued[i] += is_ring
+                            ? run->ranks[i].end.tx_queued_bytes / run->ranks[i].end.tx_wire_bytes
+                            : (double)NAN;
     for (size_t i = metric_steady(first->length).first; i < metric_steady(first->length).end; i++) {
         const struct step_record *step = find_last(p, run, first->steps[i].step);
 
@@ -224,6 +234,38 @@ void critical_path_process(const struct critical_path *p, enum path_part part, c
             (void)snprintf(text, size, "%s %zu", is_server ? "server" : "rank", i);
 }
 
+/* Do these `count` ranks of the ring, from `first` on, queue LEAST_QUEUED times as much as any
+ * other? */
+static bool stand_out(const struct critical_path *p, size_t first, size_t count)
+{
+    double least = (double)INFINITY, most = 0;
+
+    for (size_t i = 0; i < p->ranks; i++) {
+        const double queued = p->queued[(first + i) % p->ranks];
+
+        if (i < count)
+            least = fmin(least, queued);
+        else
+            most = fmax(most, queued);
+        if (isnan(queued))
+            return false;
+    }
+    return least > LEAST_SHARE * (double)p->runs && least >= LEAST_QUEUED * most;
+}
+
+void critical_path_link(const struct critical_path *p, char *text, size_t size)
+{
+    text[0] = '\0';
+    for (size_t i = 0; i < p->ranks && p->ranks > 2 && p->queued; i++) {
+        const size_t next = (i + 1) % p->ranks;
+
+        if (stand_out(p, i, 2)) /* both its own sends and those to it */
+            (void)snprintf(text, size, "the link of rank %zu", next);
+        else if (stand_out(p, i, 1))
+            (void)snprintf(text, size, "the link from rank %zu to rank %zu", i, next);
+    }
+}
+
 /* The largest part that is not described yet. */
 static enum path_part largest_part(const struct critical_path *p, const bool described[PATH_PARTS])
 {
@@ -243,23 +285,28 @@ void critical_path_describe(const struct critical_path *p, struct strbuf *out)
     for (int i = 0; i < DESCRIBED_MAX; i++) {
         const enum path_part part = largest_part(p, described);
         const double share = critical_path_share(p, part);
-        char process[32];
+        char process[32], link[64] = "";
 
         if (!(share >= LEAST_SHARE))
             break;
         described[part] = true;
         critical_path_process(p, part, process, sizeof(process));
-        strbuf_addf(out, "%s%.0f %% %s%s%s", i > 0 ? ", " : "", 100 * share, part_names[part],
+        if (part == PATH_COMMUNICATION)
+            critical_path_link(p, link, sizeof(link));
+        strbuf_addf(out, "%s%.0f %% %s%s%s%s%s", i > 0 ? ", " : "", 100 * share, part_names[part],
                     process[0] == '\0'           ? ""
                     : part == PATH_COMMUNICATION ? " with "
                                                  : " of ",
-                    process);
+                    process, link[0] != '\0' ? " over " : "", link);
     }
 }
 
 void critical_path_write_json(const struct critical_path *p, struct strbuf *out)
 {
-    strbuf_addf(out, "{\"steps\":%zu", p->steps);
+    char link[64];
+
+    critical_path_link(p, link, sizeof(link));
+    strbuf_addf(out, "{\"steps\":%zu,\"link\":\"%s\"", p->steps, link);
     for (int i = 0; i < PATH_PARTS && p->steps > 0 && p->total_ns > 0; i++) {
         const enum path_part part = (enum path_part)i;
         char process[32];

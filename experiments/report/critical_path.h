@@ -28,11 +28,14 @@ enum path_part {
 };
 
 struct critical_path {
-    size_t steps;                     /* 0: not known */
+    size_t steps; /* 0: not known */
+    size_t runs;
     size_t ranks, servers, processes; /* the greater of both */
     double total_ns;
     double *ns;     /* owned; [part][rank or server] */
     double *waited; /* owned; of each rank in one step */
+    double *queued; /* owned; of each rank: its tx_queued_bytes over its tx_wire_bytes, summed over
+                       the runs; NaN: not known */
 };
 
 /* Add the steady steps of a run in lockstep; all runs have equally many ranks and servers.
@@ -47,6 +50,10 @@ double critical_path_share(const struct critical_path *p, enum path_part part);
  * only one of its kind. */
 void critical_path_process(const struct critical_path *p, enum path_part part, char *text,
                            size_t size);
+
+/* The link on which the ring waits: "the link of rank 2", in both directions, or "the link from
+ * rank 1 to rank 2"; "" when none stands out. */
+void critical_path_link(const struct critical_path *p, char *text, size_t size);
 
 /* Append "62 % backward of rank 2, 21 % communication": the largest parts, at most four. */
 void critical_path_describe(const struct critical_path *p, struct strbuf *out);

@@ -66,6 +66,7 @@ static const struct json_field end_fields[] = {
      sizeof(((struct end_record *)0)->error), 0},
     END_NUMBER(tx_wire_bytes),
     END_NUMBER(rx_wire_bytes),
+    END_NUMBER(tx_queued_bytes),
     END_NUMBER(tx_payload_bytes),
     END_NUMBER(rx_payload_bytes),
     END_NUMBER(expected_tx_payload_bytes),
@@ -275,7 +276,7 @@ static void set_unknown(struct end_record *end)
 {
     const double unknown = (double)NAN;
 
-    end->tx_wire_bytes = end->rx_wire_bytes = unknown;
+    end->tx_wire_bytes = end->rx_wire_bytes = end->tx_queued_bytes = unknown;
     end->tx_payload_bytes = end->rx_payload_bytes = unknown;
     end->expected_tx_payload_bytes = end->expected_rx_payload_bytes = unknown;
     end->peak_rss_bytes = end->cpu_seconds = unknown;

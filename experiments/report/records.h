@@ -33,6 +33,7 @@ struct end_record {
     char status[128]; /* "" when there is no "end" line */
     char error[512];
     double tx_wire_bytes, rx_wire_bytes;       /* of the whole run; NaN: not known */
+    double tx_queued_bytes;                    /* of a rank, likewise */
     double tx_payload_bytes, rx_payload_bytes; /* of the whole run; servers write them */
     double expected_tx_payload_bytes, expected_rx_payload_bytes; /* per step */
     double peak_rss_bytes, cpu_seconds;

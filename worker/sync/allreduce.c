@@ -281,6 +281,7 @@ static struct sync_counters allreduce_counters(const struct sync *base)
         .rx_payload_bytes = s->past_stats.rx_payload_bytes + stats.rx_payload_bytes,
         .tx_wire_bytes = s->past_stats.tx_wire_bytes + stats.tx_wire_bytes,
         .rx_wire_bytes = s->past_stats.rx_wire_bytes + stats.rx_wire_bytes,
+        .tx_queued_bytes = s->past_stats.tx_queued_bytes + stats.tx_queued_bytes,
     };
 }
 

@@ -27,6 +27,7 @@ static void add_stats(struct collective_stats *to, const struct collective *grou
     to->rx_payload_bytes += s.rx_payload_bytes;
     to->tx_wire_bytes += s.tx_wire_bytes;
     to->rx_wire_bytes += s.rx_wire_bytes;
+    to->tx_queued_bytes += s.tx_queued_bytes;
 }
 
 /* List the members of the old group that are not in the new one. */

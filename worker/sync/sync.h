@@ -102,6 +102,7 @@ struct sync_counters { /* monotone, of this rank */
     uint64_t tx_payload_bytes, rx_payload_bytes, tx_wire_bytes, rx_wire_bytes;
     uint64_t tx_reference_bytes, rx_reference_bytes; /* part of the payload: in shared memory,
                                                         not on the wire */
+    uint64_t tx_queued_bytes;                        /* allreduce: see struct collective_stats */
     /* ps: */
     uint64_t takeovers;  /* servers replaced by their replica */
     uint64_t reconnects; /* lost connections to a server that were restored */

@@ -227,6 +227,7 @@ enum status finish_run(struct trainer *t, struct run_end *outcome, struct error 
     outcome->rx_reference = total.rx_reference_bytes;
     outcome->tx_wire = total.tx_wire_bytes;
     outcome->rx_wire = total.rx_wire_bytes;
+    outcome->tx_queued = total.tx_queued_bytes;
     if (status == STATUS_OK && t->options->save[0] != '\0' && t->rank == 0)
         status = save_params(t, err);
     if (status == STATUS_OK)

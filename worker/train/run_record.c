@@ -370,6 +370,7 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
     metrics_add_int(m, "retries", (int64_t)outcome->retries);
     metrics_add_int(m, "tx_wire_bytes", (int64_t)outcome->tx_wire);
     metrics_add_int(m, "rx_wire_bytes", (int64_t)outcome->rx_wire);
+    metrics_add_int(m, "tx_queued_bytes", (int64_t)outcome->tx_queued);
     if (outcome->expected_tx != UINT64_MAX)
         metrics_add_int(m, "expected_tx_payload_bytes", (int64_t)outcome->expected_tx);
     if (outcome->expected_rx != UINT64_MAX)

@@ -51,6 +51,7 @@ struct run_end {
     double samples_per_second;         /* all ranks together */
     uint64_t expected_tx, expected_rx; /* payload bytes per step by the formula; UINT64_MAX: none */
     uint64_t tx_wire, rx_wire;         /* of the whole run, this rank */
+    uint64_t tx_queued;                /* likewise */
     uint64_t graph_launches;           /* steps launched as one CUDA graph */
     uint64_t peak_device_bytes;        /* of the device's own memory; 0: it has none */
     uint64_t device_tx, device_rx;     /* bytes over the device's bus, to and from it; 0: no bus */

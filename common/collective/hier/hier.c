@@ -145,6 +145,7 @@ static void add_stats(struct collective_stats *sum, const struct collective *gro
     sum->rx_payload_bytes += group->stats.rx_payload_bytes;
     sum->tx_wire_bytes += group->stats.tx_wire_bytes;
     sum->rx_wire_bytes += group->stats.rx_wire_bytes;
+    sum->tx_queued_bytes += group->stats.tx_queued_bytes;
 }
 
 /* The bytes of all levels so far. */

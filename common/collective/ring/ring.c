@@ -212,6 +212,9 @@ static void count_collective(struct ring *r, uint64_t sent, uint64_t received)
             sends += r->pairs.peers[i].sends;
             receives += r->pairs.peers[i].receives;
         }
+    } else if (r->io.transport->ops->queued && r->stream_run.plan.kind == RING_ALL_REDUCE) {
+        r->base.stats.tx_queued_bytes +=
+            r->io.transport->ops->queued(r->io.transport, r->stream_run.right.peer);
     }
     count_done(r, sent, received, sends, receives);
 }

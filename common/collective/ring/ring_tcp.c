@@ -20,9 +20,11 @@
 #include "common/collective/ring/ring_transport.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -199,6 +201,20 @@ static void drain_input(int fd)
         ;
 }
 
+static uint64_t tcp_queued(struct transport *head, unsigned peer)
+{
+    const struct tcp *t = (const struct tcp *)head;
+    uint64_t sum = 0;
+
+    for (unsigned s = 0; !t->links.local[peer] && s < t->active[peer]; s++) {
+        int bytes = 0;
+
+        if (ioctl(t->links.fds[peer * t->links.stride + s], SIOCOUTQ, &bytes) == 0 && bytes > 0)
+            sum += (uint64_t)bytes;
+    }
+    return sum;
+}
+
 static unsigned tcp_use_streams(struct transport *head, unsigned count)
 {
     struct tcp *t = (struct tcp *)head;
@@ -312,6 +328,7 @@ const struct transport_ops transport_tcp_ops = {
     .send = tcp_send,
     .receive = tcp_receive,
     .wait = tcp_wait,
+    .queued = tcp_queued,
     .use_streams = tcp_use_streams,
     .settle_streams = tcp_settle_streams,
     .close = tcp_close,

@@ -60,6 +60,10 @@ struct transport_ops {
      * not, `wait` wakes when it has.  NULL: always. */
     bool (*is_flushed)(struct transport *t);
 
+    /* Bytes to that peer, on another host, that its kernel has not acknowledged; 0: on this one.
+     * NULL: unknown. */
+    uint64_t (*queued)(struct transport *t, unsigned peer);
+
     /* Bytes of a link to a neighbour go side by side over `count` connections from here on, or over
      * all that there are; on all ranks between the same two operations.  Returns the most that
      * would change anything, the same on all ranks.  NULL: there is one. */

@@ -387,6 +387,29 @@ START_TEST(test_jobs)
 }
 END_TEST
 
+/* The ring's slow link is named from what waits in the ranks' kernels. */
+START_TEST(test_slow_link_is_named)
+{
+    char folder[600];
+    const char *printed;
+
+    if (!open_network(2, "", "", ""))
+        return;
+    network_close(&network);
+    (void)snprintf(folder, sizeof(folder), "--run-dir=%s", support_path("slow"));
+    (void)process_run(
+        0, WAIT_MS, NULL,
+        ARGS(support_program("sparring"), "launch", "--standalone", "--nproc-per-node=3",
+             "--network-check=warn", "--network-rate=100mbit,host1:10mbit", folder, "--",
+             support_program("sparring-worker"), "--model=mlp:784-64-10", "--data=digits",
+             "--samples=512", "--batch-size=16", "--steps=10", "--threads=1", "--evaluate=never",
+             "--sync=allreduce", "--backend=ring"));
+    printed = process_run(0, WAIT_MS, NULL,
+                          ARGS(support_program("sparring"), "inspect", support_path("slow")));
+    ck_assert_msg(strstr(printed, "communication over the link of rank 1") != NULL, "%s", printed);
+}
+END_TEST
+
 START_TEST(test_net_up)
 {
     struct process p;
@@ -410,5 +433,5 @@ int main(void)
         "network", 240, LOOP_TEST(test_links, 0, sizeof(links_cases) / sizeof(links_cases[0])),
         TEST(test_impossible_rate), TEST(test_loss), TEST(test_lateness), LOOP_TEST(test_cut, 0, 2),
         LOOP_TEST(test_slow, 0, 2), TEST(test_relay_dies), TEST(test_kill), TEST(test_without_root),
-        LOOP_TEST(test_jobs, 0, 2), TEST(test_net_up));
+        LOOP_TEST(test_jobs, 0, 2), TEST(test_slow_link_is_named), TEST(test_net_up));
 }

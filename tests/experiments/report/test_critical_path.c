@@ -35,6 +35,7 @@ static void setup(void)
 {
     run = (struct run){.ranks = ranks, .servers = servers, .rank_count = RANKS};
     SET(sync, "allreduce");
+    SET(backend, "ring");
     SET(device, "cpu");
     path = (struct critical_path){0};
     hosts[0] = hosts[1] = "a";
@@ -315,12 +316,45 @@ START_TEST(test_random_runs)
 }
 END_TEST
 
+static const struct {
+    double queued[RANKS]; /* of 1000 bytes that each rank sends */
+    const char *wanted;
+} links[] = {
+    {{0, 300, 300}, "the link of rank 2"},
+    {{300, 1, 280}, "the link of rank 0"},
+    {{2, 300, 0}, "the link from rank 1 to rank 2"},
+    {{0, 0, 300}, "the link from rank 2 to rank 0"},
+    {{300, 300, 300}, ""},
+    {{101, 300, 300}, ""}, /* not three times as much */
+    {{0, 49, 49}, ""},     /* too little */
+    {{0, 0, 0}, ""},
+    {{(double)NAN, 300, 300}, ""},
+};
+
+START_TEST(test_slow_link)
+{
+    char link[64];
+
+    write_ranks(STEPS);
+    for (unsigned r = 0; r < RANKS; r++) {
+        ranks[r].end.tx_wire_bytes = 1000;
+        ranks[r].end.tx_queued_bytes = links[_i].queued[r];
+    }
+    for (int i = 0; i < 2; i++)
+        assert_ok(critical_path_add(&path, &run, &err));
+    critical_path_link(&path, link, sizeof(link));
+    ck_assert_str_eq(link, links[_i].wanted);
+    if (_i == 0)
+        assert_described("47 % communication over the link of rank 2, 31 % backward, 16 % forward");
+}
+END_TEST
+
 int main(void)
 {
-    return SUPPORT_RUN("report critical path", 60, CHECKED_FIXTURE(setup, teardown),
-                       TEST(test_slow_rank), TEST(test_slow_server),
-                       LOOP_TEST(test_late_server, 0, 3), LOOP_TEST(test_bounds_of_sums, 0, 3),
-                       TEST(test_rounds_that_begin_anew), TEST(test_gaps),
-                       TEST(test_where_there_is_none), TEST(test_other_device),
-                       TEST(test_almost_equal_ranks), TEST(test_random_runs));
+    return SUPPORT_RUN(
+        "report critical path", 60, CHECKED_FIXTURE(setup, teardown), TEST(test_slow_rank),
+        TEST(test_slow_server), LOOP_TEST(test_late_server, 0, 3),
+        LOOP_TEST(test_bounds_of_sums, 0, 3), TEST(test_rounds_that_begin_anew), TEST(test_gaps),
+        TEST(test_where_there_is_none), TEST(test_other_device), TEST(test_almost_equal_ranks),
+        TEST(test_random_runs), LOOP_TEST(test_slow_link, 0, sizeof(links) / sizeof(links[0])));
 }
