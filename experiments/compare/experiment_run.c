@@ -231,23 +231,25 @@ static enum status start_and_wait(struct attempt_run *run, char *outcome, size_t
     return STATUS_OK;
 }
 
-/* Move what a discarded run has written to OUT/discarded/MODE-REPEAT-N, out of the report's way. */
-static enum status put_aside(const struct attempt_run *run, struct error *err)
+enum status experiment_run_put_aside(const char *out, const char *below, const char *run,
+                                     struct error *err)
 {
-    char folder[4096], path[4096], name[96];
-    enum status status =
-        file_join(folder, sizeof(folder), run->request->out, RUN_DISCARDED_FOLDER, err);
+    char name[160], from[4096], folder[4096], to[4096];
+    enum status status = file_join(folder, sizeof(folder), out, below, err);
 
+    (void)snprintf(name, sizeof(name), "runs/%s", run);
+    if (status == STATUS_OK)
+        status = file_join(from, sizeof(from), out, name, err);
     if (status == STATUS_OK)
         status = file_make_folder(folder, err);
-    for (unsigned n = 1; status == STATUS_OK; n++) {
-        (void)snprintf(name, sizeof(name), "%s-%zu-%u", run->mode->name, run->repeat, n);
-        status = file_join(path, sizeof(path), folder, name, err);
-        if (access(path, F_OK) != 0)
+    for (unsigned k = 1; status == STATUS_OK; k++) {
+        (void)snprintf(name, sizeof(name), "%s.%u", run, k);
+        status = file_join(to, sizeof(to), folder, name, err);
+        if (status == STATUS_OK && access(to, F_OK) != 0)
             break;
     }
-    if (status == STATUS_OK && rename(run->folder, path) != 0)
-        status = error_set_errno(err, errno, "cannot move '%s' to '%s'", run->folder, path);
+    if (status == STATUS_OK && rename(from, to) != 0)
+        status = error_set_errno(err, errno, "cannot move '%s' to '%s'", from, to);
     return status;
 }
 
@@ -282,7 +284,8 @@ static enum status run_attempt(struct attempt_run *run, struct experiment_run_re
         return error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
     status = run_once(run, outcome, sizeof(outcome), err);
     for (int tries = 1; tries < TRIES && status == STATUS_OK && is_disturbed(run); tries++) {
-        status = put_aside(run, err);
+        status = experiment_run_put_aside(run->request->out, RUN_DISCARDED_FOLDER,
+                                          strrchr(run->folder, '/') + 1, err);
         if (status == STATUS_OK)
             status = run_once(run, outcome, sizeof(outcome), err);
     }

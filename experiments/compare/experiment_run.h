@@ -32,6 +32,10 @@ bool experiment_run_is_for_launch(const char *name);
 void experiment_run_words(const struct experiment *e, const struct experiment_mode *mode,
                           const char *programs, const char *folder, struct text_list *words);
 
+/* Move OUT/runs/RUN to OUT/BELOW/RUN.K, with the lowest K from 1 that is free. */
+enum status experiment_run_put_aside(const char *out, const char *below, const char *run,
+                                     struct error *err);
+
 /* Before the first block: make OUT/runs and write the design. */
 enum status experiment_run_prepare(const struct experiment_run_request *request, struct error *err);
 

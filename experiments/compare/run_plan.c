@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define PLAN_FILE     "plan.json"
 #define HASHED_MAX    ((size_t)64 << 20) /* of a larger file its size and time stand for it */
@@ -258,13 +259,12 @@ static bool is_finished(const char *folder)
     return finished;
 }
 
-static enum status run_folder(const struct sweep_cell *cell, const char *below,
-                              const struct experiment_mode *mode, size_t block, char *text,
-                              size_t size, struct error *err)
+static enum status run_folder(const struct sweep_cell *cell, const struct experiment_mode *mode,
+                              size_t block, char *text, size_t size, struct error *err)
 {
     char name[128];
 
-    (void)snprintf(name, sizeof(name), "%s/%s-%zu", below, mode->name, block);
+    (void)snprintf(name, sizeof(name), "runs/%s-%zu", mode->name, block);
     return file_join(text, size, cell->out, name, err);
 }
 
@@ -272,34 +272,22 @@ static enum status run_folder(const struct sweep_cell *cell, const char *below,
 static enum status set_aside(const struct sweep_cell *cell, const struct experiment *e,
                              size_t block, struct error *err)
 {
-    char lost[4096];
     size_t moved = 0;
-    enum status status = file_join(lost, sizeof(lost), cell->out, "lost", err);
+    enum status status = STATUS_OK;
 
     for (size_t m = 0; m < e->mode_count && status == STATUS_OK; m++) {
-        char from[4096], to[4096];
-        struct stat info;
+        char folder[4096];
 
-        status = run_folder(cell, "runs", &e->modes[m], block, from, sizeof(from), err);
-        if (status != STATUS_OK || stat(from, &info) != 0)
+        status = run_folder(cell, &e->modes[m], block, folder, sizeof(folder), err);
+        if (status != STATUS_OK || access(folder, F_OK) != 0)
             continue;
-        status = file_make_folder(lost, err);
-        for (unsigned k = 1; status == STATUS_OK && k < 1000; k++) {
-            char name[160];
-
-            (void)snprintf(name, sizeof(name), "%s-%zu.%u", e->modes[m].name, block, k);
-            status = file_join(to, sizeof(to), lost, name, err);
-            if (status == STATUS_OK && stat(to, &info) != 0)
-                break;
-        }
-        if (status == STATUS_OK && rename(from, to) != 0)
-            status = error_set_errno(err, errno, "cannot move '%s' to '%s'", from, to);
+        status = experiment_run_put_aside(cell->out, "lost", strrchr(folder, '/') + 1, err);
         moved++;
     }
     if (moved > 0)
-        log_info("%s%sblock %zu had %zu of %zu runs and runs again; they are in %s",
+        log_info("%s%sblock %zu had %zu of %zu runs and runs again; they are in %s/lost",
                  cell->cell.name, cell->cell.name[0] != '\0' ? ": " : "", block + 1, moved,
-                 e->mode_count, lost);
+                 e->mode_count, cell->out);
     return status;
 }
 
@@ -316,8 +304,8 @@ static enum status find_blocks(struct compare_sweep *s, size_t index, struct err
         for (size_t m = 0; m < e->mode_count && is_whole; m++) {
             char folder[4096];
 
-            is_whole = run_folder(cell, "runs", &e->modes[m], cell->blocks, folder, sizeof(folder),
-                                  err) == STATUS_OK &&
+            is_whole = run_folder(cell, &e->modes[m], cell->blocks, folder, sizeof(folder), err) ==
+                           STATUS_OK &&
                        is_finished(folder);
         }
     for (size_t b = cell->blocks; b < most && status == STATUS_OK; b++)

@@ -204,10 +204,10 @@ START_TEST(test_discarded_runs_are_made_again)
     assert_has(errors, "ps-1: discarded, the emulated network was not kept to");
     assert_lacks(output, "ps-1");
     assert_has(output, "failed runs:\n  ring-2: discarded");
-    text = read_text("out/discarded/ring-2-2/note.txt");
+    text = read_text("out/discarded/ring-2.2/note.txt");
     ck_assert_str_eq(text, "try 2\n");
     free(text);
-    ck_assert_int_ne(access(support_path("out/discarded/ring-2-3"), F_OK), 0);
+    ck_assert_int_ne(access(support_path("out/discarded/ring-2.3"), F_OK), 0);
     text = read_text("out/report.md");
     assert_has(text, "| discarded runs | 3, made again: ");
     free(text);
