@@ -116,12 +116,18 @@ static bool read_action(const char *text, enum fault_action *ret)
     return false;
 }
 
-/* What there is to make the fault possible; NULL: all. */
-static const char *missing(const struct fault_targets *t, const struct scheduled_fault *f)
+static const char *no_target(const struct fault_targets *t, enum fault_action action)
 {
-    if (is_of_link(f->action) && t->hosts == 0)
-        return "there is no emulated network (--network-rate, --network-delay)";
-    if (f->action == FAULT_SLOW && !t->have_rates)
+    if (!is_of_link(action))
+        return "no such process";
+    return t->hosts > 0 ? "no such host"
+                        : "there is no emulated network (--network-rate, --network-delay)";
+}
+
+/* Why a fault of a target that is there is not possible; NULL: it is. */
+static const char *obstacle(const struct fault_targets *t, const struct scheduled_fault *f)
+{
+    if (f->action == FAULT_SLOW && t->links[f->index].rate == 0)
         return "a link without a --network-rate has no rate to return to";
     if (f->action == FAULT_KILL && f->length_ns != INT64_MAX && !t->can_restart)
         return "nothing is started again here (--max-restarts, and --on-rank-loss or --state-dir)";
@@ -162,10 +168,10 @@ static enum status read_rule(void *user, const struct rule *rule, struct error *
     if (needed > rule->length)
         return rule_reject(rule, "a rule of another length", err);
     status = read_length(rule, needed, &f, err);
-    if (status == STATUS_OK && missing(r->targets, &f))
-        return rule_reject(rule, missing(r->targets, &f), err);
     if (status == STATUS_OK && !read_target(r, rule->words[2], &f))
-        return rule_reject(rule, is_of_link(f.action) ? "no such host" : "no such process", err);
+        return rule_reject(rule, no_target(r->targets, f.action), err);
+    if (status == STATUS_OK && obstacle(r->targets, &f))
+        return rule_reject(rule, obstacle(r->targets, &f), err);
     if (status == STATUS_OK && f.action == FAULT_SLOW &&
         (!parse_rate(rule->words[3], &f.rate) || f.rate < 1e6 || f.rate > 1e12))
         return rule_reject(rule, "no such rate (1mbit to 1000gbit)", err);

@@ -16,6 +16,7 @@
 #define SPARRING_EXPERIMENTS_LAUNCH_FAULT_SCHEDULE_H
 
 #include "common/base/error.h"
+#include "experiments/network/network_options.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,10 +35,10 @@ struct scheduled_fault {
 /* What there is in a job. */
 struct fault_targets {
     size_t servers, ranks;
-    size_t hosts;        /* 0: no emulated network */
-    size_t worker_hosts; /* the first of them */
-    bool have_rates;     /* the hosts' links are limited, so that another limit can be set */
-    bool can_restart;    /* killed processes may be started again */
+    size_t hosts;                     /* 0: no emulated network */
+    size_t worker_hosts;              /* the first of them */
+    const struct network_link *links; /* of the hosts; borrowed */
+    bool can_restart;                 /* killed processes may be started again */
 };
 
 struct fault_schedule {

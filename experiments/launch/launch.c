@@ -290,7 +290,7 @@ static enum status read_faults(struct job *j, struct error *err)
                                           .ranks = p->ranks,
                                           .hosts = p->emulation.hosts,
                                           .worker_hosts = p->emulation.worker_hosts,
-                                          .have_rates = p->options.network.rate[0] != '\0',
+                                          .links = p->emulation.links,
                                           .can_restart = p->options.max_restarts > 0 &&
                                                          (p->elastic || p->options.state_dir[0])};
     enum status status = STATUS_OK;

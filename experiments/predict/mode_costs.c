@@ -158,7 +158,7 @@ enum status mode_costs_read(struct mode_costs *m, const struct job_load *load, s
                                       .bucket_count = load->bucket_count};
     m->inputs.side = is_ring(m) ? COST_RING : is_plain_ps(m) ? COST_SERVERS : COST_CONTROL;
     m->is_known = (m->inputs.side != COST_CONTROL || is_local) && !is_set(m, "network-jitter") &&
-                  !is_set(m, "network-loss");
+                  !is_set(m, "network-loss") && !is_set(m, "fault-schedule");
     return m->inputs.side == COST_SERVERS ? read_servers(m, err) : STATUS_OK;
 }
 

@@ -12,12 +12,10 @@
 
 #define SECOND INT64_C(1000000000)
 
-static const struct fault_targets all = {.servers = 2,
-                                         .ranks = 4,
-                                         .hosts = 6,
-                                         .worker_hosts = 4,
-                                         .have_rates = true,
-                                         .can_restart = true};
+static const struct network_link links[6] = {{.rate = 1e9}, {.rate = 1e9}, {.rate = 1e9},
+                                             {.rate = 1e9}, {.rate = 0},   {.rate = 1e9}};
+static const struct fault_targets all = {
+    .servers = 2, .ranks = 4, .hosts = 6, .worker_hosts = 4, .links = links, .can_restart = true};
 static struct error err;
 
 static enum status read_text(const char *text, uint64_t seed, const struct fault_targets *targets,
@@ -152,8 +150,7 @@ START_TEST(test_missing)
     without.can_restart = false;
     assert_fails(read_text("1 kill rank0 for 2", 1, &without, &s), STATUS_CONFIG,
                  ":1: nothing is started again here");
-    without.have_rates = false;
-    assert_fails(read_text("1 slow host0 1gbit", 1, &without, &s), STATUS_CONFIG,
+    assert_fails(read_text("1 slow host4 1gbit", 1, &all, &s), STATUS_CONFIG,
                  "no rate to return to");
     without.hosts = 0;
     assert_fails(read_text("1 cut host0", 1, &without, &s), STATUS_CONFIG, "no emulated network");

@@ -95,7 +95,9 @@ static const char cluster[] = "verdict: [[ring, ps]]\n"
                               "options: {batch-size: 16}\n"
                               "modes:\n"
                               "- {name: ring, options: {sync: allreduce, backend: ring}}\n"
-                              "- {name: ps, servers: 8, options: {sync: ps}}\n";
+                              "- {name: ps, servers: 8, options: {sync: ps}}\n"
+                              "- {name: cut, options: {sync: allreduce, backend: ring,\n"
+                              "   fault-schedule: ./some.faults}}\n";
 
 /* Nothing is run: there is no program where it is looked for. */
 START_TEST(test_what_if)
@@ -111,6 +113,7 @@ START_TEST(test_what_if)
                                support_path("nowhere")));
     ck_assert_msg(strstr(printed, "Software takes no time here") != NULL, "%s", printed);
     ck_assert_msg(strstr(printed, "nproc=2,network-rate=1gbit\n  ring ") != NULL, "%s", printed);
+    ck_assert_msg(strstr(printed, " not covered by the model\n") != NULL, "%s", printed);
     ck_assert_msg(strstr(printed, "the winner changes from ps to ring") != NULL, "%s", printed);
     assert_ok(file_read(support_path("out/index.html"), 1 << 22, &page, &size, &err));
     ck_assert_ptr_nonnull(strstr(page, "Who wins where: ring, ps"));
