@@ -35,7 +35,8 @@ struct child {
     unsigned restarts;  /* times that it was started again */
     bool to_restart;    /* once it is GONE and restart_at_ns has come */
     int64_t restart_at_ns;
-    bool paused; /* SIGSTOP, and SIGCONT is to follow */
+    bool paused;    /* SIGSTOP was sent by a fault schedule, SIGCONT was not ... */
+    bool to_resume; /* ... and is to follow */
     struct output outputs[2];
 };
 

@@ -101,7 +101,7 @@ static void kill_stopped(struct child_set *c)
         struct child *child = &c->children[i];
         siginfo_t info = {.si_pid = 0};
 
-        if (child->state != CHILD_RUNNING || child->killed || child->paused ||
+        if (child->state != CHILD_RUNNING || child->killed || child->to_resume ||
             waitid(P_PID, (id_t)child->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 ||
             info.si_pid == 0)
             continue;

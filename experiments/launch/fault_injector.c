@@ -51,15 +51,16 @@ static enum status set_link(const struct fault_injector *f, size_t host, struct 
 static void set_process(const struct fault_injector *f, size_t index)
 {
     struct child *child = &f->child_set->children[index];
-    bool stopped = false;
+    const bool was_paused = child->paused;
 
-    child->paused = false;
+    child->paused = child->to_resume = false;
     for (size_t i = 0; i < f->schedule->length; i++)
         if (is_active(f, i, FAULT_PAUSE, index)) {
-            stopped = true;
-            child->paused = child->paused || f->schedule->faults[i].length_ns != INT64_MAX;
+            child->paused = true;
+            child->to_resume = child->to_resume || f->schedule->faults[i].length_ns != INT64_MAX;
         }
-    child_signal(child, stopped ? SIGSTOP : SIGCONT);
+    if (child->paused != was_paused) /* a second SIGSTOP would come after a SIGCONT */
+        child_signal(child, child->paused ? SIGSTOP : SIGCONT);
 }
 
 static void set_killed(const struct fault_injector *f, const struct scheduled_fault *s, bool begins)
