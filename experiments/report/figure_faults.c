@@ -89,12 +89,35 @@ struct rate {
     double samples, seconds;
 };
 
-static void add_rate(const struct run *run, struct span time, double sign, struct rate *to)
+static void add_rate(const struct run *run, struct span time, struct rate *to)
 {
     if (!(time.to > time.from))
         return;
-    to->samples += sign * samples_in(run, time);
-    to->seconds += sign * (time.to - time.from);
+    to->samples += samples_in(run, time);
+    to->seconds += time.to - time.from;
+}
+
+/* While no fault is in force; faults may overlap. */
+static void add_rate_without(const struct run *run, struct rate *to)
+{
+    const struct span all = training_span(run);
+    double at = all.from;
+
+    while (at < all.to) {
+        double end = at, next = all.to; /* of the faults at that time, of the time without one */
+
+        for (size_t k = 0; k < run->faults.length; k++) {
+            const struct span fault = fault_span(run, k);
+
+            if (fault.from > at)
+                next = fmin(next, fault.from);
+            else
+                end = fmax(end, fault.to);
+        }
+        if (end == at)
+            add_rate(run, (struct span){at, next}, to);
+        at = end > at ? end : next;
+    }
 }
 
 static void add_cells(const struct comparison *c, size_t mode, size_t faults, struct figure *f)
@@ -108,12 +131,9 @@ static void add_cells(const struct comparison *c, size_t mode, size_t faults, st
         if (c->mode_of[i] != mode || !is_shown(c, i))
             continue;
         runs++;
-        add_rate(run, training_span(run), 1, &rates[0]);
-        for (size_t k = 0; k < run->faults.length; k++) {
-            add_rate(run, fault_span(run, k), -1, &rates[0]); /* faults that overlap count twice */
-            if (k < faults)
-                add_rate(run, fault_span(run, k), 1, &rates[k + 1]);
-        }
+        add_rate_without(run, &rates[0]);
+        for (size_t k = 0; k < run->faults.length && k < faults; k++)
+            add_rate(run, fault_span(run, k), &rates[k + 1]);
     }
     if (runs == 0)
         return;

@@ -108,6 +108,29 @@ START_TEST(test_figure)
 }
 END_TEST
 
+/* What two faults share is not taken off twice. */
+START_TEST(test_overlapping_faults)
+{
+    static const char *const faults =
+        "{\"schema\":1,\"seed\":1,\"start_wall\":1700000000,\"faults\":["
+        "{\"action\":\"pause\",\"target\":\"rank1\",\"planned_s\":2.5,\"length_s\":1,"
+        "\"begin_wall\":1700000002.5,\"end_wall\":1700000003.5},"
+        "{\"action\":\"pause\",\"target\":\"rank0\",\"planned_s\":2,\"length_s\":1,"
+        "\"begin_wall\":1700000002,\"end_wall\":1700000003}]}\n";
+    struct figure_set set = {.count = 0};
+    const struct figure *f;
+
+    (void)write_run(faults);
+    assert_ok(figure_set_make(read_comparison(support_path("m")), &set, &err));
+    f = find_figure(&set, "faults");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_uint_eq(f->cells.length, 4);
+    ck_assert_str_eq(f->cells.texts[1], "83"); /* 125 samples in 1.5 s */
+    figure_set_release(&set);
+    report_release(&report);
+}
+END_TEST
+
 START_TEST(test_conditions)
 {
     const struct comparison *c;
@@ -165,7 +188,8 @@ END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN("faults", 60, TEST(test_read), TEST(test_figure), TEST(test_conditions),
+    return SUPPORT_RUN("faults", 60, TEST(test_read), TEST(test_figure),
+                       TEST(test_overlapping_faults), TEST(test_conditions),
                        TEST(test_different_faults),
                        LOOP_TEST(test_bad_files, 0, sizeof(bad_files) / sizeof(bad_files[0])));
 }
