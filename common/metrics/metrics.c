@@ -6,7 +6,6 @@
  */
 #include "common/metrics/metrics.h"
 
-#include "common/base/clock.h"
 #include "common/base/file.h"
 
 #include <errno.h>
@@ -102,8 +101,8 @@ enum status metrics_step(struct metrics *m, const struct step_record *record, st
     else
         strbuf_add(&m->line, ",\"loss\":null");
     add_count(m, "samples", record->samples);
-    if (record->begin_ns != 0)
-        metrics_add_double(m, "begin_wall", clock_wall_seconds_at(record->begin_ns));
+    if (record->begin_wall != 0)
+        metrics_add_double(m, "begin_wall", record->begin_wall);
     metrics_add_int(m, "step_ns", record->step_ns);
     metrics_add_int(m, "input_ns", record->input_ns);
     metrics_add_int(m, "compute_ns", record->compute_ns);

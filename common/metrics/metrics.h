@@ -26,8 +26,7 @@ struct step_record {
     uint64_t epoch;
     double loss; /* mean cross-entropy of this rank's batch, before the update */
     uint64_t samples;
-    int64_t begin_ns;  /* of the monotonic clock; 0: unknown, and not written */
-    double begin_wall; /* of a record that was read: seconds since 1970; 0: unknown */
+    double begin_wall; /* seconds since 1970; 0: unknown, and not written */
     int64_t step_ns, input_ns, compute_ns, exposed_comm_ns, optimizer_ns;
     int64_t forward_ns; /* of compute_ns */
     int64_t comm_ns;    /* all communication, exposed or not; 0 if unknown */

@@ -318,7 +318,7 @@ enum status train_step(struct trainer *t, uint64_t index, bool *ret_has_input, b
     updating = clock_now_ns();
     if (status == STATUS_OK)
         status = apply_update(t, index, err);
-    step.begin_ns = started;
+    step.begin_wall = clock_wall_seconds_at(started);
     step.step_ns = clock_now_ns() - started;
     step.optimizer_ns = step.step_ns - (updating - started);
     t->last_step_ns = step.step_ns;
