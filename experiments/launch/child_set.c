@@ -203,6 +203,8 @@ static enum status restart_lost_children(struct child_set *c, struct error *err)
             continue;
         child->to_restart = false;
         status = c->restart(c->user, i, err);
+        if (status == STATUS_OK && child->paused)
+            child_signal(child, SIGSTOP);
     }
     return status;
 }

@@ -66,19 +66,21 @@ static size_t count_times(const char *name, double from, double to)
     return count;
 }
 
-/* Rank 1 writes the time again and again; run it under the schedule until `last` is printed. */
+/* Rank 1 writes the time again and again, and is started again if it is killed; run it under the
+ * schedule until `last` is printed. */
 static void run_with(const char *rules, const char *last)
 {
     const char *script = "if [ $RANK = 0 ]; then read x < $0; echo > $TMPDIR/end; exit; fi; "
-                         "while [ ! -e $TMPDIR/end ]; do date +%s.%N; done > $TMPDIR/times; "
+                         "while [ ! -e $TMPDIR/end ]; do date +%s.%N; done >> $TMPDIR/times; "
                          "date +%s.%N >> $TMPDIR/times";
     const char *go = launch_fifo("go");
     struct process p;
 
     ck_assert_int_eq(setenv("TMPDIR", support_folder(), 1), 0);
     launch_start(&p, LAUNCH_PROGRAM, NULL,
-                 ARGS("--nproc-per-node=2", "--run-dir", support_folder(), "--fault-schedule",
-                      schedule(rules), "--", "sh", "-c", script, go));
+                 ARGS("--nproc-per-node=2", "--on-rank-loss=wait", "--max-restarts=1", "--run-dir",
+                      support_folder(), "--fault-schedule", schedule(rules), "--", "sh", "-c",
+                      script, go));
     process_wait_output(&p, last, LAUNCH_TIMEOUT_MS);
     (void)close(launch_open_fifo(go));
     ck_assert_int_eq(process_wait(&p, LAUNCH_TIMEOUT_MS), 0);
@@ -108,6 +110,19 @@ START_TEST(pauses_of_one_rank_overlap)
     ck_assert_double_gt(recorded(0, "end_wall"), recorded(1, "end_wall"));
     ck_assert_uint_eq(
         count_times("times", recorded(0, "begin_wall") + SIGNAL_S, recorded(0, "end_wall")), 0);
+}
+END_TEST
+
+/* A rank that is killed and started again meanwhile stands still, too. */
+START_TEST(a_pause_outlasts_a_restart)
+{
+    double end;
+
+    run_with("0.2 pause rank1 for 1.5\n0.4 kill rank1 for 0.3\n", "fault: pause rank1 has ended\n");
+    end = recorded(0, "end_wall");
+    ck_assert_double_lt(recorded(1, "end_wall"), end - 0.5);
+    ck_assert_uint_eq(count_times("times", end - 0.2, end), 0);
+    ck_assert_uint_gt(count_times("times", end, (double)INFINITY), 0);
 }
 END_TEST
 
@@ -205,6 +220,7 @@ TCase *launch_injection_cases(void)
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, a_paused_rank_stands_still);
     tcase_add_test(cases, pauses_of_one_rank_overlap);
+    tcase_add_test(cases, a_pause_outlasts_a_restart);
     tcase_add_test(cases, a_killed_rank_stays_away);
     tcase_add_test(cases, a_job_waits_for_its_only_rank);
     tcase_add_test(cases, without_restarts_a_kill_fails_the_job);
