@@ -172,7 +172,7 @@ static enum status start_rank(struct sweep_parent *run, size_t rank, struct erro
 static enum status open_network(struct sweep_parent *run, struct error *err)
 {
     enum status status = network_open(&run->network, run->sweep->links, run->sweep->hosts,
-                                      &run->options->network, err);
+                                      &run->options->network, false, err);
 
     return status == STATUS_OK ? network_measure(&run->network, err) : status;
 }

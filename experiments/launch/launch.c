@@ -271,8 +271,8 @@ static enum status open_network(struct job *j, struct error *err)
 {
     const struct emulation *e = &j->plan->emulation;
     char text[256];
-    enum status status =
-        network_open(&j->network, e->links, e->hosts, &j->plan->options.network, err);
+    enum status status = network_open(&j->network, e->links, e->hosts, &j->plan->options.network,
+                                      j->faults.changes_links, err);
 
     if (status != STATUS_OK)
         return status;
@@ -293,16 +293,13 @@ static enum status read_faults(struct job *j, struct error *err)
                                           .links = p->emulation.links,
                                           .can_restart = p->options.max_restarts > 0 &&
                                                          (p->elastic || p->options.state_dir[0])};
-    enum status status = STATUS_OK;
 
     if (p->options.fault_schedule[0] != '\0' && (p->nodes > 1 || p->with_mpirun))
         return error_set(err, STATUS_UNSUPPORTED,
                          "--fault-schedule is for processes of one host that this command starts: "
                          "not for several --nnodes or --backend mpi");
-    status = fault_schedule_read(p->options.fault_schedule, (uint64_t)p->options.fault_seed,
-                                 &targets, &j->faults, err);
-    p->options.network.changes = j->faults.changes_links;
-    return status;
+    return fault_schedule_read(p->options.fault_schedule, (uint64_t)p->options.fault_seed, &targets,
+                               &j->faults, err);
 }
 
 /* The event callback of the child set. */

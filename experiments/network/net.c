@@ -79,7 +79,7 @@ static enum status hold_network(struct network *n, const struct net_options *o, 
     if (status == STATUS_OK)
         status = stop_install(err);
     if (status == STATUS_OK)
-        status = network_open(n, links, hosts, &o->network, err);
+        status = network_open(n, links, hosts, &o->network, false, err);
     if (status == STATUS_OK)
         status = network_measure(n, err);
     if (status != STATUS_OK)

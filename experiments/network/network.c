@@ -249,7 +249,7 @@ static enum status make_network(struct network *n, bool changes, struct error *e
 }
 
 enum status network_open(struct network *n, const struct network_link *links, size_t length,
-                         const struct network_options *options, struct error *err)
+                         const struct network_options *options, bool changes, struct error *err)
 {
     bool is_new;
     enum status status = privilege_obtain(&is_new, err);
@@ -268,7 +268,7 @@ enum status network_open(struct network *n, const struct network_link *links, si
     n->home_fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     if (n->home_fd < 0)
         return error_set_errno(err, errno, "network: cannot open our network namespace");
-    status = make_network(n, options->changes, err);
+    status = make_network(n, changes, err);
     if (status == STATUS_OK)
         status = network_leave(n, err);
     if (status == STATUS_OK)
@@ -299,14 +299,16 @@ enum status network_change(const struct network *n, size_t host, double rate, bo
     strbuf_addf(&commands, "link set %s %s\n", port, is_up ? "up" : "down");
     if (status == STATUS_OK)
         status = run_commands("ip", &commands, err);
-    add_class("change", port, rate, &commands);
-    if (status == STATUS_OK && rate > 0)
+    if (status == STATUS_OK && rate > 0) {
+        add_class("change", port, rate, &commands);
         status = run_commands("tc", &commands, err);
-    if (status == STATUS_OK)
+    }
+    if (status == STATUS_OK && rate > 0)
         status = network_enter(n, host, err);
-    add_class("change", "eth0", rate, &commands);
-    if (status == STATUS_OK && rate > 0)
+    if (status == STATUS_OK && rate > 0) {
+        add_class("change", "eth0", rate, &commands);
         status = run_commands("tc", &commands, err);
+    }
     strbuf_release(&commands);
     left = network_leave(n, status == STATUS_OK ? err : NULL);
     return status != STATUS_OK ? status : left;

@@ -51,13 +51,13 @@ struct network {
     }
 
 /*
- * Make the hosts with their links; of an ordinary user in a user namespace, which this process then
- * stays in, with an empty network namespace of its own.  Else the caller is in its former network
- * namespace again in every case.
- * STATUS_UNSUPPORTED without the permission, STATUS_NOT_FOUND without the programs.
+ * Make the hosts with their links (changes: network_change will be called); of an ordinary user in
+ * a user namespace, which this process then stays in, with an empty network namespace of its own.
+ * Else the caller is in its former network namespace again in every case. STATUS_UNSUPPORTED
+ * without the permission, STATUS_NOT_FOUND without the programs.
  */
 enum status network_open(struct network *n, const struct network_link *links, size_t length,
-                         const struct network_options *options, struct error *err);
+                         const struct network_options *options, bool changes, struct error *err);
 
 /* Move this process, and the children that it starts from now on, into that host until
  * network_leave. */
@@ -65,7 +65,7 @@ enum status network_enter(const struct network *n, size_t host, struct error *er
 enum status network_leave(const struct network *n, struct error *err);
 
 /* From now on the link of a host is up or down, and has this rate in each direction; 0 where it has
- * no limit.  Only of a network that was opened with options->changes.  Blocks for some 10 ms. */
+ * no limit.  Only of a network that was opened with `changes`.  Blocks for some 10 ms. */
 enum status network_change(const struct network *n, size_t host, double rate, bool is_up,
                            struct error *err);
 

@@ -19,7 +19,6 @@ struct network_options {
     char loss[OPTION_TEXT_MAX];
     int64_t seed;
     char check[OPTION_TEXT_MAX]; /* "fail" or "warn" */
-    bool changes;                /* network_change will be called; no option */
 };
 
 extern const struct option_spec network_option_specs[];

@@ -33,7 +33,7 @@ static struct error err;
  */
 static bool open_network(size_t hosts, const char *rate, const char *delay, const char *loss)
 {
-    struct network_options o = {.seed = 1, .check = "warn", .changes = link_changes};
+    struct network_options o = {.seed = 1, .check = "warn"};
     struct network_link links[NETWORK_HOSTS_MAX];
     enum status status;
 
@@ -41,7 +41,7 @@ static bool open_network(size_t hosts, const char *rate, const char *delay, cons
     (void)snprintf(o.delay, sizeof(o.delay), "%s", delay);
     (void)snprintf(o.loss, sizeof(o.loss), "%s", loss);
     assert_ok(network_options_read(&o, hosts, hosts, NETWORK_DELAY_MIN_MS, links, &err));
-    status = network_open(&network, links, hosts, &o, &err);
+    status = network_open(&network, links, hosts, &o, link_changes, &err);
     if (status == STATUS_UNSUPPORTED && strstr(err.text, "emulated hosts take root")) {
         (void)printf("skipped: %s\n", err.text);
         return false;
