@@ -32,6 +32,7 @@ struct connection {
     uint32_t *messages;      /* partitions; borrowed, a ring of `capacity` */
     size_t first, length, capacity;
     bool is_shared; /* its rate is set */
+    double level;   /* else: rate over weight that it can have at most */
 };
 
 struct rank {
@@ -174,7 +175,6 @@ static void count_weights(struct simulation *s)
     }
 }
 
-/* Rate over weight that this flow can have at most. */
 static double level_of(const struct simulation *s, const struct connection *c)
 {
     const struct host *from = &s->hosts[c->from], *to = &s->hosts[c->to];
@@ -213,20 +213,20 @@ static void share_links(struct simulation *s)
     while (shared < s->active_count) {
         double level = DBL_MAX;
 
+        /* All levels before the first rate, which changes them. */
         count_weights(s);
-        for (size_t i = 0; i < s->active_count; i++)
-            if (!s->active[i]->is_shared)
-                level = fmin(level, level_of(s, s->active[i]));
-        /* Against the weights of all, so that one flow does not change it for the next. */
         for (size_t i = 0; i < s->active_count; i++) {
             struct connection *c = s->active[i];
 
-            c->rate = c->is_shared ? c->rate : level_of(s, c);
+            if (c->is_shared)
+                continue;
+            c->level = level_of(s, c);
+            level = fmin(level, c->level);
         }
         for (size_t i = 0; i < s->active_count; i++) {
             struct connection *c = s->active[i];
 
-            if (c->is_shared || c->rate > level * (1 + ROUNDING))
+            if (c->is_shared || c->level > level * (1 + ROUNDING))
                 continue;
             set_rate(s, c, level);
             shared++;
