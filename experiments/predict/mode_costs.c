@@ -164,7 +164,8 @@ enum status mode_costs_read(struct mode_costs *m, const struct job_load *load, s
 
 /* ---- predicting */
 
-static enum status simulate(const struct mode_costs *m, struct cost *c, struct error *err)
+static enum status simulate(const struct mode_costs *m, unsigned ranks, struct cost *c,
+                            struct error *err)
 {
     struct shard_map map = {0};
     uint32_t *weights = NULL;
@@ -175,7 +176,7 @@ static enum status simulate(const struct mode_costs *m, struct cost *c, struct e
         status = shard_map_make_weighted(elements_of(m), (size_t)m->inputs.job.partition_bytes,
                                          m->inputs.job.servers, weights, &map, err);
     if (status == STATUS_OK)
-        status = simulation_run(&m->inputs, &map, SEED, &step_s, err);
+        status = simulation_run(&m->inputs, &map, ranks, SEED, &step_s, err);
     if (status == STATUS_OK)
         cost_set_step(&m->inputs.load, step_s, c);
     shard_map_release(&map);
@@ -189,6 +190,7 @@ enum status mode_costs_predict(struct mode_costs *m, struct cost *ret, struct er
     const bool has_closed_form =
         !is_placed(m, "mixed") && consistency_is_lockstep(&job->consistency);
     double partitions;
+    unsigned ranks;
 
     if (!m->is_known)
         return STATUS_OK;
@@ -196,9 +198,10 @@ enum status mode_costs_predict(struct mode_costs *m, struct cost *ret, struct er
     if (m->inputs.side != COST_SERVERS)
         return STATUS_OK;
     partitions = ceil((double)elements_of(m) * sizeof(float) / job->partition_bytes);
-    if (simulation_work(job->ranks, job->servers, partitions) <=
-        (has_closed_form ? SIMULATION_WORK_MAX : PATIENCE * SIMULATION_WORK_MAX))
-        return simulate(m, ret, err);
+    ranks =
+        simulation_ranks(job, partitions, (has_closed_form ? 1 : PATIENCE) * SIMULATION_WORK_MAX);
+    if (ranks > 0)
+        return simulate(m, ranks, ret, err);
     m->is_known = has_closed_form;
     return STATUS_OK;
 }

@@ -12,15 +12,16 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define STEPS      24
-#define WARM_UP    4
-#define RATE_MAX   1e15 /* bytes/s, where nothing limits */
-#define ROUNDING   1e-9 /* relative */
-#define TICK_S     1e-12
-#define NS_PER_S   1e9
-#define WINDOW     0.75 /* mean of what a link and its queue hold, of their size */
-#define WEIGHT_MIN (2.0 / 3)
-#define WEIGHT_MAX (4.0 / 3)
+#define STEPS       24
+#define WARM_UP     4
+#define RANKS_LEAST 16   /* that stand for more */
+#define RATE_MAX    1e15 /* bytes/s, where nothing limits */
+#define ROUNDING    1e-9 /* relative */
+#define TICK_S      1e-12
+#define NS_PER_S    1e9
+#define WINDOW      0.75 /* mean of what a link and its queue hold, of their size */
+#define WEIGHT_MIN  (2.0 / 3)
+#define WEIGHT_MAX  (4.0 / 3)
 
 /* One direction between a rank and a server. */
 struct connection {
@@ -35,7 +36,9 @@ struct connection {
     double level;   /* else: rate over weight that it can have at most */
 };
 
+/* One rank, or several that do the same at the same time. */
 struct rank {
+    unsigned size;
     double begin_s;
     unsigned step;
     size_t ready;   /* partitions pushed in this step */
@@ -66,7 +69,7 @@ struct host {
 struct simulation {
     const struct cost_inputs *in;
     const struct shard_map *map;
-    size_t ranks, servers, host_count;
+    size_t ranks, servers, host_count; /* ranks: those that stand for several count once */
     double now_s;
     struct random random;
     struct connection *connections; /* owned: (direction, rank, server) */
@@ -91,9 +94,10 @@ static struct connection *connection_of(struct simulation *s, bool is_reply, siz
     return &s->connections[((is_reply ? s->ranks : 0) + rank) * s->servers + server];
 }
 
-static double partition_bytes(const struct simulation *s, size_t partition)
+static double message_bytes(const struct simulation *s, const struct connection *c,
+                            size_t partition)
 {
-    return (double)s->map->partitions[partition].count * sizeof(float);
+    return (double)s->map->partitions[partition].count * sizeof(float) * s->states[c->rank].size;
 }
 
 /* ---- events */
@@ -141,7 +145,7 @@ static void send_message(struct simulation *s, struct connection *c, uint32_t pa
     c->messages[(c->first + c->length) % c->capacity] = partition;
     if (c->length++ > 0)
         return;
-    c->left_bytes = partition_bytes(s, partition);
+    c->left_bytes = message_bytes(s, c, partition);
     s->active[s->active_count++] = c;
     s->has_changed = true;
 }
@@ -155,7 +159,7 @@ static bool end_message(struct simulation *s, struct connection *c)
     c->first = (c->first + 1) % c->capacity;
     if (--c->length == 0)
         return false;
-    c->left_bytes = partition_bytes(s, c->messages[c->first]);
+    c->left_bytes = message_bytes(s, c, c->messages[c->first]);
     return true;
 }
 
@@ -203,10 +207,9 @@ static void share_links(struct simulation *s)
     size_t shared = 0;
 
     for (size_t h = 0; h < s->host_count; h++) {
-        const bool has_rank = h < s->ranks;
-
         s->hosts[h].up = s->hosts[h].down =
-            link_rate(has_rank ? s->in->network.byte_s : s->in->network.server_byte_s);
+            h < s->ranks ? s->states[h].size * link_rate(s->in->network.byte_s)
+                         : link_rate(s->in->network.server_byte_s);
     }
     for (size_t i = 0; i < s->active_count; i++)
         s->active[i]->is_shared = false;
@@ -246,7 +249,7 @@ static double window_rate(const struct simulation *s, const struct connection *c
 {
     const struct cost_network *n = &s->in->network;
     const bool is_dedicated = (c->is_reply ? c->from : c->to) >= s->ranks;
-    const double flows = is_dedicated ? (double)s->ranks : fmax(1, (double)s->ranks - 1);
+    const double flows = is_dedicated ? s->in->job.ranks : fmax(1, (double)s->in->job.ranks - 1);
     const double trip_s = fmax(2 * n->latency_s, 1e-9);
 
     return c->weight * WINDOW / flows * link_rate(is_dedicated ? n->server_byte_s : n->byte_s) *
@@ -264,8 +267,8 @@ static void begin_step(struct simulation *s, unsigned rank, double at_s)
     for (size_t i = 0; i < 2 * s->servers; i++) {
         struct connection *c = connection_of(s, i % 2, rank, i / 2);
 
-        c->weight = draw_weight(s);
-        c->limit = fmin(link_rate(s->in->machine.exchange_byte_s), window_rate(s, c));
+        c->weight = r->size * draw_weight(s);
+        c->limit = fmin(r->size * link_rate(s->in->machine.exchange_byte_s), window_rate(s, c));
     }
     await_partition(s, rank);
 }
@@ -306,8 +309,8 @@ static void sum_round(struct simulation *s, unsigned rank, uint32_t partition)
         return;
     }
     for (size_t r = 0; r < s->ranks; r++)
-        pushed += members[r].is_waiting;
-    if (pushed + s->in->job.consistency.backup < s->ranks)
+        pushed += members[r].is_waiting ? s->states[r].size : 0;
+    if (pushed + s->in->job.consistency.backup < s->in->job.ranks)
         return;
     s->rounds[partition]++;
     for (unsigned r = 0; r < s->ranks; r++)
@@ -381,7 +384,7 @@ static void run_event(struct simulation *s, const struct event *e)
 static bool has_ended(const struct simulation *s, const struct connection *c)
 {
     return c->left_bytes <=
-           fmax(ROUNDING * partition_bytes(s, c->messages[c->first]), c->rate * TICK_S);
+           fmax(ROUNDING * message_bytes(s, c, c->messages[c->first]), c->rate * TICK_S);
 }
 
 static void advance(struct simulation *s, double to_s)
@@ -493,18 +496,21 @@ static enum status allocate(struct simulation *s, struct error *err)
     return status;
 }
 
-double simulation_work(double ranks, double servers, double partitions)
+unsigned simulation_ranks(const struct cost_job *job, double partitions, double work_max)
 {
-    const double events = 2 * STEPS * ranks * partitions, flows = 2 * ranks * servers;
+    const double events = 2 * STEPS * partitions, flows = 2.0 * job->servers; /* of one rank */
+    const double most = sqrt(work_max / events / flows);
 
-    return events * flows;
+    if (job->ranks <= most)
+        return job->ranks;
+    return most < RANKS_LEAST || job->is_colocated || job->consistency.backup > 0 ? 0
+                                                                                  : (unsigned)most;
 }
 
-enum status simulation_run(const struct cost_inputs *in, const struct shard_map *map, uint64_t seed,
-                           double *ret_step_s, struct error *err)
+enum status simulation_run(const struct cost_inputs *in, const struct shard_map *map,
+                           unsigned ranks, uint64_t seed, double *ret_step_s, struct error *err)
 {
-    struct simulation s = {
-        .in = in, .map = map, .ranks = in->job.ranks, .servers = map->server_count};
+    struct simulation s = {.in = in, .map = map, .ranks = ranks, .servers = map->server_count};
     double sum_s = 0, count = 0;
     enum status status;
 
@@ -515,10 +521,12 @@ enum status simulation_run(const struct cost_inputs *in, const struct shard_map 
     if (status == STATUS_OK) {
         random_seed(&s.random, seed);
         make_connections(&s);
+        for (unsigned r = 0; r < ranks; r++)
+            s.states[r].size = (in->job.ranks - r - 1) / ranks + 1;
         play(&s);
         for (size_t r = 0; r < s.ranks; r++) {
-            sum_s += s.states[r].end_s - s.states[r].warm_s;
-            count += s.states[r].done;
+            sum_s += s.states[r].size * (s.states[r].end_s - s.states[r].warm_s);
+            count += (double)s.states[r].size * s.states[r].done;
         }
         *ret_step_s = sum_s / count;
     }

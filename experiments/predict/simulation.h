@@ -17,16 +17,22 @@
 
 #include <stdint.h>
 
-/* Rates of flows that are computed, a few ns each; closed forms are for what is more. */
+/*
+ * How many ranks a simulation can have that computes the rates of at most work_max flows, a few ns
+ * each.  Of more ranks on hosts without servers each simulated one stands for several, which do the
+ * same at the same time.  0: too few, or servers and backup workers need every rank; closed forms
+ * are for that.
+ */
 #define SIMULATION_WORK_MAX 2e6
-double simulation_work(double ranks, double servers, double partitions);
+unsigned simulation_ranks(const struct cost_job *job, double partitions, double work_max);
 
 /*
- * The mean step of all ranks.  `map` assigns the partitions of the gradients to servers.  If the
- * job is colocated, as many of them as there are ranks run beside these, and what is left on hosts
- * of its own.  The same seed gives the same step.  STATUS_NO_MEMORY only.
+ * The mean step of all ranks, with so many simulated ones.  `map` assigns the partitions of the
+ * gradients to servers.  If the job is colocated, as many of them as there are ranks run beside
+ * these, and what is left on hosts of its own.  The same seed gives the same step. STATUS_NO_MEMORY
+ * only.
  */
-enum status simulation_run(const struct cost_inputs *in, const struct shard_map *map, uint64_t seed,
-                           double *ret_step_s, struct error *err);
+enum status simulation_run(const struct cost_inputs *in, const struct shard_map *map,
+                           unsigned ranks, uint64_t seed, double *ret_step_s, struct error *err);
 
 #endif

@@ -34,12 +34,17 @@ static struct cost_inputs inputs_of(unsigned ranks, unsigned servers, size_t par
         .job = {.ranks = ranks, .servers = servers}};
 }
 
-static double simulate(const struct cost_inputs *in, uint64_t seed)
+static double simulate_with(const struct cost_inputs *in, unsigned ranks, uint64_t seed)
 {
     double step_s = 0;
 
-    assert_ok(simulation_run(in, &map, seed, &step_s, &err));
+    assert_ok(simulation_run(in, &map, ranks, seed, &step_s, &err));
     return step_s;
+}
+
+static double simulate(const struct cost_inputs *in, uint64_t seed)
+{
+    return simulate_with(in, in->job.ranks, seed);
 }
 
 static void assert_near(double value, double wanted)
@@ -223,10 +228,56 @@ START_TEST(test_in_turn)
 }
 END_TEST
 
+/* Ranks that stand for several: as long a step as with all, but for the slowest of the windows that
+ * are drawn, which are fewer. */
+static const struct consistency consistencies[] = {
+    {.mode = CONSISTENCY_BSP},
+    {.mode = CONSISTENCY_SSP, .staleness = 2},
+    {.mode = CONSISTENCY_ASP},
+};
+
+START_TEST(test_ranks_that_stand_for_several)
+{
+    static const unsigned ranks[] = {33, 100, 256};
+
+    for (size_t i = 0; i < 3; i++) {
+        struct cost_inputs in = inputs_of(ranks[i], 1 + (unsigned)(i % 2), 1 << 20);
+        double all, some;
+
+        in.load.ready = step_by_step;
+        in.load.ready_count = 4;
+        in.network.latency_s = 0.001;
+        in.job.consistency = consistencies[_i];
+        all = simulate(&in, 1);
+        some = simulate_with(&in, 16, 2);
+        ck_assert_msg(fabs(some / all - 1) < 0.05, "%u ranks: %.6g s, with 16: %.6g s", ranks[i],
+                      all, some);
+    }
+}
+END_TEST
+
+START_TEST(test_ranks_that_are_simulated)
+{
+    struct cost_job job = {.ranks = 100, .servers = 1};
+
+    ck_assert_uint_eq(simulation_ranks(&job, 1, 1e9), 100);
+    job.ranks = 10000;
+    ck_assert_uint_ge(simulation_ranks(&job, 25, SIMULATION_WORK_MAX), 16);
+    ck_assert_uint_lt(simulation_ranks(&job, 25, SIMULATION_WORK_MAX), 100);
+    ck_assert_uint_eq(simulation_ranks(&job, 1e4, SIMULATION_WORK_MAX), 0);
+    job.is_colocated = true;
+    ck_assert_uint_eq(simulation_ranks(&job, 25, SIMULATION_WORK_MAX), 0);
+    job.is_colocated = false;
+    job.consistency.backup = 1;
+    ck_assert_uint_eq(simulation_ranks(&job, 25, SIMULATION_WORK_MAX), 0);
+}
+END_TEST
+
 int main(void)
 {
-    return SUPPORT_RUN("predict_simulation", 60, CHECKED_FIXTURE(NULL, teardown),
-                       TEST(test_one_rank), TEST(test_two_servers), TEST(test_colocated),
-                       TEST(test_bounds), TEST(test_twice_as_long), TEST(test_windows),
-                       TEST(test_straggler), TEST(test_in_turn));
+    return SUPPORT_RUN(
+        "predict_simulation", 60, CHECKED_FIXTURE(NULL, teardown), TEST(test_one_rank),
+        TEST(test_two_servers), TEST(test_colocated), TEST(test_bounds), TEST(test_twice_as_long),
+        TEST(test_windows), TEST(test_straggler), TEST(test_in_turn),
+        LOOP_TEST(test_ranks_that_stand_for_several, 0, 3), TEST(test_ranks_that_are_simulated));
 }
