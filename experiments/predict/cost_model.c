@@ -277,16 +277,17 @@ static void scale_part(struct cost_inputs *in, enum cost_part part, double facto
         in->network.latency_s *= factor;
 }
 
-void cost_sensitivities(const struct cost_inputs *in, double ret[COST_PARTS])
+void cost_sensitivities(const struct cost_inputs *in, cost_step_fn *step_of, void *user,
+                        double ret[COST_PARTS])
 {
-    const double step_s = cost_of(in).step_s, more = 0.01;
+    const double step_s = step_of(in, user), more = 0.01;
 
     ret[COST_PART_COMPUTE] = 1; /* a step of times that are twice as long takes twice as long */
     for (enum cost_part part = 0; part < COST_PART_COMPUTE; part++) {
         struct cost_inputs scaled = *in;
 
         scale_part(&scaled, part, 1 + more);
-        ret[part] = (cost_of(&scaled).step_s / step_s - 1) / more;
+        ret[part] = (step_of(&scaled, user) / step_s - 1) / more;
         ret[COST_PART_COMPUTE] -= ret[part];
     }
 }

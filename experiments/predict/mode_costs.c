@@ -200,8 +200,26 @@ enum status mode_costs_predict(struct mode_costs *m, struct cost *ret, struct er
     partitions = ceil((double)elements_of(m) * sizeof(float) / job->partition_bytes);
     ranks =
         simulation_ranks(job, partitions, (has_closed_form ? 1 : PATIENCE) * SIMULATION_WORK_MAX);
+    if (ranks < job->ranks) /* not all of them in any case */
+        ranks = simulation_ranks(job, partitions, SIMULATION_WORK_MAX);
     if (ranks > 0)
         return simulate(m, ranks, ret, err);
     m->is_known = has_closed_form;
     return STATUS_OK;
+}
+
+static double step_of(const struct cost_inputs *in, void *user)
+{
+    struct mode_costs m = *(const struct mode_costs *)user;
+    struct cost c = {.step_s = (double)NAN};
+
+    m.inputs = *in;
+    return mode_costs_predict(&m, &c, NULL) == STATUS_OK ? c.step_s : (double)NAN;
+}
+
+void mode_costs_sensitivities(const struct mode_costs *m, double ret[COST_PARTS])
+{
+    struct mode_costs copy = *m;
+
+    cost_sensitivities(&m->inputs, step_of, &copy, ret);
 }

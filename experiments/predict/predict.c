@@ -193,8 +193,8 @@ static enum status predict_mode(struct predictor *p, const struct experiment_mod
         return status;
     costs.inputs.job.cores = shares_cores ? p->calibration.cores : 0;
     status = mode_costs_predict(&costs, &ret->cost, err);
-    if (costs.is_known)
-        cost_sensitivities(&costs.inputs, ret->sensitivities);
+    if (status == STATUS_OK && costs.is_known)
+        mode_costs_sensitivities(&costs, ret->sensitivities);
     ret->is_known = costs.is_known;
     ret->side = costs.inputs.side;
     ret->ranks = (double)mode->nproc;
