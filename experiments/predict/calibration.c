@@ -30,6 +30,10 @@ static const struct json_field fields[] = {
     NUMBER(ring_byte_s),
     NUMBER(ring_cpu_s),
     NUMBER(ring_cpu_byte_s),
+    NUMBER(local_s),
+    NUMBER(local_byte_s),
+    NUMBER(local_cpu_s),
+    NUMBER(local_cpu_byte_s),
     NUMBER(exchange_s),
     NUMBER(exchange_byte_s),
     NUMBER(exchange_cpu_s),
@@ -38,7 +42,8 @@ static const struct json_field fields[] = {
     {"start_cpu_s", FIELD_NUMBER, offsetof(struct calibration, start_cpu_s), 0, 1},
     {"error_control", FIELD_NUMBER, offsetof(struct calibration, errors.of_side[COST_CONTROL]), 0,
      0},
-    {"error_ring", FIELD_NUMBER, offsetof(struct calibration, errors.of_side[COST_RING]), 0, 0},
+    {"error_ring", FIELD_NUMBER, offsetof(struct calibration, errors.of_side[COST_ALLREDUCE]), 0,
+     0},
     {"error_servers", FIELD_NUMBER, offsetof(struct calibration, errors.of_side[COST_SERVERS]), 0,
      0},
     {"error_ranks", FIELD_NUMBER, offsetof(struct calibration, errors.ranks), 0, 0},
@@ -71,7 +76,7 @@ static enum status write_model(const struct trial *t, const char *name, size_t b
 }
 
 struct calibration_job {
-    const char *name, *sync;
+    const char *name, *sync, *backend; /* backend: NULL, or of the all-reduce */
     unsigned servers;
     size_t bytes;
     int steps;
@@ -83,6 +88,7 @@ static enum status run_job(const struct trial *t, const struct calibration_job *
     char file[64], path[4096];
     struct text_list options = {0};
     struct run run = {0};
+    struct trial where = *t;
     enum status status;
 
     (void)snprintf(file, sizeof(file), "%s.json", job->name);
@@ -95,14 +101,16 @@ static enum status run_job(const struct trial *t, const struct calibration_job *
     text_list_addf(&options, "--lr=0.01");
     text_list_addf(&options, "--steps=%d", job->steps);
     text_list_addf(&options, "--sync=%s", job->sync);
-    if (strcmp(job->sync, "allreduce") == 0)
-        text_list_addf(&options, "--backend=ring");
+    if (job->backend)
+        text_list_addf(&options, "--backend=%s", job->backend);
+    if (job->backend && strcmp(job->backend, "shm") == 0)
+        where.in_network = false; /* of one host */
     if (job->servers > 0) {
         text_list_addf(&options, "--ps-transport=grpc");
         text_list_addf(&options, "--partition-bytes=" PARTITION);
     }
     if (status == STATUS_OK)
-        status = trial_run(t, job->name, RANKS, job->servers, &options, &run, err);
+        status = trial_run(&where, job->name, RANKS, job->servers, &options, &run, err);
     if (status == STATUS_OK)
         status = trial_read_times(&run, 0, ret, err);
     run_release(&run);
@@ -110,7 +118,17 @@ static enum status run_job(const struct trial *t, const struct calibration_job *
     return status;
 }
 
-static struct cost_machine fit_machine(const struct trial_times *ring, const struct trial_times *ps,
+/* Processor time of one rank for what all of them do `count` times in the job with these times. */
+static double rank_cpu_s(const struct trial_times *times, const struct trial_times *control,
+                         double count)
+{
+    return fmax(0, times->cpu_s - control->cpu_s) / (RANKS * count);
+}
+
+/* Of each the times with few bytes, then with many. */
+static struct cost_machine fit_machine(const struct trial_times *ring,
+                                       const struct trial_times *local,
+                                       const struct trial_times *ps,
                                        const struct trial_times *control)
 {
     const double messages = 2 * (RANKS - 1), more = LARGE_BYTES - SMALL_BYTES;
@@ -118,29 +136,33 @@ static struct cost_machine fit_machine(const struct trial_times *ring, const str
     const double partitions = (double)LARGE_BYTES / (1 << 20);
     struct cost_machine m = {.ring_message_s = ring[0].exposed_s / messages,
                              .ring_byte_s = (ring[1].exposed_s - ring[0].exposed_s) / sent,
-                             .ring_cpu_s = (ring[0].cpu_s - control[0].cpu_s) / (RANKS * messages),
+                             .ring_cpu_s = rank_cpu_s(&ring[0], &control[0], messages),
+                             .local_s = local[0].exposed_s,
+                             .local_byte_s = (local[1].exposed_s - local[0].exposed_s) / more,
+                             .local_cpu_s = rank_cpu_s(&local[0], &control[0], 1),
                              .exchange_s = ps[0].exposed_s,
                              .exchange_byte_s = (ps[1].exposed_s - ps[0].exposed_s) / more,
-                             .exchange_cpu_s = (ps[0].cpu_s - control[0].cpu_s) / RANKS};
+                             .exchange_cpu_s = rank_cpu_s(&ps[0], &control[0], 1)};
 
     m.ring_cpu_byte_s =
-        fmax(0, ring[1].cpu_s - control[1].cpu_s - RANKS * messages * m.ring_cpu_s) /
-        (RANKS * sent);
+        fmax(0, rank_cpu_s(&ring[1], &control[1], 1) - messages * m.ring_cpu_s) / sent;
+    m.local_cpu_byte_s = fmax(0, rank_cpu_s(&local[1], &control[1], 1) - m.local_cpu_s) / more;
     m.exchange_cpu_byte_s =
-        fmax(0, ps[1].cpu_s - control[1].cpu_s - RANKS * partitions * m.exchange_cpu_s) /
-        (RANKS * more);
+        fmax(0, rank_cpu_s(&ps[1], &control[1], 1) - partitions * m.exchange_cpu_s) / more;
     return m;
 }
 
 enum status calibration_measure(const struct trial *t, struct calibration *ret, struct error *err)
 {
     static const struct calibration_job jobs[] = {
-        {"ring-small", "allreduce", 0, SMALL_BYTES, SMALL_STEPS},
-        {"ring-large", "allreduce", 0, LARGE_BYTES, LARGE_STEPS},
-        {"ps-small", "ps", 1, SMALL_BYTES, SMALL_STEPS},
-        {"ps-large", "ps", 1, LARGE_BYTES, LARGE_STEPS},
-        {"control-small", "local", 0, SMALL_BYTES, SMALL_STEPS},
-        {"control-large", "local", 0, LARGE_BYTES, LARGE_STEPS},
+        {"ring-small", "allreduce", "ring", 0, SMALL_BYTES, SMALL_STEPS},
+        {"ring-large", "allreduce", "ring", 0, LARGE_BYTES, LARGE_STEPS},
+        {"local-small", "allreduce", "shm", 0, SMALL_BYTES, SMALL_STEPS},
+        {"local-large", "allreduce", "shm", 0, LARGE_BYTES, LARGE_STEPS},
+        {"ps-small", "ps", NULL, 1, SMALL_BYTES, SMALL_STEPS},
+        {"ps-large", "ps", NULL, 1, LARGE_BYTES, LARGE_STEPS},
+        {"control-small", "local", NULL, 0, SMALL_BYTES, SMALL_STEPS},
+        {"control-large", "local", NULL, 0, LARGE_BYTES, LARGE_STEPS},
     };
     struct trial_times times[COUNT_OF(jobs)];
     enum status status = STATUS_OK;
@@ -150,9 +172,9 @@ enum status calibration_measure(const struct trial *t, struct calibration *ret, 
     if (status != STATUS_OK)
         return status;
     *ret = calibration_none();
-    ret->machine = fit_machine(&times[0], &times[2], &times[4]);
+    ret->machine = fit_machine(&times[0], &times[2], &times[4], &times[6]);
     ret->cores = host_cores();
-    ret->start_cpu_s = times[4].cpu_s * SMALL_STEPS / RANKS;
+    ret->start_cpu_s = times[6].cpu_s * SMALL_STEPS / RANKS;
     ret->in_network = t->in_network;
     return STATUS_OK;
 }

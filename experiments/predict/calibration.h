@@ -1,7 +1,7 @@
 /*
- * calibration: the constants of the cost model on this machine, from four short jobs of real
- * workers and servers that compute nothing: a ring of two ranks and a server with two ranks, each
- * with a few bytes and with many.
+ * calibration: the constants of the cost model on this machine, from short jobs of real workers
+ * and servers that compute nothing: a ring of two ranks, two ranks of one host, and a server with
+ * two ranks, each with a few bytes and with many.
  */
 #ifndef SPARRING_EXPERIMENTS_PREDICT_CALIBRATION_H
 #define SPARRING_EXPERIMENTS_PREDICT_CALIBRATION_H

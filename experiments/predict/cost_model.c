@@ -3,6 +3,8 @@
  */
 #include "experiments/predict/cost_model.h"
 
+#include "common/collective/hier/hier_chunk.h"
+
 #include <math.h>
 
 #define SERVERS_TRIED 16   /* of more than that, some */
@@ -74,12 +76,23 @@ static double ring_seconds(double messages, double message_s, double chunk_s)
     return fmax(messages * chunk_s + message_s, messages * message_s + chunk_s);
 }
 
+unsigned cost_ranks_per_host(const struct cost_job *job)
+{
+    return job->ranks_per_host > 0 ? job->ranks_per_host : 1;
+}
+
+unsigned cost_hosts(const struct cost_job *job)
+{
+    return job->ranks / cost_ranks_per_host(job);
+}
+
 struct cost cost_of_ring(const struct cost_machine *m, const struct cost_network *n,
                          const struct cost_load *load, const struct cost_job *job)
 {
     const double ranks = job->ranks, messages = 2 * (ranks - 1);
-    const double message_s = m->ring_message_s + n->latency_s;
-    const double byte_s = fmax(m->ring_byte_s, n->byte_s);
+    const double hosts = cost_hosts(job), links = hosts > 1 ? hosts : 0; /* that the ring crosses */
+    const double message_s = m->ring_message_s + links / ranks * n->latency_s;
+    const double byte_s = fmax(m->ring_byte_s, links > 0 ? n->byte_s : 0);
     double end_s = 0, bytes = 0;
 
     for (size_t i = 0; i < job->bucket_count && messages > 0; i++) {
@@ -91,6 +104,45 @@ struct cost cost_of_ring(const struct cost_machine *m, const struct cost_network
                      messages / ranks * bytes * byte_s,
                      messages * (ranks * (double)job->bucket_count * m->ring_cpu_s +
                                  bytes * m->ring_cpu_byte_s));
+}
+
+/* Half of an all-reduce inside a host. */
+static double local_seconds(const struct cost_machine *m, double bytes)
+{
+    return (m->local_s + bytes * m->local_byte_s) / 2;
+}
+
+struct cost cost_of_two_level(const struct cost_machine *m, const struct cost_network *n,
+                              const struct cost_load *load, const struct cost_job *job)
+{
+    const double local_ranks = cost_ranks_per_host(job), hosts = cost_hosts(job);
+    const double messages = 2 * (hosts - 1), message_s = m->ring_message_s + n->latency_s;
+    const double byte_s = fmax(m->ring_byte_s / local_ranks, n->byte_s);
+    const double chunk_max = local_ranks * (double)HIER_SLICE_BYTES;
+    double end_s = 0, bytes = 0, chunks = 0;
+
+    for (size_t i = 0; i < job->bucket_count; i++) {
+        double left = job->buckets[i], in_s; /* in_s: when a chunk is reduced inside the hosts */
+
+        bytes += left;
+        in_s = end_s = fmax(end_s, cost_ready_at(load, bytes));
+        while (left > 0) {
+            const double chunk = fmin(left, chunk_max);
+
+            in_s += local_seconds(m, chunk);
+            end_s = fmax(end_s, in_s);
+            if (hosts > 1)
+                end_s += ring_seconds(messages, message_s, chunk / hosts * byte_s);
+            if (left <= chunk_max)
+                end_s += local_seconds(m, chunk);
+            left -= chunk;
+            chunks++;
+        }
+    }
+    return make_cost(
+        load, job, end_s, chunks * messages * message_s, messages / hosts * bytes * byte_s,
+        job->ranks * (chunks * (messages * m->ring_cpu_s + m->local_cpu_s) +
+                      bytes * (messages / job->ranks * m->ring_cpu_byte_s + m->local_cpu_byte_s)));
 }
 
 /* Partition i of all ranks goes to server i mod K. */
@@ -204,7 +256,8 @@ struct cost cost_of_servers(const struct cost_machine *m, const struct cost_netw
         .servers = job->servers > 0 ? job->servers : ranks,
         .partition_bytes = job->partition_bytes,
         .total = all_bytes(load),
-        .rank_byte_s = fmax(m->exchange_byte_s, job->is_colocated ? 0 : n->byte_s),
+        .rank_byte_s =
+            fmax(m->exchange_byte_s, job->is_colocated ? 0 : cost_ranks_per_host(job) * n->byte_s),
         .server_byte_s = job->is_colocated ? (ranks - 1) * n->byte_s : ranks * n->server_byte_s};
     const double partitions = ceil(p.total / p.partition_bytes);
     const double way_s = m->exchange_s / 2 + n->latency_s;
@@ -237,8 +290,9 @@ struct cost cost_of(const struct cost_inputs *in)
     struct cost c;
 
     switch (in->side) {
-    case COST_RING:
-        c = cost_of_ring(&in->machine, &in->network, &in->load, &in->job);
+    case COST_ALLREDUCE:
+        c = (in->job.is_two_level ? cost_of_two_level : cost_of_ring)(&in->machine, &in->network,
+                                                                      &in->load, &in->job);
         break;
     case COST_SERVERS:
         c = cost_of_servers(&in->machine, &in->network, &in->load, &in->job);
@@ -265,6 +319,8 @@ static void scale_part(struct cost_inputs *in, enum cost_part part, double facto
     double *const links[] = {&in->network.byte_s, &in->network.server_byte_s, &in->network.queue_s};
     double *const software[] = {&in->machine.ring_message_s, &in->machine.ring_byte_s,
                                 &in->machine.ring_cpu_s,     &in->machine.ring_cpu_byte_s,
+                                &in->machine.local_s,        &in->machine.local_byte_s,
+                                &in->machine.local_cpu_s,    &in->machine.local_cpu_byte_s,
                                 &in->machine.exchange_s,     &in->machine.exchange_byte_s,
                                 &in->machine.exchange_cpu_s, &in->machine.exchange_cpu_byte_s};
 

@@ -4,6 +4,9 @@
  *
  * - Ring: a bucket of m bytes takes 2(n-1) messages of m/n bytes, each passed on while it comes.
  *   It starts when it is ready and the one before it has ended.
+ * - Two levels: a chunk (HIER_SLICE_BYTES of each rank of a host) is reduced inside the hosts, goes
+ *   round between them in as many rings as a host has ranks, which share its link, and is spread;
+ *   the first and the last of these are hidden for all chunks of a bucket but one.
  * - Servers, where there are too many for a simulation (simulation.h): the one with the most
  *   partitions decides.  A partition is pushed when it is ready, summed when all n ranks have
  *   pushed it, and pulled; pushes and pulls overlap.  The ranks' flows into the server's link are
@@ -26,10 +29,12 @@ struct cost_machine {
     double ring_message_s;              /* a message from a rank to the next, without its bytes */
     double ring_byte_s;                 /* a byte of it, where no link is slower */
     double ring_cpu_s, ring_cpu_byte_s; /* processor time of one rank for that */
-    double exchange_s;                  /* a push and its reply, without their bytes */
-    double exchange_byte_s;             /* a byte pushed and pulled, where no link is slower */
-    double exchange_cpu_s;              /* processor time of rank and server, for a push */
-    double exchange_cpu_byte_s;         /* and for a byte of it */
+    double local_s, local_byte_s;       /* all-reduce inside a host: without bytes, and a byte */
+    double local_cpu_s, local_cpu_byte_s;
+    double exchange_s;          /* a push and its reply, without their bytes */
+    double exchange_byte_s;     /* a byte pushed and pulled, where no link is slower */
+    double exchange_cpu_s;      /* processor time of rank and server, for a push */
+    double exchange_cpu_byte_s; /* and for a byte of it */
 };
 
 struct cost_network {
@@ -60,16 +65,18 @@ struct cost_load {
 
 struct cost_job {
     unsigned ranks;
-    unsigned servers;      /* 0: as many as ranks */
-    bool is_colocated;     /* servers run beside the ranks */
-    double cores;          /* that all processes share; 0: every host has enough of its own */
-    const double *buckets; /* of the ring: bytes */
+    unsigned ranks_per_host; /* of which it is a multiple; 0: 1 */
+    bool is_two_level;       /* the all-reduce */
+    unsigned servers;        /* 0: as many as ranks */
+    bool is_colocated;       /* servers run beside the ranks */
+    double cores;            /* that all processes share; 0: every host has enough of its own */
+    const double *buckets;   /* of the ring: bytes */
     size_t bucket_count;
     double partition_bytes; /* of the servers */
     struct consistency consistency;
 };
 
-enum cost_side { COST_CONTROL, COST_RING, COST_SERVERS, COST_SIDES };
+enum cost_side { COST_CONTROL, COST_ALLREDUCE, COST_SERVERS, COST_SIDES };
 
 struct cost_inputs {
     enum cost_side side;
@@ -113,8 +120,14 @@ typedef double cost_step_fn(const struct cost_inputs *in, void *user);
 void cost_sensitivities(const struct cost_inputs *in, cost_step_fn *step_of, void *user,
                         double ret[COST_PARTS]);
 
+/* Ranks of a host, and hosts with ranks. */
+unsigned cost_ranks_per_host(const struct cost_job *job);
+unsigned cost_hosts(const struct cost_job *job);
+
 struct cost cost_of_ring(const struct cost_machine *m, const struct cost_network *n,
                          const struct cost_load *load, const struct cost_job *job);
+struct cost cost_of_two_level(const struct cost_machine *m, const struct cost_network *n,
+                              const struct cost_load *load, const struct cost_job *job);
 struct cost cost_of_servers(const struct cost_machine *m, const struct cost_network *n,
                             const struct cost_load *load, const struct cost_job *job);
 /* Without communication. */

@@ -70,20 +70,40 @@ static enum status read_network(struct mode_costs *m, struct error *err)
     return STATUS_OK;
 }
 
-static bool is_ring(const struct mode_costs *m)
+static bool is_two_level(const struct mode_costs *m)
+{
+    return strcmp(option_of(m, "backend"), "hier") == 0;
+}
+
+static bool is_allreduce(const struct mode_costs *m)
 {
     return strcmp(option_of(m, "sync"), "allreduce") == 0 &&
-           strcmp(option_of(m, "backend"), "ring") == 0 && is_default(m, "comm-hook", "none") &&
-           is_default(m, "bucket-cap-mb", "-1");
+           (is_two_level(m) || strcmp(option_of(m, "backend"), "ring") == 0) &&
+           is_default(m, "comm-hook", "none") && is_default(m, "bucket-cap-mb", "-1");
+}
+
+static bool has_hosts(const struct mode_costs *m)
+{
+    return is_set(m, "network-rate") || is_set(m, "network-delay");
+}
+
+static unsigned ranks_per_host_of(const struct mode_costs *m)
+{
+    const uint64_t ranks = (uint64_t)m->mode->nproc;
+    uint64_t count = 1;
+
+    if (has_hosts(m))
+        (void)parse_uint64(option_of(m, "ranks-per-host"), &count);
+    else if (is_two_level(m))
+        count = ranks;
+    return (unsigned)(count < ranks ? count : ranks);
 }
 
 /* Through sockets, whole gradients. */
 static bool is_plain_ps(const struct mode_costs *m)
 {
-    const bool has_hosts = is_set(m, "network-rate") || is_set(m, "network-delay");
-
     return strcmp(option_of(m, "sync"), "ps") == 0 && is_default(m, "compression", "none") &&
-           (has_hosts || strcmp(option_of(m, "ps-transport"), "grpc") == 0);
+           (has_hosts(m) || strcmp(option_of(m, "ps-transport"), "grpc") == 0);
 }
 
 static struct consistency consistency_of(const struct mode_costs *m)
@@ -133,7 +153,8 @@ static enum status read_servers(struct mode_costs *m, struct error *err)
         job->servers += job->ranks;
     else if (job->is_colocated && job->servers == 0)
         job->servers = job->ranks;
-    if (job->servers == 0 || (is_placed(m, "mixed") && job->servers > WEIGHTED_MAX))
+    if (job->servers == 0 || (is_placed(m, "mixed") && job->servers > WEIGHTED_MAX) ||
+        (job->is_colocated && cost_ranks_per_host(job) > 1))
         m->is_known = false;
     if (!m->is_known)
         return STATUS_OK;
@@ -154,11 +175,16 @@ enum status mode_costs_read(struct mode_costs *m, const struct job_load *load, s
         return status;
     m->inputs.load = load->cost;
     m->inputs.job = (struct cost_job){.ranks = (unsigned)m->mode->nproc,
+                                      .ranks_per_host = ranks_per_host_of(m),
+                                      .is_two_level = is_two_level(m),
                                       .buckets = load->buckets,
                                       .bucket_count = load->bucket_count};
-    m->inputs.side = is_ring(m) ? COST_RING : is_plain_ps(m) ? COST_SERVERS : COST_CONTROL;
+    m->inputs.side = is_allreduce(m)  ? COST_ALLREDUCE
+                     : is_plain_ps(m) ? COST_SERVERS
+                                      : COST_CONTROL;
     m->is_known = (m->inputs.side != COST_CONTROL || is_local) && !is_set(m, "network-jitter") &&
-                  !is_set(m, "network-loss") && !is_set(m, "fault-schedule");
+                  !is_set(m, "network-loss") && !is_set(m, "fault-schedule") &&
+                  m->inputs.job.ranks % cost_ranks_per_host(&m->inputs.job) == 0;
     return m->inputs.side == COST_SERVERS ? read_servers(m, err) : STATUS_OK;
 }
 

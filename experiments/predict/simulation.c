@@ -62,14 +62,17 @@ struct progress {
 };
 
 struct host {
-    double up, down;                 /* bytes/s that are left while links are shared */
+    double rate;                     /* bytes/s of its link in each direction */
+    double up, down;                 /* of it, what is left while links are shared */
     double up_weights, down_weights; /* of the flows that have no rate yet */
 };
 
 struct simulation {
     const struct cost_inputs *in;
     const struct shard_map *map;
-    size_t ranks, servers, host_count; /* ranks: those that stand for several count once */
+    size_t ranks, servers; /* ranks: those that stand for several count once */
+    size_t rank_hosts;     /* the hosts of ranks come first, those of dedicated servers behind */
+    size_t host_count;
     double now_s;
     struct random random;
     struct connection *connections; /* owned: (direction, rank, server) */
@@ -206,11 +209,8 @@ static void share_links(struct simulation *s)
 {
     size_t shared = 0;
 
-    for (size_t h = 0; h < s->host_count; h++) {
-        s->hosts[h].up = s->hosts[h].down =
-            h < s->ranks ? s->states[h].size * link_rate(s->in->network.byte_s)
-                         : link_rate(s->in->network.server_byte_s);
-    }
+    for (size_t h = 0; h < s->host_count; h++)
+        s->hosts[h].up = s->hosts[h].down = s->hosts[h].rate;
     for (size_t i = 0; i < s->active_count; i++)
         s->active[i]->is_shared = false;
     while (shared < s->active_count) {
@@ -248,7 +248,7 @@ static double draw_weight(struct simulation *s)
 static double window_rate(const struct simulation *s, const struct connection *c)
 {
     const struct cost_network *n = &s->in->network;
-    const bool is_dedicated = (c->is_reply ? c->from : c->to) >= s->ranks;
+    const bool is_dedicated = (c->is_reply ? c->from : c->to) >= s->rank_hosts;
     const double flows = is_dedicated ? s->in->job.ranks : fmax(1, (double)s->in->job.ranks - 1);
     const double trip_s = fmax(2 * n->latency_s, 1e-9);
 
@@ -438,17 +438,32 @@ static void make_connections(struct simulation *s)
     for (size_t i = 0; i < 2 * s->ranks * s->servers; i++) {
         struct connection *c = &s->connections[i];
         const uint32_t *held;
-        unsigned host;
+        unsigned rank_host, server_host;
 
         c->is_reply = i >= s->ranks * s->servers;
         c->rank = (unsigned)(i / s->servers % s->ranks);
         c->server = (unsigned)(i % s->servers);
-        host = (unsigned)(is_colocated ? c->server : s->ranks + c->server);
-        c->from = c->is_reply ? host : c->rank;
-        c->to = c->is_reply ? c->rank : host;
+        rank_host = (unsigned)(c->rank * s->rank_hosts / s->ranks);
+        server_host = (unsigned)(is_colocated ? c->server : s->rank_hosts + c->server);
+        c->from = c->is_reply ? server_host : rank_host;
+        c->to = c->is_reply ? rank_host : server_host;
         c->messages = messages;
         c->capacity = shard_map_held(s->map, c->server, &held);
         messages += c->capacity;
+    }
+}
+
+/* Ranks that stand for several have as many hosts as those. */
+static void make_hosts(struct simulation *s)
+{
+    const struct cost_job *job = &s->in->job;
+
+    for (size_t h = 0; h < s->host_count; h++)
+        s->hosts[h].rate = h < s->rank_hosts ? 0 : link_rate(s->in->network.server_byte_s);
+    for (size_t r = 0; r < s->ranks; r++) {
+        s->states[r].size = (unsigned)((job->ranks - r - 1) / s->ranks + 1);
+        s->hosts[r * s->rank_hosts / s->ranks].rate +=
+            s->states[r].size * link_rate(s->in->network.byte_s) / cost_ranks_per_host(job);
     }
 }
 
@@ -514,15 +529,15 @@ enum status simulation_run(const struct cost_inputs *in, const struct shard_map 
     double sum_s = 0, count = 0;
     enum status status;
 
-    s.host_count = s.ranks + s.servers;
-    if (in->job.is_colocated)
+    s.rank_hosts = ranks < in->job.ranks ? ranks : cost_hosts(&in->job);
+    s.host_count = s.rank_hosts + s.servers;
+    if (in->job.is_colocated) /* one rank on each host */
         s.host_count = s.servers > s.ranks ? s.servers : s.ranks;
     status = allocate(&s, err);
     if (status == STATUS_OK) {
         random_seed(&s.random, seed);
+        make_hosts(&s);
         make_connections(&s);
-        for (unsigned r = 0; r < ranks; r++)
-            s.states[r].size = (in->job.ranks - r - 1) / ranks + 1;
         play(&s);
         for (size_t r = 0; r < s.ranks; r++) {
             sum_s += s.states[r].size * (s.states[r].end_s - s.states[r].warm_s);

@@ -3,12 +3,10 @@
  */
 #include "common/collective/hier/hier_chunk.h"
 
-#define CHUNK_BYTES ((size_t)1 << 20) /* of each rank's slice */
-
 /* Elements of a slice; a chunk is one slice per rank of the host, or a slice alone with leaders. */
 static size_t slice_count(const struct collective_args *a)
 {
-    return CHUNK_BYTES / dtype_size(a->dtype);
+    return HIER_SLICE_BYTES / dtype_size(a->dtype);
 }
 
 static size_t slices(const struct hier_layout *l)

@@ -12,6 +12,8 @@
 #include "common/collective/collective.h"
 #include "common/collective/hier/hier_plan.h"
 
+#define HIER_SLICE_BYTES ((size_t)1 << 20) /* at most */
+
 /* Elements in chunks: all but fewer than the ranks of a host. */
 size_t hier_chunk_even_count(const struct hier_layout *l, const struct collective_args *a);
 size_t hier_chunk_count(const struct hier_layout *l, const struct collective_args *a);

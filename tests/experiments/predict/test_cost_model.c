@@ -61,6 +61,61 @@ START_TEST(test_ring_of_one)
 }
 END_TEST
 
+/* Of two ranks on each host only every second message crosses a link; on one host none does. */
+START_TEST(test_ring_on_few_hosts)
+{
+    const struct cost_network n = {.byte_s = BETA, .latency_s = 0.3};
+    struct cost_job job = job_of(4, 0);
+
+    job.ranks_per_host = 2;
+    assert_near(cost_of_ring(&no_machine, &n, &one_lump, &job).exposed_s,
+                6 * 0.15 + BYTES / 4 * BETA);
+    job.ranks_per_host = 4;
+    ck_assert(cost_of_ring(&no_machine, &n, &one_lump, &job).exposed_s == 0);
+}
+END_TEST
+
+/* Chunks of 2 MiB on hosts of two ranks: 13 of them, the last of 1 MiB. */
+START_TEST(test_two_levels)
+{
+    const struct cost_network n = {.byte_s = BETA, .latency_s = 0.001};
+    const struct cost_machine m = {.local_s = 0.0002, .local_byte_s = 1e-10};
+    struct cost_job job = job_of(8, 0);
+
+    job.ranks_per_host = 2;
+    job.is_two_level = true;
+    /* 2 (H-1) / H of the bytes and a latency for every chunk; in before the first and out after the
+     * last. */
+    assert_near(cost_of_two_level(&m, &n, &one_lump, &job).exposed_s,
+                1.5 * BYTES * BETA + 13 * 0.001 + 0.0001 + 2 * MIB * 1e-10 / 2 + 0.0001 +
+                    MIB * 1e-10 / 2);
+    job.ranks_per_host = 8; /* nothing between hosts */
+    assert_near(cost_of_two_level(&m, &n, &one_lump, &job).exposed_s,
+                (4 + 1) * 0.0001 + (BYTES + MIB) * 1e-10 / 2);
+}
+END_TEST
+
+/* The same as a ring where each host has one rank and a bucket is one chunk. */
+START_TEST(test_two_levels_of_one)
+{
+    for (int i = 0; i < 100; i++) {
+        const struct cost_network n = {.byte_s = support_random() * 1e-8,
+                                       .latency_s = support_random() * 0.01};
+        const struct cost_machine m = {.ring_message_s = support_random() * 1e-3,
+                                       .ring_byte_s = support_random() * 1e-8,
+                                       .ring_cpu_s = support_random() * 1e-3,
+                                       .ring_cpu_byte_s = support_random() * 1e-8};
+        const double bucket = support_random() * MIB;
+        struct cost_job job = job_of(2 + (unsigned)(support_random() * 14), 0);
+
+        job.buckets = &bucket;
+        job.cores = 1;
+        assert_near(cost_of_two_level(&m, &n, &one_lump, &job).step_s,
+                    cost_of_ring(&m, &n, &one_lump, &job).step_s);
+    }
+}
+END_TEST
+
 /* The first of two buckets is ready early enough to be hidden. */
 START_TEST(test_overlap)
 {
@@ -173,6 +228,7 @@ START_TEST(test_monotony)
             .ready = ready, .ready_count = 2, .compute_s = 0.05, .cpu_s = uniform(0, 0.05)};
         struct cost_machine m = {.ring_message_s = uniform(0, 1e-3),
                                  .ring_byte_s = uniform(0, 1e-8),
+                                 .local_byte_s = uniform(0, 1e-9),
                                  .exchange_s = uniform(0, 1e-3),
                                  .exchange_byte_s = uniform(0, 1e-8),
                                  .exchange_cpu_byte_s = uniform(0, 1e-8)};
@@ -180,23 +236,29 @@ START_TEST(test_monotony)
                                  .server_byte_s = uniform(0, 1e-8),
                                  .latency_s = uniform(0, 0.01),
                                  .queue_s = uniform(0, 0.1)};
-        struct cost_job job = job_of(2 + (unsigned)uniform(0, 14), 1 + (unsigned)uniform(0, 8));
-        double ring, servers;
+        const unsigned per_host = 1 + (unsigned)uniform(0, 3);
+        struct cost_job job =
+            job_of(per_host * (2 + (unsigned)uniform(0, 6)), 1 + (unsigned)uniform(0, 8));
+        double ring, two_level, servers;
 
         job.buckets = buckets;
         job.bucket_count = 2;
         job.cores = uniform(1, 8);
+        job.ranks_per_host = per_host;
         ring = cost_of_ring(&m, &n, &load, &job).step_s;
+        two_level = cost_of_two_level(&m, &n, &load, &job).step_s;
         servers = cost_of_servers(&m, &n, &load, &job).step_s;
         n.byte_s *= uniform(1, 2);
         n.server_byte_s *= uniform(1, 2);
         n.latency_s *= uniform(1, 2);
         m.ring_message_s *= uniform(1, 2);
+        m.local_byte_s *= uniform(1, 2);
         m.exchange_byte_s *= uniform(1, 2);
         m.exchange_cpu_byte_s *= uniform(1, 2);
         ck_assert(cost_of_ring(&m, &n, &load, &job).step_s >= ring);
+        ck_assert(cost_of_two_level(&m, &n, &load, &job).step_s >= two_level);
         ck_assert(cost_of_servers(&m, &n, &load, &job).step_s >= servers);
-        ck_assert(ring >= 0.05 && servers >= 0.05);
+        ck_assert(ring >= 0.05 && two_level >= 0.05 && servers >= 0.05);
     }
 }
 END_TEST
@@ -211,7 +273,7 @@ static double step_of(const struct cost_inputs *in, void *user)
 
 START_TEST(test_sensitivities)
 {
-    struct cost_inputs in = {.side = COST_RING,
+    struct cost_inputs in = {.side = COST_ALLREDUCE,
                              .network = {.byte_s = BETA, .server_byte_s = BETA, .queue_s = 1},
                              .load = one_lump,
                              .job = job_of(4, 2)};
@@ -237,7 +299,8 @@ END_TEST
 int main(void)
 {
     return SUPPORT_RUN("cost_model", 30, TEST(test_ring), TEST(test_ring_of_one),
-                       TEST(test_overlap), TEST(test_servers), TEST(test_server_of_one),
-                       TEST(test_short_queue), TEST(test_colocated), TEST(test_work_law),
-                       TEST(test_monotony), TEST(test_sensitivities));
+                       TEST(test_ring_on_few_hosts), TEST(test_two_levels),
+                       TEST(test_two_levels_of_one), TEST(test_overlap), TEST(test_servers),
+                       TEST(test_server_of_one), TEST(test_short_queue), TEST(test_colocated),
+                       TEST(test_work_law), TEST(test_monotony), TEST(test_sensitivities));
 }

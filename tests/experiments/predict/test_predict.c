@@ -60,7 +60,8 @@ END_TEST
 
 static const char on_hosts[] =
     "{\"in_network\":true,\"ring_message_s\":1,\"ring_byte_s\":1,\"ring_cpu_s\":1,"
-    "\"ring_cpu_byte_s\":1,\"exchange_s\":1,\"exchange_byte_s\":1,\"exchange_cpu_s\":1,"
+    "\"ring_cpu_byte_s\":1,\"local_s\":1,\"local_byte_s\":1,\"local_cpu_s\":1,"
+    "\"local_cpu_byte_s\":1,\"exchange_s\":1,\"exchange_byte_s\":1,\"exchange_cpu_s\":1,"
     "\"exchange_cpu_byte_s\":1,\"cores\":1,\"start_cpu_s\":1}";
 
 START_TEST(test_refused)

@@ -40,25 +40,25 @@ static struct prediction off_by(double e, enum cost_side side)
 START_TEST(test_few)
 {
     struct prediction_errors errors = {
-        .of_side = {[COST_RING] = 0.5, [COST_SERVERS] = 0.3, [COST_CONTROL] = (double)NAN},
+        .of_side = {[COST_ALLREDUCE] = 0.5, [COST_SERVERS] = 0.3, [COST_CONTROL] = (double)NAN},
         .ranks = 2};
     double error;
 
     set.cell_count = 10;
     for (int i = 0; i < 10; i++)
-        items[i] = off_by((i % 2 ? -0.01 : 0.01) * (i + 1), COST_RING);
-    assert_ok(prediction_error(&set, COST_RING, 9, &error, &err));
+        items[i] = off_by((i % 2 ? -0.01 : 0.01) * (i + 1), COST_ALLREDUCE);
+    assert_ok(prediction_error(&set, COST_ALLREDUCE, 9, &error, &err));
     ck_assert(fabs(error - 0.09) < 1e-12);
-    assert_ok(prediction_error(&set, COST_RING, 0, &error, &err));
+    assert_ok(prediction_error(&set, COST_ALLREDUCE, 0, &error, &err));
     ck_assert(fabs(error - 0.10) < 1e-12);
     items[4].side = COST_SERVERS;
     items[5].is_known = false;
-    assert_ok(prediction_error(&set, COST_RING, SIZE_MAX, &error, &err));
+    assert_ok(prediction_error(&set, COST_ALLREDUCE, SIZE_MAX, &error, &err));
     ck_assert(isnan(error));
-    items[4].side = COST_RING;
+    items[4].side = COST_ALLREDUCE;
     /* Nine of the ring are enough now; what was known of the other sides stays. */
     assert_ok(prediction_errors_update(&set, &errors, &err));
-    ck_assert(fabs(errors.of_side[COST_RING] - 0.10) < 1e-12 && errors.ranks == 2);
+    ck_assert(fabs(errors.of_side[COST_ALLREDUCE] - 0.10) < 1e-12 && errors.ranks == 2);
     ck_assert(errors.of_side[COST_SERVERS] == 0.3 && isnan(errors.of_side[COST_CONTROL]));
     errors.of_side[COST_SERVERS] = (double)NAN;
     assert_ok(prediction_errors_update(&set, &errors, &err));
@@ -66,21 +66,21 @@ START_TEST(test_few)
     /* Of too few others nothing is known but what was known before. */
     set.cell_count = 3;
     assert_ok(prediction_set_errors(&set, &errors, &err));
-    ck_assert(items[0].error == errors.of_side[COST_RING]);
+    ck_assert(items[0].error == errors.of_side[COST_ALLREDUCE]);
     assert_ok(prediction_errors_update(&set, &errors, &err));
-    ck_assert(fabs(errors.of_side[COST_RING] - 0.10) < 1e-12 && errors.ranks == 4);
+    ck_assert(fabs(errors.of_side[COST_ALLREDUCE] - 0.10) < 1e-12 && errors.ranks == 4);
 }
 END_TEST
 
 /* Beyond the measured ranks the interval is wider by as much again for every doubling. */
 START_TEST(test_wider)
 {
-    const struct prediction_errors known = {.of_side = {[COST_RING] = 0.02}, .ranks = 4};
+    const struct prediction_errors known = {.of_side = {[COST_ALLREDUCE] = 0.02}, .ranks = 4};
     static const double ranks[] = {2, 4, 8, 64}, wanted[] = {0.02, 0.02, 0.04, 0.10};
 
     set.cell_count = 4;
     for (size_t i = 0; i < 4; i++) {
-        items[i] = off_by(0, COST_RING);
+        items[i] = off_by(0, COST_ALLREDUCE);
         items[i].measured_s = (double)NAN;
         items[i].ranks = ranks[i];
     }

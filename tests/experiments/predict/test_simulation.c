@@ -88,6 +88,20 @@ START_TEST(test_two_servers)
 }
 END_TEST
 
+/* Ranks of one host share its link. */
+START_TEST(test_ranks_of_one_host)
+{
+    struct cost_inputs in = inputs_of(4, 1, 4 << 20);
+
+    in.network.server_byte_s = BETA / 1000;
+    assert_about(simulate(&in, 1), 0.051 + 8 * MIB * BETA);
+    in.job.ranks_per_host = 2;
+    /* The first of the two to have its reply computes and pushes while the other still pulls. */
+    ck_assert(simulate(&in, 1) > 0.051 + 12 * MIB * BETA);
+    ck_assert(simulate(&in, 1) <= 0.051 + 16 * MIB * BETA + 1e-9);
+}
+END_TEST
+
 /* What is beside its rank crosses no link. */
 START_TEST(test_colocated)
 {
@@ -275,9 +289,10 @@ END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN(
-        "predict_simulation", 60, CHECKED_FIXTURE(NULL, teardown), TEST(test_one_rank),
-        TEST(test_two_servers), TEST(test_colocated), TEST(test_bounds), TEST(test_twice_as_long),
-        TEST(test_windows), TEST(test_straggler), TEST(test_in_turn),
-        LOOP_TEST(test_ranks_that_stand_for_several, 0, 3), TEST(test_ranks_that_are_simulated));
+    return SUPPORT_RUN("predict_simulation", 60, CHECKED_FIXTURE(NULL, teardown),
+                       TEST(test_one_rank), TEST(test_two_servers), TEST(test_ranks_of_one_host),
+                       TEST(test_colocated), TEST(test_bounds), TEST(test_twice_as_long),
+                       TEST(test_windows), TEST(test_straggler), TEST(test_in_turn),
+                       LOOP_TEST(test_ranks_that_stand_for_several, 0, 3),
+                       TEST(test_ranks_that_are_simulated));
 }
