@@ -51,7 +51,7 @@ static enum status unknown_key(const struct key_position *at, const char *key,
 {
     const char *nearest = option_nearest(key, known, count);
 
-    if (nearest)
+    if (nearest && strcmp(nearest, key) != 0) /* else one that has no keys */
         return error_set(err, STATUS_CONFIG, "%s:%u: unknown key '%s', did you mean '%s'?",
                          at->file, at->scalar->line, at->scalar->path, nearest);
     return refuse_key(at, "is not a key of an experiment file", err);
@@ -298,10 +298,13 @@ static enum status read_verdict(const struct key_position *at, const char *path,
 static enum status read_network(const struct key_position *at, const char *rest,
                                 struct experiment *e, struct error *err)
 {
-    for (size_t i = 0; rest && i < COUNT_OF(network_keys); i++)
+    char key[64] = "network";
+    const char *below = rest ? next_part(rest, key, sizeof(key)) : NULL;
+
+    for (size_t i = 0; rest && !below && i < COUNT_OF(network_keys); i++)
         if (strcmp(network_keys[i], rest) == 0)
             return add_option(at, "network-", rest, &e->options, err);
-    return unknown_key(at, rest ? rest : "network", network_keys, COUNT_OF(network_keys), err);
+    return unknown_key(at, key, network_keys, COUNT_OF(network_keys), err);
 }
 
 static enum status read_key(const struct key_position *at, struct experiment *e, struct error *err)
