@@ -1,5 +1,6 @@
 /*
- * figure_axes: figures of a sweep: the throughput of each mode along one axis.
+ * figure_axes: figures of a sweep: the throughput of each mode along one axis; over the number of
+ * ranks also the efficiency, and linear scaling as a line.
  */
 #include "experiments/report/figure.h"
 
@@ -14,7 +15,9 @@
 
 #define HEIGHT    360
 #define LEFT      0.115
-#define LOG_RATIO 8 /* of the largest to the smallest value of the axis */
+#define GREY      "#9e9e9e"
+#define RANKS     "nproc" /* the axis of ranks */
+#define LOG_RATIO 8       /* of the largest to the smallest value of the axis */
 
 /* One figure: all cells that differ in this axis alone. */
 struct axis_line {
@@ -74,9 +77,23 @@ static const struct overview_point *next_point(const struct axis_line *l, const 
     return next;
 }
 
+static bool is_over_ranks(const struct axis_line *l)
+{
+    return strcmp(l->overview->axes[l->axis], RANKS) == 0;
+}
+
+/* Throughput per rank, of that with the fewest ranks. */
+static void add_efficiency(const struct axis_line *l, const struct overview_point *p,
+                           const struct overview_point *fewest, struct figure *f)
+{
+    const double ideal = fewest->median / value_of(l, fewest) * value_of(l, p);
+
+    text_list_addf(&f->cells, "%.0f %%", 100 * p->median / ideal);
+}
+
 static void add_block(const struct axis_line *l, size_t mode, const char *label, struct figure *f)
 {
-    const struct overview_point *p;
+    const struct overview_point *p, *first = next_point(l, label, -(double)INFINITY);
     char cell[FORMAT_MAX];
 
     strbuf_addf(&f->script, "$mode%zu << END\n", mode);
@@ -87,8 +104,35 @@ static void add_block(const struct axis_line *l, size_t mode, const char *label,
         text_list_addf(&f->cells, "%s", p->values[l->axis]);
         format_metric(METRIC_samples_per_second, p->median, cell);
         text_list_addf(&f->cells, "%s", cell);
+        if (is_over_ranks(l))
+            add_efficiency(l, p, first, f);
     }
     strbuf_add(&f->script, "END\n");
+}
+
+/* Linear scaling of the mode that is fastest with the fewest ranks. */
+static void add_linear(const struct axis_line *l, struct figure *f, struct strbuf *plots)
+{
+    double fewest = (double)INFINITY, most = 0, samples_s = 0;
+
+    for (size_t i = 0; i < l->overview->point_count; i++) {
+        const struct overview_point *p = &l->overview->points[i];
+        const double ranks = value_of(l, p);
+
+        if (!is_on_line(l, p))
+            continue;
+        if (ranks < fewest || (ranks <= fewest && p->median > samples_s))
+            samples_s = p->median;
+        fewest = fmin(fewest, ranks);
+        most = fmax(most, ranks);
+    }
+    strbuf_addf(&f->script, "$linear << END\n%.9g %.9g\n%.9g %.9g\nEND\n", fewest, samples_s, most,
+                samples_s / fewest * most);
+    strbuf_add(plots, ", $linear using 1:2 with lines lw 1 dt 3 lc rgb '" GREY "'");
+    text_list_addf(&f->tool_tips, "linear scaling");
+    figure_add_legend(f, "linear scaling", GREY);
+    strbuf_add(&f->caption, " Dotted: linear scaling of the fastest. Efficiency is throughput per "
+                            "rank, of that with the fewest ranks.");
 }
 
 /* The tics are the axis' own values, as they were written. */
@@ -150,6 +194,8 @@ static void make_line(const struct axis_line *l, const char *name, struct figure
     text_list_addf(&f->headings, "mode");
     text_list_addf(&f->headings, "%s", o->axes[l->axis]);
     text_list_addf(&f->headings, "samples/s");
+    if (is_over_ranks(l))
+        text_list_addf(&f->headings, "efficiency");
     figure_begin(f, HEIGHT, LEFT, 'y');
     add_axis(l, f);
     for (size_t i = 0; i < o->point_count; i++) {
@@ -164,6 +210,8 @@ static void make_line(const struct axis_line *l, const char *name, struct figure
         text_list_addf(&f->tool_tips, "%s", p->label);
         figure_add_legend(f, p->label, p->color);
     }
+    if (is_over_ranks(l))
+        add_linear(l, f, &plots);
     strbuf_addf(&f->script, "set ylabel 'samples per second'\nset yrange [0:*]\nplot %s\n",
                 plots.text);
     f->script.failed = f->script.failed || !strbuf_ok(&plots);

@@ -115,6 +115,10 @@ START_TEST(test_sweep)
     assert_ok(file_read(support_path("sweep/index.html"), 1 << 22, &page, &size, &err));
     assert_has(page, "<h1>Of %n &amp; more</h1>");
     assert_has(page, "<h3>Throughput over nproc</h3>");
+    assert_has(page, "linear scaling");
+    assert_has(page, ">efficiency<");
+    assert_has(page, ">100 %<"); /* with the fewest ranks */
+    assert_has(page, ">25 %<");  /* as fast with four times as many */
     assert_has(page, "href=\"cells/nproc=16/report.html\"");
     ck_assert_ptr_null(strstr(page, "href=\"cells/nproc=64"));
     free(page);
