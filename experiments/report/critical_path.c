@@ -22,6 +22,7 @@ void critical_path_release(struct critical_path *p)
 {
     free(p->ns);
     free(p->waited);
+    free(p->caused);
     free(p->queued);
     *p = (struct critical_path){0};
 }
@@ -148,6 +149,22 @@ static void add_ranks_part(struct critical_path *p, enum path_part part, double 
             add_part(p, part, i, ns / count);
 }
 
+/* The ranks that waited at most `limit` have caused equal parts of what the others waited longer.
+ */
+static void add_waiting(struct critical_path *p, double limit, double least)
+{
+    double count = 0, longer = 0;
+
+    for (size_t i = 0; i < p->ranks; i++) {
+        count += p->waited[i] <= limit;
+        longer += p->waited[i] - least;
+    }
+    for (size_t i = 0; i < p->ranks; i++)
+        if (p->waited[i] <= limit)
+            p->caused[i] += longer / count;
+    p->messages_ns += least;
+}
+
 static void add_step(struct critical_path *p, const struct run *run, const struct step_record *s,
                      bool is_split)
 {
@@ -158,6 +175,7 @@ static void add_step(struct critical_path *p, const struct run *run, const struc
     const struct last_server server = find_last_server(run, s->step - run->ranks[0].steps[0].step);
     const double sum = fmin(waited, server.sum_ns);
 
+    add_waiting(p, limit, waited);
     add_ranks_part(p, PATH_INPUT, limit, input);
     add_ranks_part(p, PATH_FORWARD, limit, forward);
     add_ranks_part(p, PATH_BACKWARD, limit, is_split ? compute - forward : 0);
@@ -187,6 +205,8 @@ enum status critical_path_add(struct critical_path *p, const struct run *run, st
             mem_calloc(PATH_PARTS * p->processes, sizeof(double), "a critical path", &p->ns, err);
         if (status == STATUS_OK)
             status = mem_calloc(p->ranks, sizeof(double), "a critical path", &p->waited, err);
+        if (status == STATUS_OK)
+            status = mem_calloc(p->ranks, sizeof(double), "a critical path", &p->caused, err);
         if (status == STATUS_OK)
             status = mem_calloc(p->ranks, sizeof(double), "a critical path", &p->queued, err);
     }
@@ -232,6 +252,27 @@ void critical_path_process(const struct critical_path *p, enum path_part part, c
     for (size_t i = 0; i < count && count > 1; i++)
         if (p->ns[(size_t)part * p->processes + i] > LEAST_OF_PROCESS * part_ns(p, part))
             (void)snprintf(text, size, "%s %zu", is_server ? "server" : "rank", i);
+}
+
+double critical_path_messages_ms(const struct critical_path *p)
+{
+    return p->steps > 0 ? p->messages_ns / (double)p->steps * 1e-6 : (double)NAN;
+}
+
+double critical_path_caused_ms(const struct critical_path *p, size_t rank)
+{
+    return p->steps > 0 ? p->caused[rank] / (double)p->steps / (double)p->ranks * 1e-6
+                        : (double)NAN;
+}
+
+size_t critical_path_latest(const struct critical_path *p)
+{
+    size_t latest = SIZE_MAX;
+
+    for (size_t i = 0; i < p->ranks && p->steps > 0; i++)
+        if (p->caused[i] > (latest == SIZE_MAX ? 0 : p->caused[latest]))
+            latest = i;
+    return latest;
 }
 
 /* Do these `count` ranks of the ring, from `first` on, queue LEAST_QUEUED times as much as any
@@ -315,5 +356,10 @@ void critical_path_write_json(const struct critical_path *p, struct strbuf *out)
         strbuf_addf(out, ",\"%s\":{\"share\":%.9g,\"process\":\"%s\"}", part_names[part],
                     critical_path_share(p, part), process);
     }
+    for (size_t i = 0; i < p->ranks && p->steps > 0; i++)
+        strbuf_addf(out, "%s%.9g", i == 0 ? ",\"waiting_ms\":{\"ranks\":[" : ",",
+                    critical_path_caused_ms(p, i));
+    if (p->steps > 0)
+        strbuf_addf(out, "],\"messages\":%.9g}", critical_path_messages_ms(p));
     strbuf_add(out, "}");
 }

@@ -32,8 +32,10 @@ struct critical_path {
     size_t runs;
     size_t ranks, servers, processes; /* the greater of both */
     double total_ns;
-    double *ns;     /* owned; [part][rank or server] */
-    double *waited; /* owned; of each rank in one step */
+    double messages_ns; /* that the last rank of every step waited */
+    double *ns;         /* owned; [part][rank or server] */
+    double *waited;     /* owned; of each rank in one step */
+    double *caused;     /* owned; of each rank: how much longer than it the others waited */
     double *queued; /* owned; of each rank: its tx_queued_bytes over its tx_wire_bytes, summed over
                        the runs; NaN: not known */
 };
@@ -50,6 +52,14 @@ double critical_path_share(const struct critical_path *p, enum path_part part);
  * only one of its kind. */
 void critical_path_process(const struct critical_path *p, enum path_part part, char *text,
                            size_t size);
+
+/* How long a rank waits in a step, on average: for the messages, after the last rank's
+ * contribution; and for this rank to contribute.  NaN when nothing is known. */
+double critical_path_messages_ms(const struct critical_path *p);
+double critical_path_caused_ms(const struct critical_path *p, size_t rank);
+
+/* The rank that is waited for longest; SIZE_MAX: none is waited for. */
+size_t critical_path_latest(const struct critical_path *p);
 
 /* The link on which the ring waits: "the link of rank 2", in both directions, or "the link from
  * rank 1 to rank 2"; "" when none stands out. */

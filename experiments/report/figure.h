@@ -70,6 +70,7 @@ enum status figure_add_maps(const struct overview *o, struct figure_set *set, st
 
 enum status figure_throughput(const struct comparison *c, struct figure *f, struct error *err);
 enum status figure_split(const struct comparison *c, struct figure *f, struct error *err);
+enum status figure_waiting(const struct comparison *c, struct figure *f, struct error *err);
 enum status figure_bytes(const struct comparison *c, struct figure *f, struct error *err);
 enum status figure_loss_time(const struct comparison *c, struct figure *f, struct error *err);
 enum status figure_loss_step(const struct comparison *c, struct figure *f, struct error *err);

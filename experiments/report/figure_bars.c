@@ -1,6 +1,7 @@
 /*
- * figure_bars: figures with one row per mode: throughput, the parts of a step, bytes against the
- * formula.  Rows run down the page in the order of the modes; y points up, so row 0 is at y = rows
+ * figure_bars: figures with one row per mode: throughput, the parts of a step, who waits for whom,
+ * bytes against the formula.  Rows run down the page in the order of the modes; y points up, so row
+ * 0 is at y = rows
  * - 1.
  */
 #include "experiments/report/figure.h"
@@ -233,6 +234,73 @@ enum status figure_split(const struct comparison *c, struct figure *f, struct er
         largest = fmax(largest, mean_of(&c->modes[modes[i]], METRIC_step_ms_mean));
         split_row(c, modes[i], (double)(rows - 1 - i), f, &plots);
     }
+    end_rows(f, largest, "ms per step", &plots);
+    strbuf_release(&plots);
+    return STATUS_OK;
+}
+
+#define MESSAGES_COLOR "#c4c4c4"
+#define LATEST_COLOR   "#d55e00"
+#define OTHERS_COLOR   "#8ccbe8"
+
+/* Of what a rank waits for: the messages, the rank that is waited for longest, the other ranks. */
+static void waiting_row(const struct mode *m, double y, struct figure *f, struct strbuf *plots,
+                        double *largest)
+{
+    const size_t latest = critical_path_latest(&m->path);
+    const char *const colors[] = {MESSAGES_COLOR, LATEST_COLOR, OTHERS_COLOR};
+    double values[] = {critical_path_messages_ms(&m->path), 0, 0}, from = 0;
+    char names[3][32] = {"the messages", "-", "other ranks"}, cell[FORMAT_MAX];
+
+    for (size_t i = 0; i < m->path.ranks; i++)
+        values[i == latest ? 1 : 2] += critical_path_caused_ms(&m->path, i);
+    if (latest != SIZE_MAX)
+        (void)snprintf(names[1], sizeof(names[1]), "rank %zu", latest);
+    figure_add_text(f, m->label);
+    text_list_addf(&f->cells, "%s", m->label);
+    for (size_t k = 0; k < 3; k++) {
+        format_number(values[k], 3, cell);
+        if (k == 1)
+            text_list_addf(&f->cells, "%s", names[k]);
+        text_list_addf(&f->cells, "%s", cell);
+        if (!(values[k] > 0))
+            continue;
+        add_bar(plots, from, from + values[k], y, 2 * BAR_HALF, colors[k]);
+        text_list_addf(&f->tool_tips, "%s: %s ms for %s", m->label, cell, names[k]);
+        from += values[k];
+    }
+    *largest = fmax(*largest, from);
+}
+
+enum status figure_waiting(const struct comparison *c, struct figure *f, struct error *err)
+{
+    static const char *const headings[] = {"mode (ms per step)", "for the messages",
+                                           "for the last rank, most often", "of it",
+                                           "for other ranks"};
+    struct strbuf plots = STRBUF_INIT;
+    size_t modes[ROWS_MAX], rows = 0;
+    const size_t all = list_modes(c, modes, ROWS_MAX);
+    double largest = LARGEST_START;
+
+    (void)err;
+    for (size_t i = 0; i < all; i++)
+        if (c->modes[modes[i]].path.steps > 0 && c->modes[modes[i]].ranks > 1)
+            modes[rows++] = modes[i];
+    f->name = "waiting";
+    figure_set_title(f, "Who waits for whom");
+    strbuf_add(&f->description, "One stacked bar per mode in lockstep: for what a rank waits in a "
+                                "step, in milliseconds.");
+    strbuf_add(&f->caption,
+               "Mean over the steady steps of all ranks and runs: for the last rank to "
+               "contribute, and then for the messages.");
+    add_head(f, headings, sizeof(headings) / sizeof(headings[0]));
+    figure_add_legend(f, "messages", MESSAGES_COLOR);
+    figure_add_legend(f, "the rank that is waited for longest", LATEST_COLOR);
+    figure_add_legend(f, "other ranks", OTHERS_COLOR);
+    begin_tool_tips(f);
+    begin_rows(f, rows);
+    for (size_t i = 0; i < rows; i++)
+        waiting_row(&c->modes[modes[i]], (double)(rows - 1 - i), f, &plots, &largest);
     end_rows(f, largest, "ms per step", &plots);
     strbuf_release(&plots);
     return STATUS_OK;

@@ -256,16 +256,27 @@ static double count_hosts(const struct run *run)
     return count;
 }
 
-static void compute_server_bytes(const struct run *run, struct run_metrics *m)
+static void compute_server_figures(const struct run *run, struct run_metrics *m)
 {
-    double tx = 0, rx = 0;
+    double tx = 0, rx = 0, cpu = 0, sum = 0, wait = 0, recorded = 0, partitions;
     double rounds = (double)run->ranks[0].length * (double)run->server_count;
 
     for (size_t i = 0; i < run->server_count; i++) {
         tx += run->servers[i].end.tx_payload_bytes;
         rx += run->servers[i].end.rx_payload_bytes;
+        cpu += run->servers[i].end.cpu_seconds;
+        recorded += (double)run->servers[i].round_count;
+        partitions =
+            run->servers[i].partitions > 0 ? (double)run->servers[i].partitions : (double)NAN;
+        for (size_t k = 0; k < run->servers[i].round_count; k++) {
+            sum += (double)run->servers[i].rounds[k].sum_ns;
+            wait += (double)run->servers[i].rounds[k].wait_ns / partitions;
+        }
     }
-    m->server_tx_payload_bytes = tx / rounds; /* no server: 0 / 0, not known */
+    m->server_wait_ms = wait / recorded / NS_PER_MS; /* no server: 0 / 0, not known */
+    m->server_sum_ms = sum / recorded / NS_PER_MS;
+    m->server_cpu_ms = cpu / rounds * 1e3;
+    m->server_tx_payload_bytes = tx / rounds;
     m->server_rx_payload_bytes = rx / rounds;
 }
 
@@ -345,7 +356,7 @@ enum status metric_compute(const struct run *run, double target, struct run_metr
         return status;
     compute_step_parts(run, &m);
     compute_end_figures(run, &m);
-    compute_server_bytes(run, &m);
+    compute_server_figures(run, &m);
     compute_rank_spread(run, &m);
     m.final_loss = final_loss(run);
     m.seconds_to_target = seconds_to_target(run, target);

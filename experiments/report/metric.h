@@ -34,6 +34,9 @@
     X(link_bytes, "bytes on all links together per step", "B", 0, 0)                               \
     X(server_tx_payload_bytes, "payload sent per server and step", "B", 0, 0)                      \
     X(server_rx_payload_bytes, "payload received per server and step", "B", 0, 0)                  \
+    X(server_wait_ms, "a partition waits for its last contribution", "ms", 3, -1)                  \
+    X(server_sum_ms, "a server sums and replies, per step", "ms", 3, -1)                           \
+    X(server_cpu_ms, "processor time of a server per step", "ms", 3, -1)                           \
     X(staleness_mean, "staleness of a push, mean", "updates", 2, 0)                                \
     X(late_share, "pushes that came late and were dropped", "share", 4, -1)                        \
     X(skipped_steps, "steps that late ranks skipped", "", 0, -1)                                   \

@@ -209,6 +209,33 @@ PATH_CELL(communication, PATH_COMMUNICATION)
 PATH_CELL(optimizer, PATH_OPTIMIZER)
 PATH_CELL(other, PATH_OTHER)
 
+static void waiting_cell(const struct comparison *c, const struct mode *m,
+                         char text[2 * FORMAT_MAX])
+{
+    const size_t latest = critical_path_latest(&m->path);
+    double sum_ms = 0;
+
+    (void)c;
+    for (size_t i = 0; i < m->path.ranks; i++)
+        sum_ms += critical_path_caused_ms(&m->path, i);
+    if (latest == SIZE_MAX)
+        (void)snprintf(text, CELL_MAX, "%s", FORMAT_UNKNOWN);
+    else
+        (void)snprintf(text, CELL_MAX, "%.3f ms (%.0f %% for rank %zu)", sum_ms,
+                       100 * critical_path_caused_ms(&m->path, latest) / sum_ms, latest);
+}
+
+static void messages_cell(const struct comparison *c, const struct mode *m,
+                          char text[2 * FORMAT_MAX])
+{
+    const double messages_ms = critical_path_messages_ms(&m->path);
+
+    (void)c;
+    (void)snprintf(text, CELL_MAX, "%s", FORMAT_UNKNOWN);
+    if (isfinite(messages_ms))
+        (void)snprintf(text, CELL_MAX, "%.3f ms", messages_ms);
+}
+
 static const struct row_spec row_specs[] = {
     {ROW_SECTION, "Design", METRIC_COUNT, NULL},
     {ROW_SPECIAL, "synchronisation", METRIC_COUNT, sync_cell},
@@ -243,6 +270,12 @@ static const struct row_spec row_specs[] = {
     {ROW_SPECIAL, "communication", METRIC_COUNT, path_communication_cell},
     {ROW_SPECIAL, "optimizer", METRIC_COUNT, path_optimizer_cell},
     {ROW_SPECIAL, "other", METRIC_COUNT, path_other_cell},
+    {ROW_SECTION, "Who waits for whom (means)", METRIC_COUNT, NULL},
+    {ROW_SPECIAL, "a rank for the last one, per step", METRIC_COUNT, waiting_cell},
+    {ROW_SPECIAL, "then all for the messages", METRIC_COUNT, messages_cell},
+    {ROW_MEAN, NULL, METRIC_server_wait_ms, NULL},
+    {ROW_MEAN, NULL, METRIC_server_sum_ms, NULL},
+    {ROW_MEAN, NULL, METRIC_server_cpu_ms, NULL},
     {ROW_SECTION, "Bytes per step", METRIC_COUNT, NULL},
     {ROW_METRIC, "a rank sends: payload", METRIC_tx_payload_bytes, NULL},
     {ROW_METRIC, "by the formula", METRIC_expected_tx_payload_bytes, NULL},

@@ -139,6 +139,11 @@ START_TEST(test_slow_rank)
     assert_part(PATH_COMMUNICATION, 100 / 6350.0, "");
     assert_part(PATH_COMPUTE, 0, "");
     assert_described("77 % backward of rank 2, 16 % forward of rank 2");
+    /* Two of three wait 2.9 ms for it, then all for 0.1 ms. */
+    ck_assert_double_eq_tol(critical_path_caused_ms(&path, 2), 2.9 * 2 / 3, EXACT);
+    ck_assert(critical_path_caused_ms(&path, 0) == 0 && critical_path_caused_ms(&path, 1) == 0);
+    ck_assert_double_eq_tol(critical_path_messages_ms(&path), 0.1, EXACT);
+    ck_assert_uint_eq(critical_path_latest(&path), 2);
 }
 END_TEST
 
@@ -273,6 +278,9 @@ START_TEST(test_almost_equal_ranks)
     assert_part(PATH_BACKWARD, 5000 / 10000.0, "");
     ck_assert(path.ns[PATH_BACKWARD * RANKS + 0] == 0);
     ck_assert(path.ns[PATH_BACKWARD * RANKS + 1] == path.ns[PATH_BACKWARD * RANKS + 2]);
+    ck_assert(critical_path_caused_ms(&path, 0) == 0);
+    ck_assert_double_eq_tol(critical_path_caused_ms(&path, 1), (0.501 + 0.5) / 2 / RANKS, EXACT);
+    ck_assert(critical_path_caused_ms(&path, 2) == critical_path_caused_ms(&path, 1));
     for (int i = 0; i < PATH_PARTS; i++) {
         critical_path_process(&path, (enum path_part)i, text, sizeof(text));
         ck_assert_str_eq(text, "");
@@ -280,10 +288,11 @@ START_TEST(test_almost_equal_ranks)
 }
 END_TEST
 
-/* Two runs of random times: the shares are those of the ranks that wait least, and add up to 1. */
+/* Two runs of random times: the shares are those of the ranks that wait least, and add up to 1;
+ * what ranks wait for adds up to all waiting. */
 START_TEST(test_random_runs)
 {
-    double backward = 0, total = 0, sum = 0;
+    double backward = 0, total = 0, sum = 0, waited = 0, count = 0, for_all;
 
     for (int round = 0; round < 2; round++) {
         for (unsigned s = 0; s < STEPS; s++) {
@@ -300,6 +309,8 @@ START_TEST(test_random_runs)
             }
             if (s < metric_steady(STEPS).first || s >= metric_steady(STEPS).end)
                 continue;
+            for (unsigned r = 0; r < RANKS; r++, count++)
+                waited += times[r][s].exposed * 1e-3;
             backward += last->backward;
             total += last->input + last->forward + last->backward + last->exposed +
                      last->optimizer + last->other;
@@ -313,6 +324,10 @@ START_TEST(test_random_runs)
     for (int i = 0; i < PATH_PARTS; i++)
         sum += critical_path_share(&path, (enum path_part)i);
     ck_assert_double_eq_tol(sum, 1, EXACT);
+    for_all = critical_path_messages_ms(&path);
+    for (size_t r = 0; r < RANKS; r++)
+        for_all += critical_path_caused_ms(&path, r);
+    ck_assert_double_eq_tol(for_all, waited / count, EXACT);
 }
 END_TEST
 

@@ -80,6 +80,8 @@ START_TEST(test_known_run)
     ck_assert_double_eq_tol(m.cpu_us_per_sample, 1.5 / (2 * 60 * 64) * 1e6, EXACT);
     ck_assert_double_eq_tol(m.steady_seconds, 0.053, EXACT); /* of 60 not the first 6, the last */
     ck_assert_double_eq_tol(m.drift, 1, EXACT);
+    ck_assert_double_eq_tol(m.server_cpu_ms, 1e3 * 0.25 / 60, EXACT);
+    ck_assert(isnan(m.server_wait_ms) && isnan(m.server_sum_ms)); /* no record of a round */
     ck_assert_double_eq(m.hosts, 1);
     ck_assert_double_eq_tol(m.seconds_to_target, 0.030, EXACT); /* 0.9125 after 30 steps */
     assert_ok(metric_compute(&run, 0.95, &m, &err));
@@ -97,6 +99,38 @@ START_TEST(test_known_run)
     /* The last 3 of 60 steps: 2.3 (1 - s/120) for s = 57, 58, 59. */
     ck_assert_double_eq_tol(m.final_loss, 2.3 * (1 - 58.0 / 120), 1e-8);
     ck_assert_double_eq(m.steps, 60);
+    run_release(&run);
+}
+END_TEST
+
+/* Server 0 has two rounds of four partitions, server 1 one round of two. */
+START_TEST(test_server_rounds)
+{
+    static const struct round_record rounds[] = {{.sum_ns = 3000000, .wait_ns = 8000000},
+                                                 {.sum_ns = 1000000, .wait_ns = 4000000},
+                                                 {.sum_ns = 2000000, .wait_ns = 6000000}};
+    struct synthetic_run known = synthetic_ring("run");
+    struct run run;
+    struct run_metrics m;
+
+    known.sync = "ps";
+    known.servers = 2;
+    assert_ok(run_open(synthetic_write(&known), &run, &err));
+    for (size_t k = 0; k < 2; k++) {
+        struct records *server = &run.servers[k];
+
+        server->round_count = 2 - k;
+        server->partitions = 4 - 2 * k;
+        server->rounds = calloc(server->round_count, sizeof(*server->rounds));
+        ck_assert_ptr_nonnull(server->rounds);
+        memcpy(server->rounds, &rounds[2 * k], server->round_count * sizeof(*server->rounds));
+    }
+    assert_ok(metric_compute(&run, 0.9, &m, &err));
+    ck_assert_double_eq_tol(m.server_sum_ms, (3 + 1 + 2) / 3.0, EXACT);
+    ck_assert_double_eq_tol(m.server_wait_ms, (2 + 1 + 3) / 3.0, EXACT);
+    run.servers[1].partitions = 0; /* not recorded */
+    assert_ok(metric_compute(&run, 0.9, &m, &err));
+    ck_assert(isnan(m.server_wait_ms));
     run_release(&run);
 }
 END_TEST
@@ -224,7 +258,7 @@ END_TEST
 int main(void)
 {
     return SUPPORT_RUN("report metric", 60, TEST(test_steady), TEST(test_formulas),
-                       TEST(test_names), TEST(test_known_run),
+                       TEST(test_names), TEST(test_known_run), TEST(test_server_rounds),
                        TEST(test_throughput_against_a_plain_way), TEST(test_drift),
                        TEST(test_unknown_figures_are_nan));
 }

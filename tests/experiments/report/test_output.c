@@ -101,13 +101,14 @@ START_TEST(test_page)
     assert_has(page, "The modes share every recorded setting");
     assert_has(page, "prefers-color-scheme:dark");
     assert_has(page, "@media print");
-    ck_assert_uint_eq(count_of(page, "<figure id="), 6);
-    ck_assert_uint_eq(count_of(page, "<details>"), 6);
+    assert_has(page, "<h3>Who waits for whom</h3>");
+    ck_assert_uint_eq(count_of(page, "<figure id="), 7);
+    ck_assert_uint_eq(count_of(page, "<details>"), 7);
     ck_assert_uint_ge(count_of(page, "sparring report x"), 7);
     if (has_gnuplot()) {
         ck_assert_str_eq(problem, "");
-        ck_assert_uint_eq(count_of(page, "<svg "), 6);
-        ck_assert_uint_eq(count_of(page, "role=\"img\""), 6);
+        ck_assert_uint_eq(count_of(page, "<svg "), 7);
+        ck_assert_uint_eq(count_of(page, "role=\"img\""), 7);
         ck_assert_uint_eq(count_of(page, "@0@"), 0);
     } else {
         assert_has(problem, "gnuplot");
@@ -140,7 +141,7 @@ START_TEST(test_no_gnuplot)
     assert_has(problem, "Figures need gnuplot, which is not in PATH");
     assert_has(page, "Figures need gnuplot");
     ck_assert_uint_eq(count_of(page, "<svg "), 0);
-    ck_assert_uint_eq(count_of(page, "<details>"), 6);
+    ck_assert_uint_eq(count_of(page, "<details>"), 7);
     free(page);
 }
 END_TEST
