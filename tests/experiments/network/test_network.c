@@ -343,47 +343,82 @@ END_TEST
 
 /* ---- jobs ---- */
 
+#define NO_FAULTS "--fault-schedule="
+
 static const char *const syncs[][3] = {{"--sync=allreduce", "--backend=ring", "--servers=0"},
                                        {"--sync=ps", "--consistency=bsp", "--servers=1"}};
 
-/* Train on two ranks; the trained values go to `path`. */
-static const char *train(const char *const *sync, const char *delay, const char *path)
+/* Train on two ranks, at least a second long; the trained values go to `path`. */
+static const char *train(const char *const *sync, const char *network_word, const char *faults_word,
+                         const char *path)
 {
-    char save[600], network_word[64], folder[600];
+    const char *delays = support_write("slow.delays", "0 0- 50\n", 8);
+    char save[600], folder[600], delays_word[600];
 
     (void)snprintf(save, sizeof(save), "--save=%s", path);
     (void)snprintf(folder, sizeof(folder), "--run-dir=%s-run", path);
-    (void)snprintf(network_word, sizeof(network_word), "--network-delay=%s", delay);
-    return process_run(0, WAIT_MS, NULL,
-                       ARGS(support_program("sparring"), "launch", "--standalone",
-                            "--nproc-per-node=2", "--network-check=warn", network_word, sync[2],
-                            folder, "--", support_program("sparring-worker"),
-                            "--model=mlp:784-16-10", "--data=digits", "--steps=20",
-                            "--batch-size=8", "--threads=1", "--evaluate=never", sync[0], sync[1],
-                            save, folder));
+    (void)snprintf(delays_word, sizeof(delays_word), "--delay-schedule=%s", delays);
+    return process_run(
+        0, WAIT_MS, NULL,
+        ARGS(support_program("sparring"), "launch", "--standalone", "--nproc-per-node=2",
+             "--network-check=warn", network_word, faults_word, sync[2], folder, "--",
+             support_program("sparring-worker"), "--model=mlp:784-16-10", "--data=digits",
+             "--steps=20", "--batch-size=8", "--threads=1", "--evaluate=never",
+             "--heartbeat-timeout-ms=20000", delays_word, sync[0], sync[1], save, folder));
+}
+
+static void assert_same_values(const char *path, const char *other_path)
+{
+    char *values, *other;
+    size_t size, other_size;
+
+    assert_ok(file_read(path, 1 << 20, &values, &size, &err));
+    assert_ok(file_read(other_path, 1 << 20, &other, &other_size, &err));
+    ck_assert_uint_eq(size, other_size);
+    ck_assert_mem_eq(values, other, size);
+    free(values);
+    free(other);
 }
 
 START_TEST(test_jobs)
 {
-    char *own_values, *values, *record;
-    size_t own_size, size, record_size;
+    char *record;
+    size_t record_size;
 
     if (!open_network(2, "", "", ""))
         return;
     network_close(&network);
-    (void)train(syncs[_i], "", support_path("own"));
-    (void)train(syncs[_i], "2", support_path("emulated"));
-    assert_ok(file_read(support_path("own"), 1 << 20, &own_values, &own_size, &err));
-    assert_ok(file_read(support_path("emulated"), 1 << 20, &values, &size, &err));
-    ck_assert_uint_eq(size, own_size);
-    ck_assert_mem_eq(values, own_values, size);
+    (void)train(syncs[_i], "--network-delay=", NO_FAULTS, support_path("own"));
+    (void)train(syncs[_i], "--network-delay=2", NO_FAULTS, support_path("emulated"));
+    assert_same_values(support_path("emulated"), support_path("own"));
     assert_ok(
         file_read(support_path("emulated-run/network.json"), 1 << 16, &record, &record_size, &err));
     ck_assert_ptr_nonnull(strstr(record, _i == 0 ? "10.77.0.2" : "10.77.0.3"));
     ck_assert_int_ne(access(support_path("own-run/network.json"), F_OK), 0);
-    free(own_values);
-    free(values);
     free(record);
+}
+END_TEST
+
+/* The link of a rank, then of a server, is slow and is down for a while: the job waits. */
+START_TEST(test_jobs_with_faults)
+{
+    const char *host = _i == 0 ? "host1" : "host2", *printed;
+    char rules[128], faults_word[600], ended[64];
+
+    if (!open_network(2, "", "", ""))
+        return;
+    network_close(&network);
+    (void)snprintf(rules, sizeof(rules), "0.2 slow %s 5mbit for 0.3\n0.6 cut %s for 0.3\n", host,
+                   host);
+    (void)snprintf(faults_word, sizeof(faults_word), "--fault-schedule=%s",
+                   support_write("faults", rules, strlen(rules)));
+    (void)train(syncs[_i], "--network-rate=100mbit", NO_FAULTS, support_path("whole"));
+    printed = train(syncs[_i], "--network-rate=100mbit", faults_word, support_path("faulty"));
+    (void)snprintf(ended, sizeof(ended), "fault: slow %s has ended\n", host);
+    ck_assert_msg(strstr(printed, ended) != NULL, "%s", printed);
+    (void)snprintf(ended, sizeof(ended), "fault: cut %s has ended\n", host);
+    ck_assert_msg(strstr(printed, ended) != NULL, "%s", printed);
+    assert_same_values(support_path("faulty"), support_path("whole"));
 }
 END_TEST
 
@@ -433,5 +468,6 @@ int main(void)
         "network", 240, LOOP_TEST(test_links, 0, sizeof(links_cases) / sizeof(links_cases[0])),
         TEST(test_impossible_rate), TEST(test_loss), TEST(test_lateness), LOOP_TEST(test_cut, 0, 2),
         LOOP_TEST(test_slow, 0, 2), TEST(test_relay_dies), TEST(test_kill), TEST(test_without_root),
-        LOOP_TEST(test_jobs, 0, 2), TEST(test_slow_link_is_named), TEST(test_net_up));
+        LOOP_TEST(test_jobs, 0, 2), LOOP_TEST(test_jobs_with_faults, 0, 2),
+        TEST(test_slow_link_is_named), TEST(test_net_up));
 }
