@@ -51,7 +51,7 @@ static enum status unknown_key(const struct key_position *at, const char *key,
 {
     const char *nearest = option_nearest(key, known, count);
 
-    if (nearest && strcmp(nearest, key) != 0) /* else one that has no keys */
+    if (nearest && strcmp(nearest, key) != 0) /* else it is a value, without keys */
         return error_set(err, STATUS_CONFIG, "%s:%u: unknown key '%s', did you mean '%s'?",
                          at->file, at->scalar->line, at->scalar->path, nearest);
     return refuse_key(at, "is not a key of an experiment file", err);

@@ -61,6 +61,8 @@ int figure_mode_dash(const struct comparison *c, size_t mode);
 
 /* ---- shared by figure*.c ---- */
 
+#define FIGURE_GREY "#9e9e9e" /* of what is no mode's */
+
 /* Append a figure to the set, and draw it once it is made; without cells it is dropped again. */
 struct figure *figure_set_begin(struct figure_set *set);
 enum status figure_set_end(struct figure_set *set, struct error *err);

@@ -15,7 +15,6 @@
 
 #define HEIGHT    360
 #define LEFT      0.115
-#define GREY      "#9e9e9e"
 #define RANKS     "nproc" /* the axis of ranks */
 #define LOG_RATIO 8       /* of the largest to the smallest value of the axis */
 
@@ -110,10 +109,10 @@ static void add_block(const struct axis_line *l, size_t mode, const char *label,
     strbuf_add(&f->script, "END\n");
 }
 
-/* Linear scaling of the mode that is fastest with the fewest ranks. */
+/* Linear scaling of the mode that is fastest with the fewest ranks, as far up as the modes go. */
 static void add_linear(const struct axis_line *l, struct figure *f, struct strbuf *plots)
 {
-    double fewest = (double)INFINITY, most = 0, samples_s = 0;
+    double fewest = (double)INFINITY, samples_s = 0, highest = 0;
 
     for (size_t i = 0; i < l->overview->point_count; i++) {
         const struct overview_point *p = &l->overview->points[i];
@@ -124,13 +123,13 @@ static void add_linear(const struct axis_line *l, struct figure *f, struct strbu
         if (ranks < fewest || (ranks <= fewest && p->median > samples_s))
             samples_s = p->median;
         fewest = fmin(fewest, ranks);
-        most = fmax(most, ranks);
+        highest = fmax(highest, fmax(p->median, p->high));
     }
-    strbuf_addf(&f->script, "$linear << END\n%.9g %.9g\n%.9g %.9g\nEND\n", fewest, samples_s, most,
-                samples_s / fewest * most);
-    strbuf_add(plots, ", $linear using 1:2 with lines lw 1 dt 3 lc rgb '" GREY "'");
+    strbuf_addf(&f->script, "set yrange [0:%.9g]\n", 1.1 * highest);
+    strbuf_addf(plots, ", %.9g * x with lines lw 1 dt 3 lc rgb '" FIGURE_GREY "'",
+                samples_s / fewest);
     text_list_addf(&f->tool_tips, "linear scaling");
-    figure_add_legend(f, "linear scaling", GREY);
+    figure_add_legend(f, "linear scaling", FIGURE_GREY);
     strbuf_add(&f->caption, " Dotted: linear scaling of the fastest. Efficiency is throughput per "
                             "rank, of that with the fewest ranks.");
 }
@@ -210,10 +209,10 @@ static void make_line(const struct axis_line *l, const char *name, struct figure
         text_list_addf(&f->tool_tips, "%s", p->label);
         figure_add_legend(f, p->label, p->color);
     }
+    strbuf_add(&f->script, "set ylabel 'samples per second'\nset yrange [0:*]\n");
     if (is_over_ranks(l))
         add_linear(l, f, &plots);
-    strbuf_addf(&f->script, "set ylabel 'samples per second'\nset yrange [0:*]\nplot %s\n",
-                plots.text);
+    strbuf_addf(&f->script, "plot %s\n", plots.text);
     f->script.failed = f->script.failed || !strbuf_ok(&plots);
     strbuf_release(&plots);
 }

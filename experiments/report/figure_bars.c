@@ -1,8 +1,7 @@
 /*
  * figure_bars: figures with one row per mode: throughput, the parts of a step, who waits for whom,
  * bytes against the formula.  Rows run down the page in the order of the modes; y points up, so row
- * 0 is at y = rows
- * - 1.
+ * 0 is at y = rows - 1.
  */
 #include "experiments/report/figure.h"
 #include "experiments/report/format.h"
@@ -275,8 +274,7 @@ static void waiting_row(const struct mode *m, double y, struct figure *f, struct
 enum status figure_waiting(const struct comparison *c, struct figure *f, struct error *err)
 {
     static const char *const headings[] = {"mode (ms per step)", "for the messages",
-                                           "for the last rank, most often", "of it",
-                                           "for other ranks"};
+                                           "rank waited for longest", "for it", "for other ranks"};
     struct strbuf plots = STRBUF_INIT;
     size_t modes[ROWS_MAX], rows = 0;
     const size_t all = list_modes(c, modes, ROWS_MAX);

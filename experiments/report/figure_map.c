@@ -19,7 +19,6 @@
 #define FIELD_HEIGHT 34
 #define HEIGHT_MIN   220
 #define HEIGHT_MAX   720
-#define GREY         "#9e9e9e"
 
 struct map {
     const struct overview *overview;
@@ -117,7 +116,7 @@ static void add_field(const struct map *m, const struct overview_row *row, struc
     overview_result_text(row, result, sizeof(result));
     (void)snprintf(with, sizeof(with), "boxxyerror fs transparent solid %.2f noborder lc rgb '%s'",
                    is_decided(row) ? strength : 0.4,
-                   is_decided(row) ? row->colors[winner_of(row->value)] : GREY);
+                   is_decided(row) ? row->colors[winner_of(row->value)] : FIGURE_GREY);
     add_element(plots, with, "(%g):(%g):(%g):(%g):(%g):(%g)", x, y, x - 0.48, x + 0.48, y - 0.46,
                 y + 0.46);
     text_list_addf(&f->tool_tips, "%s=%s, %s=%s: %s", m->overview->axes[m->axes[0]],

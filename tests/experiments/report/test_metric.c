@@ -49,15 +49,21 @@ START_TEST(test_names)
 }
 END_TEST
 
-START_TEST(test_known_run)
+static void open_with_servers(struct run *run)
 {
     struct synthetic_run known = synthetic_ring("run");
-    struct run run;
-    struct run_metrics m;
 
     known.sync = "ps";
     known.servers = 2;
-    assert_ok(run_open(synthetic_write(&known), &run, &err));
+    assert_ok(run_open(synthetic_write(&known), run, &err));
+}
+
+START_TEST(test_known_run)
+{
+    struct run run;
+    struct run_metrics m;
+
+    open_with_servers(&run);
     assert_ok(metric_compute(&run, 0.9, &m, &err));
     /* A step takes 0.7 + 0.21 + 0.02 + 0.06 + 0.01 = 1 ms, two ranks with 64 samples each. */
     ck_assert_double_eq_tol(m.samples_per_second, 128000, EXACT);
@@ -109,13 +115,10 @@ START_TEST(test_server_rounds)
     static const struct round_record rounds[] = {{.sum_ns = 3000000, .wait_ns = 8000000},
                                                  {.sum_ns = 1000000, .wait_ns = 4000000},
                                                  {.sum_ns = 2000000, .wait_ns = 6000000}};
-    struct synthetic_run known = synthetic_ring("run");
     struct run run;
     struct run_metrics m;
 
-    known.sync = "ps";
-    known.servers = 2;
-    assert_ok(run_open(synthetic_write(&known), &run, &err));
+    open_with_servers(&run);
     for (size_t k = 0; k < 2; k++) {
         struct records *server = &run.servers[k];
 
