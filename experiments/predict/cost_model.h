@@ -56,6 +56,7 @@ struct cost_load {
     size_t ready_count;
     double compute_s; /* until backward ends, input included */
     double other_s;   /* after the communication */
+    double forward_s; /* of compute_s: layer by layer, the last gradients' one first */
     double cpu_s;     /* processor time of all that */
     /* Of every rank in steps one after another, rank by rank, where ranks differ or are slow now
      * and then; compute_s is their median, of the slowest rank.  NULL: always compute_s. */
@@ -73,6 +74,7 @@ struct cost_job {
     const double *buckets;   /* of the ring: bytes */
     size_t bucket_count;
     double partition_bytes; /* of the servers */
+    bool overlaps_forward;  /* which starts while parameters come, each layer waiting for its own */
     struct consistency consistency;
 };
 

@@ -50,6 +50,7 @@ static enum status read_table(const struct tensor_table *table, double step_s, s
                   step_s * (FORWARD_SHARE + (1 - FORWARD_SHARE) * count / total));
     }
     ret->cost.compute_s = step_s;
+    ret->cost.forward_s = step_s * FORWARD_SHARE;
     return status == STATUS_OK ? add_buckets(table, ret, err) : status;
 }
 
@@ -63,6 +64,7 @@ static enum status read_profile(const char *path, struct job_load *ret, struct e
         status = mem_calloc(profile.length, sizeof(*ret->ready), "gradients", &ret->ready, err);
     for (size_t i = 0; i < profile.length && status == STATUS_OK; i++)
         at_s += (double)profile.layers[i].forward_ns * 1e-9;
+    ret->cost.forward_s = at_s;
     for (size_t i = profile.length; i > 0 && status == STATUS_OK; i--) {
         const struct profile_layer *layer = &profile.layers[i - 1];
 

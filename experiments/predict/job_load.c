@@ -138,6 +138,7 @@ enum status job_load_measure(const struct trial *t, const char *name, const stru
         return status;
     ret->cost = (struct cost_load){.compute_s = times.compute_s,
                                    .other_s = times.other_s,
+                                   .forward_s = times.forward_s,
                                    .cpu_s = times.cpu_s / ranks,
                                    .computes = ret->computes,
                                    .compute_ranks = ranks,

@@ -148,6 +148,9 @@ static enum status read_servers(struct mode_costs *m, struct error *err)
 
     job->consistency = consistency_of(m);
     job->is_colocated = is_placed(m, "colocated") || is_placed(m, "mixed");
+    job->overlaps_forward = consistency_is_lockstep(&job->consistency) &&
+                            is_default(m, "ps-update", "server") &&
+                            is_default(m, "overlap-forward", "true");
     job->servers = (unsigned)m->mode->servers;
     if (is_placed(m, "mixed"))
         job->servers += job->ranks;

@@ -39,7 +39,7 @@ struct connection {
 /* One rank, or several that do the same at the same time. */
 struct rank {
     unsigned size;
-    double begin_s;
+    double begin_s; /* less what the forward waited for its parameters */
     unsigned step;
     size_t ready;   /* partitions pushed in this step */
     size_t awaited; /* replies */
@@ -83,6 +83,7 @@ struct simulation {
     struct rank *states;       /* owned */
     struct host *hosts;        /* owned */
     struct progress *progress; /* owned: (partition, rank) */
+    double *came_s;            /* owned: (rank, partition), its last reply */
     uint64_t *rounds;          /* owned, by partition: that have ended */
     struct event *events;      /* owned */
     struct event **unused;
@@ -115,16 +116,26 @@ static void add_event(struct simulation *s, double at_s, unsigned rank, struct c
         !priority_queue_push(&s->queue, UINT64_MAX - (uint64_t)(at_s * NS_PER_S), e) || s->failed;
 }
 
+/* When the gradients of a partition are ready, after the step began. */
+static double ready_at(const struct simulation *s, size_t partition)
+{
+    const struct partition *p = &s->map->partitions[partition];
+
+    return cost_ready_at(&s->in->load, (double)(p->offset + p->count) * sizeof(float));
+}
+
+/* By how much this step of a rank is longer than others, before its forward. */
+static double delay_s(const struct simulation *s, unsigned rank)
+{
+    return cost_compute_s(&s->in->load, rank, s->states[rank].step) - s->in->load.compute_s;
+}
+
 /* When the rank has the gradients of its next partition. */
 static void await_partition(struct simulation *s, unsigned rank)
 {
     const struct rank *r = &s->states[rank];
-    const struct cost_load *load = &s->in->load;
-    const struct partition *p = &s->map->partitions[r->ready];
-    const double bytes = (double)(p->offset + p->count) * sizeof(float);
-    const double more_s = cost_compute_s(load, rank, r->step) - load->compute_s;
 
-    add_event(s, r->begin_s + fmax(0, cost_ready_at(load, bytes) + more_s), rank, NULL, 0);
+    add_event(s, r->begin_s + fmax(0, ready_at(s, r->ready) + delay_s(s, rank)), rank, NULL, 0);
 }
 
 /* ---- messages */
@@ -353,21 +364,44 @@ static unsigned next_step(struct simulation *s, unsigned rank)
     return s->in->job.consistency.backup > 0 ? (unsigned)newest->round : s->states[rank].step + 1;
 }
 
-static void take_reply(struct simulation *s, unsigned rank)
+/* When a forward that is free to begin at at_s ends, less its length: where its layers wait for
+ * parameters, later than at_s.  A layer takes as large a part of forward as of backward. */
+static double forward_begin_s(const struct simulation *s, unsigned rank, double at_s)
+{
+    const struct cost_load *load = &s->in->load;
+    const double backward_s = ready_at(s, s->map->length - 1) - load->forward_s;
+    double end_s = at_s;
+
+    for (size_t i = s->map->length; i-- > 0;) {
+        const double layer_s = ready_at(s, i) - (i > 0 ? ready_at(s, i - 1) : load->forward_s);
+
+        end_s = fmax(end_s, s->came_s[rank * s->map->length + i]);
+        if (backward_s > 0)
+            end_s += load->forward_s * layer_s / backward_s;
+    }
+    return fmax(at_s, end_s - load->forward_s);
+}
+
+static void take_reply(struct simulation *s, unsigned rank, uint32_t partition)
 {
     struct rank *r = &s->states[rank];
-    const bool is_warm = r->step >= WARM_UP;
+    const bool is_warm = r->step >= WARM_UP, overlaps = s->in->job.overlaps_forward;
+    double begin_s;
 
+    s->came_s[rank * s->map->length + partition] = s->now_s;
     if (--r->awaited > 0)
         return;
-    r->end_s = fmax(s->now_s, r->begin_s + cost_compute_s(&s->in->load, rank, r->step)) +
-               s->in->load.other_s;
+    r->end_s = r->begin_s + cost_compute_s(&s->in->load, rank, r->step);
+    r->end_s = (overlaps ? r->end_s : fmax(s->now_s, r->end_s)) + s->in->load.other_s;
     r->step = next_step(s, rank);
+    begin_s = r->end_s;
+    if (overlaps)
+        begin_s = forward_begin_s(s, rank, r->end_s + delay_s(s, rank)) - delay_s(s, rank);
     r->done += is_warm;
     if (!is_warm && r->step >= WARM_UP)
         r->warm_s = r->end_s;
     if (r->step < STEPS)
-        begin_step(s, rank, r->end_s);
+        begin_step(s, rank, begin_s);
 }
 
 static void run_event(struct simulation *s, const struct event *e)
@@ -377,7 +411,7 @@ static void run_event(struct simulation *s, const struct event *e)
     else if (!e->arrives_on->is_reply)
         take_push(s, e->rank, e->partition);
     else
-        take_reply(s, e->rank);
+        take_reply(s, e->rank, e->partition);
 }
 
 /* But for the rounding of bytes and of time. */
@@ -475,6 +509,7 @@ static void release(struct simulation *s)
     free(s->states);
     free(s->hosts);
     free(s->progress);
+    free(s->came_s);
     free(s->rounds);
     free(s->events);
     free(s->unused);
@@ -500,6 +535,8 @@ static enum status allocate(struct simulation *s, struct error *err)
     if (status == STATUS_OK)
         status =
             mem_calloc(s->map->length * s->ranks, sizeof(*s->progress), what, &s->progress, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(s->map->length * s->ranks, sizeof(*s->came_s), what, &s->came_s, err);
     if (status == STATUS_OK)
         status = mem_calloc(s->map->length, sizeof(*s->rounds), what, &s->rounds, err);
     if (status == STATUS_OK)

@@ -120,6 +120,11 @@ static int64_t compute_part(const struct step_record *s)
     return s->input_ns + s->compute_ns;
 }
 
+static int64_t forward_part(const struct step_record *s)
+{
+    return s->forward_ns;
+}
+
 static int64_t exposed_part(const struct step_record *s)
 {
     return s->exposed_comm_ns;
@@ -138,17 +143,20 @@ enum status trial_read_times(const struct run *run, double start_cpu_s, struct t
 
     *ret = (struct trial_times){.cpu_s = 0};
     for (size_t i = 0; i < run->rank_count && status == STATUS_OK; i++) {
-        double step_s = 0, compute_s = 0, exposed_s = 0, other_s = 0;
+        double step_s = 0, compute_s = 0, forward_s = 0, exposed_s = 0, other_s = 0;
 
         status = median_of(&run->ranks[i], step_part, &step_s, err);
         if (status == STATUS_OK)
             status = median_of(&run->ranks[i], compute_part, &compute_s, err);
+        if (status == STATUS_OK)
+            status = median_of(&run->ranks[i], forward_part, &forward_s, err);
         if (status == STATUS_OK)
             status = median_of(&run->ranks[i], exposed_part, &exposed_s, err);
         if (status == STATUS_OK)
             status = median_of(&run->ranks[i], other_part, &other_s, err);
         ret->step_s = fmax(ret->step_s, step_s);
         ret->compute_s = fmax(ret->compute_s, compute_s);
+        ret->forward_s = fmax(ret->forward_s, forward_s);
         ret->exposed_s = fmax(ret->exposed_s, exposed_s);
         ret->other_s = fmax(ret->other_s, other_s);
         ret->cpu_s += fmax(0, run->ranks[i].end.cpu_seconds - start_cpu_s) / steps;

@@ -21,6 +21,7 @@ struct trial {
 /* Medians over the steady steps of the slowest rank. */
 struct trial_times {
     double step_s, compute_s, exposed_s, other_s; /* input is part of compute_s */
+    double forward_s;                             /* of compute_s */
     double cpu_s;                                 /* processor time of all processes for a step */
 };
 

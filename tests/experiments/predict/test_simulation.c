@@ -242,6 +242,32 @@ START_TEST(test_in_turn)
 }
 END_TEST
 
+/* Every second step is longer before its forward, and the parameters come meanwhile if the forward
+ * may start without them. */
+START_TEST(test_overlapped_forward)
+{
+    const double trip_s = 0.04, delays_s[] = {0.5 * trip_s, 2 * trip_s};
+
+    for (size_t i = 0; i < 2; i++) {
+        const double hidden_s = fmin(delays_s[i], trip_s);
+        const double computes[] = {0.05, 0.05 + delays_s[i], 0.05, 0.05 + delays_s[i]};
+        struct cost_inputs in = inputs_of(2, 2, 1 << 20);
+
+        in.network = (struct cost_network){.byte_s = 0, .latency_s = trip_s / 2};
+        in.load = (struct cost_load){.ready = step_by_step,
+                                     .ready_count = 4,
+                                     .compute_s = 0.05,
+                                     .forward_s = 0.01,
+                                     .computes = computes,
+                                     .compute_ranks = 2,
+                                     .compute_steps = 2};
+        assert_about(simulate(&in, 1), 0.05 + trip_s + delays_s[i] / 2);
+        in.job.overlaps_forward = true;
+        assert_about(simulate(&in, 1), 0.05 + trip_s + (delays_s[i] - hidden_s) / 2);
+    }
+}
+END_TEST
+
 /* Ranks that stand for several: as long a step as with all, but for the slowest of the windows that
  * are drawn, which are fewer. */
 static const struct consistency consistencies[] = {
@@ -289,10 +315,10 @@ END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN("predict_simulation", 60, CHECKED_FIXTURE(NULL, teardown),
-                       TEST(test_one_rank), TEST(test_two_servers), TEST(test_ranks_of_one_host),
-                       TEST(test_colocated), TEST(test_bounds), TEST(test_twice_as_long),
-                       TEST(test_windows), TEST(test_straggler), TEST(test_in_turn),
-                       LOOP_TEST(test_ranks_that_stand_for_several, 0, 3),
-                       TEST(test_ranks_that_are_simulated));
+    return SUPPORT_RUN(
+        "predict_simulation", 60, CHECKED_FIXTURE(NULL, teardown), TEST(test_one_rank),
+        TEST(test_two_servers), TEST(test_ranks_of_one_host), TEST(test_colocated),
+        TEST(test_bounds), TEST(test_twice_as_long), TEST(test_windows), TEST(test_straggler),
+        TEST(test_in_turn), TEST(test_overlapped_forward),
+        LOOP_TEST(test_ranks_that_stand_for_several, 0, 3), TEST(test_ranks_that_are_simulated));
 }
