@@ -67,12 +67,13 @@ static bool all_over_loopback(const struct comparison *c)
 static void set_location(struct comparison *c)
 {
     const char *host = NULL;
-    bool is_one = true;
+    bool is_one = true, is_emulated = false;
     bool has_many_ranks = false;
 
     for (size_t i = 0; i < c->list->length; i++) {
         const struct run *run = &c->list->runs[i];
 
+        is_emulated = is_emulated || isfinite(run->network.lowest_rate_bits_s);
         for (size_t r = 0; r < run->rank_count && run->state == RUN_OK; r++) {
             if (host && strcmp(host, run->ranks[r].host) != 0)
                 is_one = false;
@@ -82,6 +83,7 @@ static void set_location(struct comparison *c)
     }
     (void)snprintf(c->location, sizeof(c->location), "%s",
                    !is_one                                  ? "Between hosts"
+                   : is_emulated                            ? "On emulated hosts of one machine"
                    : has_many_ranks && all_over_loopback(c) ? "On this host, over loopback"
                                                             : "On this host");
 }

@@ -234,6 +234,8 @@ START_TEST(test_network_is_reported)
     ck_assert_msg(strstr(text, "| network | emulated: rate 50mbit, delay 2 ms |"), "%s", text);
     ck_assert_msg(strstr(text, "| links as measured | at least "), "%s", text);
     ck_assert_ptr_nonnull(strstr(text, " Mbit/s, round trips of at most "));
+    ck_assert_ptr_nonnull(strstr(text, "| where | On emulated hosts of one machine |"));
+    ck_assert_ptr_null(strstr(text, "Loopback: ")); /* a note for real loopback */
     free(text);
 }
 END_TEST
