@@ -12,9 +12,9 @@
 #include "common/base/progress.h"
 #include "common/base/stop.h"
 #include "common/base/strbuf.h"
+#include "common/base/text_list.h"
 #include "experiments/report/report.h"
 #include "experiments/report/run.h"
-#include "experiments/report/text_list.h"
 #include "experiments/subprocess/subprocess.h"
 
 #include <errno.h>

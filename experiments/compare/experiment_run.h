@@ -4,8 +4,8 @@
 #ifndef SPARRING_EXPERIMENTS_COMPARE_EXPERIMENT_RUN_H
 #define SPARRING_EXPERIMENTS_COMPARE_EXPERIMENT_RUN_H
 
+#include "common/base/text_list.h"
 #include "experiments/compare/experiment.h"
-#include "experiments/report/text_list.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,7 +5,7 @@
 #define SPARRING_EXPERIMENTS_COMPARE_EXPERIMENT_SET_H
 
 #include "common/base/error.h"
-#include "experiments/report/text_list.h"
+#include "common/base/text_list.h"
 
 #include <stddef.h>
 

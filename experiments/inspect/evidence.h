@@ -6,9 +6,9 @@
 #ifndef SPARRING_EXPERIMENTS_INSPECT_EVIDENCE_H
 #define SPARRING_EXPERIMENTS_INSPECT_EVIDENCE_H
 
+#include "common/base/text_list.h"
 #include "common/collective/flight/flight.h"
 #include "experiments/report/critical_path.h"
-#include "experiments/report/text_list.h"
 
 #include <jansson.h>
 #include <stdbool.h>

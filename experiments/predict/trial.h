@@ -6,9 +6,9 @@
 #define SPARRING_EXPERIMENTS_PREDICT_TRIAL_H
 
 #include "common/base/error.h"
+#include "common/base/text_list.h"
 #include "experiments/predict/cost_model.h"
 #include "experiments/report/run.h"
-#include "experiments/report/text_list.h"
 
 #define TRIAL_BUCKETS_MAX 4096
 

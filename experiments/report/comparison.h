@@ -6,13 +6,13 @@
 #ifndef SPARRING_EXPERIMENTS_REPORT_COMPARISON_H
 #define SPARRING_EXPERIMENTS_REPORT_COMPARISON_H
 
+#include "common/base/text_list.h"
 #include "experiments/report/critical_path.h"
 #include "experiments/report/design.h"
 #include "experiments/report/metric.h"
 #include "experiments/report/paired.h"
 #include "experiments/report/run.h"
 #include "experiments/report/statistics.h"
-#include "experiments/report/text_list.h"
 
 #include <stdbool.h>
 #include <stddef.h>

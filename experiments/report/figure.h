@@ -5,8 +5,8 @@
 #define SPARRING_EXPERIMENTS_REPORT_FIGURE_H
 
 #include "common/base/strbuf.h"
+#include "common/base/text_list.h"
 #include "experiments/report/comparison.h"
-#include "experiments/report/text_list.h"
 
 #include <stddef.h>
 

@@ -8,7 +8,7 @@
 
 #include "common/base/error.h"
 #include "common/base/strbuf.h"
-#include "experiments/report/text_list.h"
+#include "common/base/text_list.h"
 
 /* Colours that the style sheet of the page replaces by those of its light or dark theme. */
 #define GNUPLOT_INK  "#333333" /* rgb(51,51,51) */

@@ -2,7 +2,7 @@
  * text_list: an array of owned strings whose capacity doubles; the first failed allocation sets
  * `failed`, and later additions do nothing.
  */
-#include "experiments/report/text_list.h"
+#include "common/base/text_list.h"
 
 #include "common/base/memory.h"
 
@@ -35,6 +35,15 @@ void text_list_addf(struct text_list *list, const char *format, ...)
         list->texts[list->length++] = text;
     }
     va_end(args);
+}
+
+char *const *text_list_words(struct text_list *list)
+{
+    if (list->failed || mem_grow(list->length, &list->capacity, sizeof(*list->texts), "texts",
+                                 &list->texts, NULL) != STATUS_OK)
+        return NULL;
+    list->texts[list->length] = NULL;
+    return list->texts;
 }
 
 size_t text_list_find(const struct text_list *list, const char *text)
