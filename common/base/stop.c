@@ -61,7 +61,8 @@ enum status stop_install(struct error *err)
     (void)sigemptyset(&action.sa_mask);
     (void)sigemptyset(&ignore.sa_mask);
     if (sigaction(SIGTERM, &action, NULL) != 0 || sigaction(SIGINT, &action, NULL) != 0 ||
-        sigaction(SIGPIPE, &ignore, NULL) != 0 || sigaction(SIGXFSZ, &ignore, NULL) != 0)
+        sigaction(SIGUSR1, &action, NULL) != 0 || sigaction(SIGPIPE, &ignore, NULL) != 0 ||
+        sigaction(SIGXFSZ, &ignore, NULL) != 0)
         return error_set_errno(err, errno, "cannot install signal handlers");
     return set_stack(err);
 }

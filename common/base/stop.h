@@ -1,6 +1,7 @@
 /*
- * stop: the process-wide flag that signals set.  SIGTERM and SIGINT request an orderly stop (a
- * daemon drains, a worker ends after its step); a second one ends the process at once.  SIGPIPE and
+ * stop: the process-wide flag that signals set.  SIGTERM, SIGINT and SIGUSR1 (which srun passes on,
+ * and Slurm can send ahead of a time limit) request an orderly stop (a daemon drains, a worker ends
+ * after its step); a second one ends the process at once.  SIGPIPE and
  * SIGXFSZ (a file past its limit) are ignored: write returns the error.
  */
 #ifndef SPARRING_COMMON_BASE_STOP_H

@@ -9,7 +9,7 @@
  */
 START_TEST(test_handler_has_its_own_stack)
 {
-    const int signals[] = {SIGTERM, SIGINT};
+    const int signals[] = {SIGTERM, SIGINT, SIGUSR1};
     struct error err = {0};
     struct sigaction action;
     stack_t stack;
