@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 struct compare_options {
     char out[OPTION_TEXT_MAX];
@@ -33,7 +34,10 @@ struct compare_options {
     char baseline[OPTION_TEXT_MAX];
     char ignore[OPTION_TEXT_MAX];
     char programs[OPTION_TEXT_MAX];
+    char on[OPTION_TEXT_MAX];
 };
+
+static char *const *arguments; /* of this command, its name first */
 
 /* Of one experiment. */
 struct compare_result {
@@ -97,7 +101,16 @@ static const struct option_spec specs[] = {
     {.name = "dry-run",
      .kind = OPTION_BOOL,
      .offset = AT(dry_run),
-     .help = "Print the cells of the axes and how many runs they are, and run nothing."},
+     .help = "Print the cells of the axes and how many runs they are, and run nothing.  With --on "
+             "slurm print the script for sbatch that runs them."},
+    {.name = "on",
+     .kind = OPTION_CHOICE,
+     .offset = AT(on),
+     .default_text = "local",
+     .choices = ENGINE_CHOICES,
+     .help = "Where the runs take place.  slurm: on the hosts of the Slurm allocation that this "
+             "command is in, or else of a new one (salloc), each rank (--ranks-per-host) and each "
+             "server that stands alone on a host of its own."},
     {.name = "quick",
      .kind = OPTION_BOOL,
      .offset = AT(quick),
@@ -154,6 +167,11 @@ static enum status read_experiment(const char *path, const struct compare_option
     for (size_t i = 0; i < ret->mode_count; i++)
         if (options->nproc > 0 && ret->modes[i].nproc == ret->nproc)
             ret->modes[i].nproc = options->nproc;
+    ret->engine = engine_find(options->on);
+    if (ret->engine && experiment_has_network(ret))
+        return error_set(err, STATUS_CONFIG,
+                         "'%s' describes an emulated network, which --on %s does not have", path,
+                         options->on);
     if (options->repeats > 0)
         ret->repeats = options->repeats;
     ret->design.most_blocks = (uint64_t)options->until_decided;
@@ -286,6 +304,27 @@ static enum status run_sweep(struct compare_sweep *s, const struct compare_optio
     return status;
 }
 
+/* For the queue of the engine. */
+static void print_script(const struct engine *engine, size_t hosts, const char *path,
+                         const char *out)
+{
+    struct strbuf text = STRBUF_INIT;
+    char *folder = getcwd(NULL, 0);
+    char name[256];
+
+    experiment_set_name(path, name, sizeof(name));
+    engine->add_script(hosts, name, &text);
+    strbuf_add(&text, "cd ");
+    report_add_shell_word(&text, folder ? folder : ".");
+    strbuf_add(&text, "\n# Started again, it goes on where it was.\nexec sparring compare ");
+    report_add_shell_word(&text, path);
+    strbuf_addf(&text, " --on %s --out ", engine->name);
+    report_add_shell_word(&text, out);
+    (void)printf("%s\n", text.text);
+    strbuf_release(&text);
+    free(folder);
+}
+
 static enum status run_experiment(const struct compare_options *options, const char *programs,
                                   const char *path, const char *out, struct compare_result *ret,
                                   struct error *err)
@@ -298,7 +337,9 @@ static enum status run_experiment(const struct compare_options *options, const c
         status = read_experiment(path, options, experiment, err);
     if (status == STATUS_OK)
         status = compare_sweep_open(experiment, programs, out, &sweep, err);
-    if (status == STATUS_OK && options->dry_run) {
+    if (status == STATUS_OK && options->dry_run && experiment->engine) {
+        print_script(experiment->engine, compare_sweep_hosts(&sweep), path, out);
+    } else if (status == STATUS_OK && options->dry_run) {
         compare_sweep_print_plan(&sweep);
     } else if (status == STATUS_OK) {
         print_announcement(&sweep);
@@ -306,6 +347,44 @@ static enum status run_experiment(const struct compare_options *options, const c
     }
     compare_sweep_close(&sweep);
     free(experiment);
+    return status;
+}
+
+/* Go on in an allocation of as many hosts as the experiments take at most, unless this is one. */
+static enum status allocate_hosts(const struct compare_options *options, const char *programs,
+                                  const struct text_list *paths, struct error *err)
+{
+    const struct engine *engine = engine_find(options->on);
+    struct text_list words = {0};
+    struct experiment *e = NULL;
+    char folder[4096] = "";
+    size_t most = 0;
+    enum status status = STATUS_OK;
+
+    if (!engine || options->dry_run || engine->is_allocated())
+        return STATUS_OK;
+    status = mem_calloc(1, sizeof(*e), "an experiment", &e, err);
+    for (size_t i = 0; i < paths->length && status == STATUS_OK; i++) {
+        struct compare_sweep sweep = {0};
+
+        status = read_experiment(paths->texts[i], options, e, err);
+        if (status == STATUS_OK)
+            status = compare_sweep_open(e, programs, ".", &sweep, err);
+        if (status == STATUS_OK && compare_sweep_hosts(&sweep) > most)
+            most = compare_sweep_hosts(&sweep);
+        compare_sweep_close(&sweep);
+    }
+    free(e);
+    if (status == STATUS_OK)
+        status = subprocess_program_folder(folder, sizeof(folder), err);
+    text_list_addf(&words, "%s/sparring", folder);
+    for (char *const *word = arguments; *word; word++)
+        text_list_addf(&words, "%s", *word);
+    if (status == STATUS_OK && !text_list_words(&words))
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
+    if (status == STATUS_OK)
+        status = engine->allocate(most, text_list_words(&words), err);
+    text_list_release(&words);
     return status;
 }
 
@@ -394,6 +473,8 @@ static enum status run_compare(const void *parsed, const char *const *words, siz
         status = experiment_set_find(count > 0 ? words : by_default, count > 0 ? count : 1,
                                      programs, &paths, err);
     if (status == STATUS_OK)
+        status = allocate_hosts(o, programs, &paths, err);
+    if (status == STATUS_OK)
         status = run_paths(o, programs, &paths, ret_exit_code, err);
     text_list_release(&paths);
     return status;
@@ -407,5 +488,6 @@ int compare_main(int argc, char **argv)
         .run_words = run_compare,
     };
 
+    arguments = argv;
     return program_main(&program, argc, argv);
 }

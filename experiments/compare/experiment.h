@@ -27,6 +27,7 @@
 
 #include "common/base/error.h"
 #include "common/option/option.h"
+#include "experiments/cluster/engine.h"
 #include "experiments/compare/axes.h"
 #include "experiments/report/design.h"
 
@@ -58,10 +59,11 @@ struct experiment_mode {
 };
 
 struct experiment {
-    char name[256];       /* of the file, for messages */
-    struct design design; /* title, margin, pairs; blocks is set by experiment_make_cell */
-    bool has_verdict;     /* the file has the key "verdict" ... */
-    bool all_pairs;       /* ... with the value "all": every pair of modes that communicate */
+    char name[256];              /* of the file, for messages */
+    const struct engine *engine; /* whose hosts the runs use; NULL: this one */
+    struct design design;        /* title, margin, pairs; blocks is set by experiment_make_cell */
+    bool has_verdict;            /* the file has the key "verdict" ... */
+    bool all_pairs; /* ... with the value "all": every pair of modes that communicate */
     int64_t nproc, repeats, deadline_seconds, seed;
     struct experiment_options options; /* without seed */
     struct axes axes;

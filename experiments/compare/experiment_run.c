@@ -13,6 +13,7 @@
 #include "common/base/stop.h"
 #include "common/base/strbuf.h"
 #include "common/base/text_list.h"
+#include "experiments/compare/hosts.h"
 #include "experiments/report/report.h"
 #include "experiments/report/run.h"
 #include "experiments/subprocess/subprocess.h"
@@ -77,11 +78,17 @@ static void add_options(const struct experiment *e, const struct experiment_mode
 }
 
 void experiment_run_words(const struct experiment *e, const struct experiment_mode *mode,
-                          const char *programs, const char *folder, struct text_list *words)
+                          const char *programs, const char *folder, const char *hosts,
+                          struct text_list *words)
 {
     text_list_addf(words, "%s/sparring", programs);
     text_list_addf(words, "launch");
-    text_list_addf(words, "--standalone");
+    if (e->engine)
+        text_list_addf(words, "--on=%s", e->engine->name);
+    else
+        text_list_addf(words, "--standalone");
+    if (hosts)
+        text_list_addf(words, "--hosts=%s", hosts);
     text_list_addf(words, "--nproc-per-node=%" PRId64, mode->nproc);
     if (mode->servers > 0)
         text_list_addf(words, "--servers=%" PRId64, mode->servers);
@@ -95,10 +102,16 @@ void experiment_run_words(const struct experiment *e, const struct experiment_mo
 
 static void build_command(struct attempt_run *run)
 {
+    const struct experiment *e = run->request->experiment;
     struct text_list *words = &run->words;
+    struct strbuf hosts = STRBUF_INIT;
 
-    experiment_run_words(run->request->experiment, run->mode, run->request->programs, run->folder,
-                         words);
+    if (e->engine)
+        hosts_draw(e, run->request->hosts, run->repeat, hosts_of_mode(e, run->mode), &hosts);
+    words->failed = words->failed || !strbuf_ok(&hosts);
+    experiment_run_words(e, run->mode, run->request->programs, run->folder,
+                         e->engine ? hosts.text : NULL, words);
+    strbuf_release(&hosts);
     text_list_addf(words, "--seed=%" PRIu64, seed_of(run));
     text_list_addf(words, "--run-dir=%s", run->folder);
     for (size_t i = 0; i < words->length; i++) {
@@ -207,19 +220,14 @@ static enum status start_and_wait(struct attempt_run *run, char *outcome, size_t
         .tick = show_progress,
         .context = run,
     };
-    const char **argv = NULL;
     enum status status = file_join(log_path, sizeof(log_path), run->folder, "log.txt", err);
 
-    if (status == STATUS_OK)
-        status = mem_calloc(run->words.length + 1, sizeof(*argv), "a command line", &argv, err);
     if (status != STATUS_OK)
         return status;
-    for (size_t i = 0; i < run->words.length; i++)
-        argv[i] = run->words.texts[i];
-    request.argv = argv;
+    request.argv = (const char *const *)text_list_words(&run->words);
     show_progress(run);
-    status = subprocess_run(&request, &run->result, err);
-    free(argv);
+    status = request.argv ? subprocess_run(&request, &run->result, err)
+                          : error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
     if (status != STATUS_OK)
         return status;
     subprocess_result_text(&run->result, outcome, size);
@@ -253,6 +261,15 @@ enum status experiment_run_put_aside(const char *out, const char *below, const c
     return status;
 }
 
+/* A run that failed together with the hosts says nothing of its mode, so it gets no outcome. */
+static bool is_lost(const struct attempt_run *run, const char *outcome)
+{
+    const struct engine *engine = run->request->experiment->engine;
+
+    return engine && strcmp(outcome, "ok") != 0 && run->result.outcome != SUBPROCESS_STOPPED &&
+           !engine->is_running();
+}
+
 static enum status run_once(struct attempt_run *run, char *outcome, size_t size, struct error *err)
 {
     enum status status = file_make_folder(run->folder, err);
@@ -261,6 +278,11 @@ static enum status run_once(struct attempt_run *run, char *outcome, size_t size,
         status = write_attempt(run, "", err);
     if (status == STATUS_OK)
         status = start_and_wait(run, outcome, size, err);
+    if (status == STATUS_OK && is_lost(run, outcome))
+        return error_set(err, STATUS_CANCELLED,
+                         "the allocation has ended during %s-%zu; started again in another one, "
+                         "its block runs again whole",
+                         run->mode->name, run->repeat);
     if (status == STATUS_OK)
         status = write_attempt(run, outcome, err);
     return status;

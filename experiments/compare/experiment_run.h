@@ -12,9 +12,10 @@
 
 struct experiment_run_request {
     const struct experiment *experiment;
-    const char *programs; /* folder of sparring and sparring-worker */
-    const char *out;      /* runs go to OUT/runs/MODE-REPEAT */
-    const char *cell;     /* of a sweep, for messages; "": not a sweep */
+    const char *programs;          /* folder of sparring and sparring-worker */
+    const char *out;               /* runs go to OUT/runs/MODE-REPEAT */
+    const char *cell;              /* of a sweep, for messages; "": not a sweep */
+    const struct text_list *hosts; /* of the experiment's engine */
 };
 
 struct experiment_run_result {
@@ -27,10 +28,11 @@ enum status experiment_run_check_programs(const char *folder, struct error *err)
 /* Does `launch` read this option of an experiment file? */
 bool experiment_run_is_for_launch(const char *name);
 
-/* The command line of a mode up to --seed and --run-dir of the worker; folder: --run-dir of
- * `launch`, NULL: without. */
+/* The command line of a mode up to --seed and --run-dir of the worker.  folder: --run-dir of
+ * `launch`; hosts: --hosts, where the experiment has an engine; NULL: without. */
 void experiment_run_words(const struct experiment *e, const struct experiment_mode *mode,
-                          const char *programs, const char *folder, struct text_list *words);
+                          const char *programs, const char *folder, const char *hosts,
+                          struct text_list *words);
 
 /* Move OUT/runs/RUN to OUT/BELOW/RUN.K, with the lowest K from 1 that is free. */
 enum status experiment_run_put_aside(const char *out, const char *below, const char *run,

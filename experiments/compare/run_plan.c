@@ -78,7 +78,7 @@ static enum status add_mode(const struct experiment *e, const struct experiment_
     json_t *command = json_array();
     enum status status = STATUS_OK;
 
-    experiment_run_words(e, mode, ".", NULL, &words);
+    experiment_run_words(e, mode, ".", NULL, NULL, &words);
     for (size_t i = 0; i < words.length && status == STATUS_OK; i++) {
         (void)json_array_append_new(command, json_string(words.texts[i]));
         status = add_files_of(files, words.texts[i], err);

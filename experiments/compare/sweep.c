@@ -6,6 +6,7 @@
 #include "common/base/file.h"
 #include "common/base/memory.h"
 #include "common/base/random.h"
+#include "experiments/compare/hosts.h"
 #include "experiments/compare/run_plan.h"
 #include "experiments/report/report.h"
 
@@ -58,6 +59,19 @@ void compare_sweep_close(struct compare_sweep *s)
 {
     free(s->cells);
     free(s->of_cell);
+    text_list_release(&s->hosts);
+}
+
+size_t compare_sweep_hosts(struct compare_sweep *s)
+{
+    size_t most = 0;
+
+    for (size_t i = 0; i < s->count; i++) {
+        const size_t count = hosts_needed(compare_sweep_experiment(s, i));
+
+        most = count > most ? count : most;
+    }
+    return most;
 }
 
 static struct experiment_run_request cell_request(struct compare_sweep *s, size_t cell)
@@ -65,7 +79,8 @@ static struct experiment_run_request cell_request(struct compare_sweep *s, size_
     return (struct experiment_run_request){.experiment = compare_sweep_experiment(s, cell),
                                            .programs = s->programs,
                                            .out = s->cells[cell].out,
-                                           .cell = s->cells[cell].cell.name};
+                                           .cell = s->cells[cell].cell.name,
+                                           .hosts = &s->hosts};
 }
 
 /* Run blocks until the cell has `blocks`. */
@@ -163,6 +178,17 @@ static void print_resumed(const struct compare_sweep *s)
         (void)fprintf(stderr, "%zu runs are there already\n", blocks * s->experiment->mode_count);
 }
 
+static enum status open_hosts(struct compare_sweep *s, struct error *err)
+{
+    const size_t needed = compare_sweep_hosts(s);
+    enum status status = hosts_open(s->experiment->engine, s->programs, s->out, &s->hosts, err);
+
+    if (status == STATUS_OK && s->hosts.length < needed)
+        status = error_set(err, STATUS_CONFIG, "'%s' takes %zu hosts, and the allocation has %zu",
+                           s->experiment->name, needed, s->hosts.length);
+    return status;
+}
+
 enum status compare_sweep_run(struct compare_sweep *s, struct experiment_run_result *result,
                               struct error *err)
 {
@@ -171,6 +197,8 @@ enum status compare_sweep_run(struct compare_sweep *s, struct experiment_run_res
 
     if (status == STATUS_OK)
         status = run_plan_resume(s, err);
+    if (status == STATUS_OK && s->experiment->engine)
+        status = open_hosts(s, err);
     for (size_t i = 0; i < s->count && status == STATUS_OK; i++) {
         const struct experiment_run_request request = cell_request(s, i);
 

@@ -22,6 +22,7 @@ struct sweep_cell {
 struct compare_sweep {
     const struct experiment *experiment; /* borrowed */
     const char *programs, *out;          /* borrowed */
+    struct text_list hosts;              /* owned; of the experiment's engine */
     struct sweep_cell *cells;            /* owned */
     size_t count;
     struct experiment *of_cell; /* owned; see compare_sweep_experiment */
@@ -31,6 +32,9 @@ struct compare_sweep {
 enum status compare_sweep_open(const struct experiment *e, const char *programs, const char *out,
                                struct compare_sweep *ret, struct error *err);
 void compare_sweep_close(struct compare_sweep *s);
+
+/* The most hosts of an engine that a run takes. */
+size_t compare_sweep_hosts(struct compare_sweep *s);
 
 /* The experiment of a cell; until the next call. */
 const struct experiment *compare_sweep_experiment(struct compare_sweep *s, size_t cell);

@@ -80,10 +80,11 @@ static _Noreturn void exec_child(const struct child_request *request, const stru
     int failure;
 
     (void)setsid();
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)prctl(PR_SET_PDEATHSIG, request->engine ? request->engine->kill_signal : SIGKILL);
     if (getppid() != parent) /* the launcher died before prctl */
         _exit(127);
-    orphan_reaper_add(request->orphan_reaper, getpid());
+    if (!request->engine) /* which has to end its tasks first */
+        orphan_reaper_add(request->orphan_reaper, getpid());
     for (char *const *variable = request->variables; *variable; variable++)
         (void)putenv(*variable);
     if (enter_host(request) && connect_stdio(p)) {
@@ -145,6 +146,7 @@ enum status child_start(struct child *c, const struct child_request *request, st
         goto out;
     c->kind = request->kind;
     c->index = request->index;
+    c->engine = request->engine;
     c->pid = fork_bound(request->processors);
     if (c->pid == 0)
         exec_child(request, &pipes, parent);
@@ -179,6 +181,10 @@ void child_signal(const struct child *c, int number)
 {
     if (!child_is_active(c))
         return;
+    if (c->engine && c->state == CHILD_RUNNING) {
+        (void)kill(c->pid, number == SIGKILL ? c->engine->kill_signal : c->engine->stop_signal);
+        return;
+    }
     /* SIGCONT first, for a stopped child: a SIGCONT after the signal would arrive while the child
      * exits and undo the stops by which a leak checker or debugger attaches. */
     (void)kill(-c->pid, SIGCONT);

@@ -6,6 +6,7 @@
 #define SPARRING_EXPERIMENTS_LAUNCH_CHILD_H
 
 #include "common/base/error.h"
+#include "experiments/cluster/engine.h"
 #include "experiments/launch/orphan_reaper.h"
 #include "experiments/launch/output.h"
 #include "experiments/network/network.h"
@@ -35,8 +36,9 @@ struct child {
     unsigned restarts;  /* times that it was started again */
     bool to_restart;    /* once it is GONE and restart_at_ns has come */
     int64_t restart_at_ns;
-    bool paused;    /* SIGSTOP was sent by a fault schedule, SIGCONT was not ... */
-    bool to_resume; /* ... and is to follow */
+    bool paused;                 /* SIGSTOP was sent by a fault schedule, SIGCONT was not ... */
+    bool to_resume;              /* ... and is to follow */
+    const struct engine *engine; /* of the step that it is; NULL: none */
     struct output outputs[2];
 };
 
@@ -51,6 +53,7 @@ struct child_request {
     const sigset_t *mask;          /* its signal mask */
     unsigned host;                 /* of the emulated network, if there is one */
     const struct network *network; /* NULL: none */
+    const struct engine *engine;   /* it starts a step of this one; NULL: none */
     const struct orphan_reaper *orphan_reaper;
 };
 
@@ -58,7 +61,8 @@ struct child_request {
  * failure.  The child's standard input is empty. */
 enum status child_start(struct child *c, const struct child_request *request, struct error *err);
 
-/* Send SIGCONT, so that stopped processes can react, then `number`, to the whole group. */
+/* Send SIGCONT, so that stopped processes can react, then `number`, to the whole group; the tasks
+ * of a step get a request to stop, or are killed. */
 void child_signal(const struct child *c, int number);
 
 /* Reap a RUNNING child that has ended; its state becomes LEADER_ENDED. */

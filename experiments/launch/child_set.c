@@ -162,6 +162,8 @@ static void kill_overdue(struct child_set *c)
             log_error("%s is still there after SIGKILL: given up", name);
             child->signaled = true;
             child->code = SIGKILL;
+            if (child->engine) /* whose hosts do not answer */
+                (void)kill(-child->pid, SIGKILL);
             mark_gone(c, child);
             continue;
         }

@@ -16,6 +16,7 @@
 #include "experiments/launch/placement.h"
 #include "experiments/launch/plan.h"
 #include "experiments/launch/servers.h"
+#include "experiments/launch/step.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -128,7 +129,7 @@ static void add_rank_variables(const struct plan *p, unsigned local_rank, struct
     add_number_variable(v, "GROUP_WORLD_SIZE", place.hosts);
 }
 
-/* Under mpirun the ranks take these from mpirun alone. */
+/* Under mpirun or an engine the ranks take these from it alone. */
 static void add_unset_rank_variables(struct variables *v)
 {
     static const char *const names[] = {"RANK",       "WORLD_SIZE",       "LOCAL_RANK",
@@ -157,7 +158,7 @@ static void fill_variables(const struct job *j, unsigned local_rank, unsigned re
     char interface[OPTION_TEXT_MAX];
 
     v->count = 0;
-    if (p->with_mpirun)
+    if (p->has_one_child)
         add_unset_rank_variables(v);
     else
         add_rank_variables(p, local_rank, v);
@@ -176,7 +177,8 @@ static void fill_variables(const struct job *j, unsigned local_rank, unsigned re
         placement_entry(p->options.interface, local_rank, interface, sizeof(interface));
         add_variable(v, "SPARRING_INTERFACE", interface);
     }
-    if (p->ranks > 1 && !getenv("OMP_NUM_THREADS"))
+    if ((p->hosts.engine ? p->options.ranks_per_host > 1 : p->ranks > 1) &&
+        !getenv("OMP_NUM_THREADS"))
         add_variable(v, "OMP_NUM_THREADS", "1");
     v->list[v->count] = NULL;
 }
@@ -243,6 +245,33 @@ static enum status start_mpirun(struct job *j, struct error *err)
     return status;
 }
 
+/* One child, the step that has all ranks. */
+static enum status start_step(struct job *j, struct error *err)
+{
+    char program[4400];
+    struct variables variables;
+    struct child_request request = {
+        .kind = "step", .file = program, .argv = j->argv, .variables = variables.list};
+
+    fill_variables(j, 0, 0, &variables);
+    find_program(j, j->argv[0], program, sizeof(program));
+    return step_start(&j->child_set, j->plan, j->child_set.servers, 0, j->plan->ranks, &request,
+                      err);
+}
+
+static enum status start_ranks(struct job *j, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    if (j->plan->with_mpirun)
+        return start_mpirun(j, err);
+    if (j->plan->hosts.engine)
+        return start_step(j, err);
+    for (unsigned r = 0; r < j->plan->ranks && status == STATUS_OK && !j->child_set.stopping; r++)
+        status = start_rank(j, r, err);
+    return status;
+}
+
 /* ---- the job */
 
 /* For the processes' records, and for their numbers of threads. */
@@ -269,9 +298,9 @@ static enum status announce_binding(const struct plan *p, struct error *err)
  * network. */
 static enum status open_network(struct job *j, struct error *err)
 {
-    const struct emulation *e = &j->plan->emulation;
+    const struct hosts *h = &j->plan->hosts;
     char text[256];
-    enum status status = network_open(&j->network, e->links, e->hosts, &j->plan->options.network,
+    enum status status = network_open(&j->network, h->links, h->count, &j->plan->options.network,
                                       j->faults.changes_links, err);
 
     if (status != STATUS_OK)
@@ -288,9 +317,9 @@ static enum status read_faults(struct job *j, struct error *err)
     struct plan *p = j->plan;
     const struct fault_targets targets = {.servers = placement_own_count(p),
                                           .ranks = p->ranks,
-                                          .hosts = p->emulation.hosts,
-                                          .worker_hosts = p->emulation.worker_hosts,
-                                          .links = p->emulation.links,
+                                          .hosts = p->hosts.count,
+                                          .worker_hosts = p->hosts.workers,
+                                          .links = p->hosts.links,
                                           .can_restart = p->options.max_restarts > 0 &&
                                                          (p->elastic || p->options.state_dir[0])};
 
@@ -321,6 +350,7 @@ static enum status start_faults(struct job *j, struct error *err)
 static enum status prepare_job(struct job *j, struct error *err)
 {
     const struct plan *p = j->plan;
+    const bool is_emulated = p->hosts.count > 0 && !p->hosts.engine;
     enum status status;
 
     while (p->program[j->argc])
@@ -341,13 +371,13 @@ static enum status prepare_job(struct job *j, struct error *err)
     if (status == STATUS_OK)
         status = choose_port(j, err);
     (void)unsetenv("SPARRING_NETWORK");
-    if (status == STATUS_OK && p->emulation.hosts > 0)
+    if (status == STATUS_OK && is_emulated)
         status = open_network(j, err);
     if (status == STATUS_OK)
         status =
-            child_set_open(&j->child_set, placement_own_count(p), p->with_mpirun ? 1 : p->ranks,
+            child_set_open(&j->child_set, placement_own_count(p), p->has_one_child ? 1 : p->ranks,
                            p->options.grace_ms, p->options.timeout_ms, err);
-    j->child_set.network = p->emulation.hosts > 0 ? &j->network : NULL;
+    j->child_set.network = is_emulated ? &j->network : NULL;
     return status;
 }
 
@@ -401,19 +431,15 @@ static enum status run_job(struct job *j, struct error *err)
 
     if (status == STATUS_OK)
         status = start_servers(j, err);
-    child_set->tolerates_rank_loss = j->plan->tolerates_rank_loss && !j->plan->with_mpirun;
+    child_set->tolerates_rank_loss = j->plan->tolerates_rank_loss && !j->plan->has_one_child;
     child_set->replica_pairs = j->plan->placement.replicas;
     child_set->durable = j->plan->options.state_dir[0] != '\0';
     if (j->plan->elastic || child_set->durable)
         child_set->restarts_left = (unsigned)j->plan->options.max_restarts;
     child_set->restart = restart_child;
     child_set->user = j;
-    if (status == STATUS_OK && j->plan->with_mpirun && !child_set->stopping)
-        status = start_mpirun(j, err);
-    for (unsigned r = 0;
-         !j->plan->with_mpirun && r < j->plan->ranks && status == STATUS_OK && !child_set->stopping;
-         r++)
-        status = start_rank(j, r, err);
+    if (status == STATUS_OK && !child_set->stopping)
+        status = start_ranks(j, err);
     if (status == STATUS_OK)
         status = start_faults(j, err);
     if (status == STATUS_OK)

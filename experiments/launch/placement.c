@@ -7,6 +7,7 @@
 #include "common/base/memory.h"
 #include "common/base/net.h"
 #include "common/shard_map/shard_map.h"
+#include "experiments/network/network.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +37,12 @@ static enum status check_colocated(const struct plan *p, struct error *err)
     return STATUS_OK;
 }
 
+/* Of an emulated network, or of an engine. */
+static bool has_hosts(const struct plan *p)
+{
+    return network_options_given(&p->options.network) || p->hosts.engine;
+}
+
 /* Hosts that have ranks, as far as this command line says. */
 static unsigned worker_hosts(const struct plan *p)
 {
@@ -43,8 +50,7 @@ static unsigned worker_hosts(const struct plan *p)
 
     if (p->nodes > 1)
         return p->nodes;
-    return network_options_given(&p->options.network) ? (p->ranks + per_host - 1) / per_host
-                                                      : p->ranks;
+    return has_hosts(p) ? (p->ranks + per_host - 1) / per_host : p->ranks;
 }
 
 static enum status read_colocated(struct plan *p, struct error *err)
@@ -136,9 +142,9 @@ enum status placement_read(struct plan *p, struct error *err)
     }
     if (status == STATUS_OK)
         status = read_replicas(p, err);
-    if (status == STATUS_OK && network_options_given(&o->network)) {
-        p->emulation.worker_hosts = worker_hosts(p);
-        p->emulation.hosts = worker_hosts(p) + p->placement.dedicated + p->placement.replicas;
+    if (status == STATUS_OK && has_hosts(p)) {
+        p->hosts.workers = worker_hosts(p);
+        p->hosts.count = worker_hosts(p) + p->placement.dedicated + p->placement.replicas;
     }
     return status == STATUS_OK ? check_ports(p, err) : status;
 }
@@ -166,17 +172,25 @@ struct placement_rank placement_rank(const struct plan *p, unsigned local)
     unsigned per_host = (unsigned)p->options.ranks_per_host;
     unsigned host = local / per_host, left = p->ranks - host * per_host;
 
-    if (p->emulation.hosts == 0)
+    if (p->hosts.count == 0)
         return (struct placement_rank){p->node_rank, p->nodes, local, p->ranks};
-    return (struct placement_rank){host, p->emulation.worker_hosts, local % per_host,
+    return (struct placement_rank){host, p->hosts.workers, local % per_host,
                                    left < per_host ? left : per_host};
 }
 
 unsigned placement_server_host(const struct plan *p, unsigned local)
 {
-    unsigned colocated = p->placement.colocated, hosts = p->emulation.worker_hosts;
+    unsigned colocated = p->placement.colocated, hosts = p->hosts.workers;
 
     return local < colocated ? local % hosts : hosts + local - colocated;
+}
+
+void placement_host_address(const struct plan *p, unsigned host, char *text, size_t size)
+{
+    if (p->hosts.engine)
+        placement_entry(p->hosts.names, host, text, size);
+    else
+        network_address(host, text, size);
 }
 
 void placement_entry(const char *list, unsigned index, char *text, size_t size)

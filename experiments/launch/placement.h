@@ -30,8 +30,9 @@ struct placement_rank {
 };
 struct placement_rank placement_rank(const struct plan *p, unsigned local);
 
-/* The emulated host of the `local`-th server. */
+/* The emulated or the engine's host of the `local`-th server, and its address or name. */
 unsigned placement_server_host(const struct plan *p, unsigned local);
+void placement_host_address(const struct plan *p, unsigned host, char *text, size_t size);
 
 /* Append the address of a server with a known port: with several nodes all ports are known. */
 void placement_address(const struct plan *p, unsigned index, struct strbuf *addresses);

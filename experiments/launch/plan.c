@@ -8,6 +8,7 @@
 
 #include "common/base/host.h"
 #include "common/base/parse.h"
+#include "experiments/launch/engine_hosts.h"
 #include "experiments/launch/placement.h"
 #include "experiments/network/network.h"
 
@@ -87,6 +88,21 @@ static const struct option_spec specs[] = {
      .help = "Becomes SPARRING_BACKEND; with mpi this command starts mpirun, which starts the "
              "ranks (one node; as root mpirun wants OMPI_ALLOW_RUN_AS_ROOT=1 and "
              "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)."},
+    {.help = "Hosts of a cluster:"},
+    {.name = "on",
+     .kind = OPTION_CHOICE,
+     .offset = AT(on),
+     .default_text = "local",
+     .choices = ENGINE_CHOICES,
+     .help = "slurm: run the job on the hosts of the Slurm allocation that this command is in, "
+             "--ranks-per-host ranks on each; --nproc-per-node is then all ranks.  Servers that "
+             "stand alone have a host each.  All hosts need this folder, that of these programs "
+             "and --run-dir."},
+    {.name = "hosts",
+     .kind = OPTION_TEXT,
+     .offset = AT(hosts),
+     .metavar = "NAME,...",
+     .help = "Of --on: these of its hosts, in this order; first those of ranks.  By default all."},
     {.help = "Parameter servers:"},
     {.name = "servers",
      .kind = OPTION_INT,
@@ -107,7 +123,8 @@ static const struct option_spec specs[] = {
      .metavar = "PORT",
      .help = "With several nodes: the servers listen on PORT, PORT + 1, ... of node 0, on every "
              "interface.  Give the same --servers and --server-port on every node, so that each "
-             "knows the addresses.  With one node 0 stands for any free ports of 127.0.0.1."},
+             "knows the addresses.  With one node 0 stands for any free ports of 127.0.0.1, with "
+             "--on for 5757."},
     {.name = "server-transport",
      .kind = OPTION_CHOICE,
      .offset = AT(server_transport),
@@ -172,9 +189,9 @@ static const struct option_spec last_specs[] = {
      .max = RANKS_MAX,
      .metavar = "N",
      .help =
-         "Ranks on one emulated host; dedicated servers have one each.  An emulated network, on "
-         "this host, is used where one of the options above is given; it takes root or user "
-         "namespaces, and the programs ip and tc."},
+         "Ranks on one host, emulated or of --on; dedicated servers have one each.  An emulated "
+         "network, on this host, is used where one of the options above is given; it takes root or "
+         "user namespaces, and the programs ip and tc."},
     {.help = "Faults:"},
     {.name = "fault-schedule",
      .kind = OPTION_TEXT,
@@ -395,6 +412,7 @@ static enum status read_binding(struct plan *p, struct error *err)
 static enum status check_backend(struct plan *p, struct error *err)
 {
     p->with_mpirun = strcmp(p->options.backend, "mpi") == 0;
+    p->has_one_child = p->with_mpirun;
     if (!p->with_mpirun)
         return STATUS_OK;
     if (p->nodes > 1)
@@ -440,17 +458,17 @@ static enum status check_emulation(const struct plan *p, const struct option_res
 
 static enum status read_emulation(struct plan *p, const struct option_result *r, struct error *err)
 {
-    struct emulation *e = &p->emulation;
+    struct hosts *h = &p->hosts;
     enum status status;
 
-    if (e->hosts == 0)
+    if (h->count == 0 || h->engine)
         return STATUS_OK;
     status = check_emulation(p, r, err);
     if (status == STATUS_OK)
-        status = network_options_read(&p->options.network, e->hosts, e->worker_hosts,
-                                      NETWORK_DELAY_MIN_MS, e->links, err);
-    network_address(0, e->master_addr, sizeof(e->master_addr));
-    p->master_addr = e->master_addr;
+        status = network_options_read(&p->options.network, h->count, h->workers,
+                                      NETWORK_DELAY_MIN_MS, h->links, err);
+    network_address(0, h->master_addr, sizeof(h->master_addr));
+    p->master_addr = h->master_addr;
     if (p->master_port == 0)
         p->master_port = EMULATED_PORT;
     return status;
@@ -519,6 +537,8 @@ static enum status resolve_plan(struct plan *p, const struct option_result *r, i
     if (status == STATUS_OK)
         status = read_master(p, r, err);
     if (status == STATUS_OK)
+        status = engine_hosts_read(p, err);
+    if (status == STATUS_OK)
         status = placement_read(p, err);
     if (status == STATUS_OK)
         status = read_binding(p, err);
@@ -538,7 +558,7 @@ static enum status resolve_plan(struct plan *p, const struct option_result *r, i
     p->program = argv + r->first_positional;
     p->elastic = is_on_rank_loss(p, "wait") || (is_on_rank_loss(p, "shrink") && has_servers(p));
     p->tolerates_rank_loss = p->elastic || is_on_rank_loss(p, "shrink");
-    return STATUS_OK;
+    return engine_hosts_check(p, err);
 }
 
 enum status plan_read(struct plan *p, int argc, char **argv, struct error *err)

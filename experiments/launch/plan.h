@@ -5,6 +5,7 @@
 #define SPARRING_EXPERIMENTS_LAUNCH_PLAN_H
 
 #include "common/option/option.h"
+#include "experiments/cluster/engine.h"
 #include "experiments/launch/binding.h"
 #include "experiments/network/network_options.h"
 
@@ -26,6 +27,8 @@ struct plan_options {
     char bind[OPTION_TEXT_MAX];
     char interface[OPTION_TEXT_MAX];
     char node_addresses[OPTION_TEXT_MAX];
+    char on[OPTION_TEXT_MAX];
+    char hosts[OPTION_TEXT_MAX];
     bool replicas;
     struct network_options network;
     int64_t ranks_per_host;
@@ -54,13 +57,17 @@ struct placement {
     unsigned replicas;  /* one for each server started here, numbered after all of them */
 };
 
-/* Hosts of an emulated network: first those of ranks and colocated servers, then one for each other
- * server and replica. */
-struct emulation {
-    unsigned hosts;        /* 0: none, and the job uses the host's own network */
-    unsigned worker_hosts; /* of them */
-    struct network_link links[NETWORK_HOSTS_MAX];
-    char master_addr[32];
+#define HOST_NAME_SIZE 256
+
+/* Hosts of an emulated network or of an engine, where all processes of the job run: first those of
+ * ranks and colocated servers, then one for each other server and replica. */
+struct hosts {
+    unsigned count;                               /* 0: all run on this host */
+    unsigned workers;                             /* of them */
+    struct network_link links[NETWORK_HOSTS_MAX]; /* emulated */
+    const struct engine *engine;                  /* NULL: they are emulated */
+    char names[OPTION_TEXT_MAX];                  /* the engine's, "n1,n2,..."; more may follow */
+    char master_addr[HOST_NAME_SIZE];
 };
 
 struct plan {
@@ -71,8 +78,9 @@ struct plan {
     bool tolerates_rank_loss; /* the others go on after the loss of a rank */
     bool elastic; /* --sync ps with shrink or wait: a killed rank may be started again */
     struct placement placement;
-    struct emulation emulation;
+    struct hosts hosts;
     bool with_mpirun;                 /* mpirun starts the ranks */
+    bool has_one_child;               /* for all ranks: mpirun, or a step of the engine */
     struct binding_topology topology; /* of this host; count 0: with --bind none */
     const char *master_addr;          /* borrowed from options, or constant */
     uint16_t master_port;             /* 0: any free one */

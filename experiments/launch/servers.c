@@ -10,6 +10,7 @@
 #include "common/base/net.h"
 #include "common/base/parse.h"
 #include "experiments/launch/placement.h"
+#include "experiments/launch/step.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -91,11 +92,11 @@ void servers_remove_folder(const struct plan *plan, const char *folder)
         (void)rmdir(folder);
 }
 
-/* With one node: where this server's ranks are. */
+/* With one node: where ranks reach this server. */
 static void own_address(const struct plan *p, size_t index, char *text, size_t size)
 {
-    if (p->emulation.hosts > 0)
-        network_address(placement_server_host(p, (unsigned)index), text, size);
+    if (p->hosts.count > 0)
+        placement_host_address(p, placement_server_host(p, (unsigned)index), text, size);
     else
         (void)snprintf(text, size, "127.0.0.1");
 }
@@ -105,7 +106,7 @@ static void listen_text(const struct server_start *s, size_t index, char *text, 
 {
     int64_t port = s->plan->options.server_port;
     char path[PATH_SIZE];
-    char host[32];
+    char host[HOST_NAME_SIZE];
 
     if (s->with_unix) {
         socket_path(s->folder, index, path, sizeof(path));
@@ -128,7 +129,7 @@ static enum status start_server(struct server_start *s, size_t index, const char
 {
     char state[OPTION_TEXT_MAX + 64];
     char *variables[] = {state, NULL};
-    char listen[PATH_SIZE + 8];
+    char listen[PATH_SIZE + HOST_NAME_SIZE];
     char file[PATH_SIZE];
     char prefix[32];
     char name[] = "sparring-server";
@@ -146,7 +147,7 @@ static enum status start_server(struct server_start *s, size_t index, const char
         .argv = argv,
         .variables = variables,
         .processors = placement_processors(s->plan, true, (unsigned)index, &processors),
-        .host = s->plan->emulation.hosts > 0 ? placement_server_host(s->plan, (unsigned)index) : 0,
+        .host = s->plan->hosts.count > 0 ? placement_server_host(s->plan, (unsigned)index) : 0,
         .prefix = s->plan->options.tee ? prefix : NULL};
 
     if (is_replica(s->plan, index)) {
@@ -170,7 +171,9 @@ static enum status start_server(struct server_start *s, size_t index, const char
     else
         (void)snprintf(state, sizeof(state), "SPARRING_STATE_DIR=%s/server-%u",
                        s->plan->options.state_dir, placement_own(s->plan, (unsigned)index));
-    return child_set_start(s->child_set, index, &request, err);
+    return s->plan->hosts.engine
+               ? step_start(s->child_set, s->plan, index, request.host, 1, &request, err)
+               : child_set_start(s->child_set, index, &request, err);
 }
 
 /* "4711\n", "127.0.0.1:4711\n" or "unix:/path\n"; nothing changes while the file is not there or
@@ -245,7 +248,7 @@ static void add_started_address(const struct server_start *s, size_t index,
                                 struct strbuf *addresses)
 {
     char text[PATH_SIZE + 8];
-    char host[32];
+    char host[HOST_NAME_SIZE];
 
     own_address(s->plan, index, host, sizeof(host));
     (void)snprintf(text, sizeof(text), "%s:%u", host, s->ports[index]);
@@ -263,12 +266,16 @@ enum status servers_start(struct child_set *child_set, const struct plan *plan, 
                                  .length = placement_own_count(plan),
                                  .inotify_fd = -1,
                                  .with_unix = strcmp(plan->options.server_transport, "unix") == 0};
-    enum status status = make_folder(&start, err);
+    enum status status = STATUS_OK;
 
+    for (size_t i = 0; i < start.length && plan->hosts.engine; i++)
+        start.ports[i] = (uint16_t)(plan->options.server_port + (int64_t)i);
+    if (!plan->hosts.engine) /* whose hosts need not see our folder, and whose ports are given */
+        status = make_folder(&start, err);
     (void)snprintf(folder, SERVERS_FOLDER_SIZE, "%s", start.with_unix ? start.folder : "");
     for (size_t i = 0; i < start.length && status == STATUS_OK; i++)
         status = start_server(&start, i, program, err);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && !plan->hosts.engine)
         status = wait_for_ports(&start, err);
     for (size_t i = 0; i < start.length && plan->nodes == 1; i++)
         add_started_address(&start, i, is_replica(plan, i) ? replicas : addresses);
