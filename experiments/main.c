@@ -11,6 +11,7 @@
 #include "experiments/network/net.h"
 #include "experiments/predict/predict.h"
 #include "experiments/report/report.h"
+#include "experiments/runs/runs.h"
 #include "experiments/stats/stats.h"
 
 #include <stdio.h>
@@ -30,6 +31,7 @@ static const struct subcommand subcommands[] = {
     {"compare", compare_main, "run an experiment's modes in turn and report"},
     {"predict", predict_main, "say what an experiment's steps will take, and why"},
     {"report", report_main, "make the report of run directories"},
+    {"runs", runs_main, "list run directories: what each was, and how it ended"},
     {"inspect", inspect_main, "say what a run did, how it ended and who is to blame"},
     {"export", export_main, "pack an experiment into one archive that can be checked"},
     {"stats", stats_main, "print what a running parameter server says of itself"},

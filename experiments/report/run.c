@@ -245,7 +245,6 @@ static int is_record_file(const struct dirent *entry)
            record_index(entry->d_name, "server", &index);
 }
 
-/* Read every rank<r>.jsonl and server<k>.jsonl, by number. */
 static enum status read_network(struct run *run, struct error *err)
 {
     char path[4096];
@@ -263,6 +262,7 @@ static enum status read_network(struct run *run, struct error *err)
     return status;
 }
 
+/* Read every rank<r>.jsonl and server<k>.jsonl, by number. */
 static enum status read_all_records(struct run *run, struct error *err)
 {
     struct dirent **entries = NULL;
@@ -437,7 +437,7 @@ static void set_name(struct run *run)
     (void)snprintf(run->name, sizeof(run->name), "%s", slash && slash[1] ? slash + 1 : run->path);
 }
 
-enum status run_open(const char *path, struct run *ret, struct error *err)
+enum status run_open_head(const char *path, struct run *ret, struct error *err)
 {
     struct run run = {0};
     const double unknown = (double)NAN;
@@ -463,8 +463,20 @@ enum status run_open(const char *path, struct run *ret, struct error *err)
         status = read_summary(&run, err);
     if (status == STATUS_OK)
         status = read_network(&run, err);
-    if (status == STATUS_OK)
-        status = run_faults_read(run.path, &run.faults, err);
+    if (status != STATUS_OK)
+        run_release(&run);
+    *ret = run;
+    return status;
+}
+
+enum status run_open(const char *path, struct run *ret, struct error *err)
+{
+    struct run run = {0};
+    enum status status = run_open_head(path, &run, err);
+
+    if (status != STATUS_OK)
+        return status;
+    status = run_faults_read(run.path, &run.faults, err);
     if (status == STATUS_OK)
         status = read_all_records(&run, err);
     if (status != STATUS_OK) {

@@ -94,6 +94,9 @@ struct run {
 bool run_is_folder(const char *path);
 
 enum status run_open(const char *path, struct run *ret, struct error *err);
+
+/* Without the records of ranks, servers and faults, and without `state`. */
+enum status run_open_head(const char *path, struct run *ret, struct error *err);
 void run_release(struct run *run);
 
 /* The value of an option of sparring-worker in a struct run, as recorded; "": not recorded. */
