@@ -5,6 +5,7 @@
 #include "common/option/option.h"
 #include "experiments/bench/bench.h"
 #include "experiments/compare/compare.h"
+#include "experiments/doctor/doctor.h"
 #include "experiments/export/export.h"
 #include "experiments/inspect/inspect.h"
 #include "experiments/launch/launch.h"
@@ -36,6 +37,7 @@ static const struct subcommand subcommands[] = {
     {"export", export_main, "pack an experiment into one archive that can be checked"},
     {"stats", stats_main, "print what a running parameter server says of itself"},
     {"bench", bench_main, "measure collectives, parameter server or a training step"},
+    {"doctor", doctor_main, "what this host has, what is missing, what disturbs"},
     {"net", net_main, "hold a network of emulated hosts"},
 };
 
