@@ -105,6 +105,25 @@ void strbuf_add_double(struct strbuf *s, double value)
     strbuf_add(s, text);
 }
 
+void strbuf_add_shell_word(struct strbuf *s, const char *word)
+{
+    static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                               "_-./:=,+@%";
+
+    if (word[0] != '\0' && word[strspn(word, safe)] == '\0') {
+        strbuf_add(s, word);
+        return;
+    }
+    strbuf_add(s, "'");
+    for (; *word; word++) {
+        if (*word == '\'')
+            strbuf_add(s, "'\\''");
+        else
+            strbuf_add_bytes(s, word, 1);
+    }
+    strbuf_add(s, "'");
+}
+
 /* Length of the valid UTF-8 sequence at p, 0 when it is not one (RFC 3629). */
 static size_t utf8_length(const unsigned char *p)
 {

@@ -35,6 +35,9 @@ void strbuf_vaddf(struct strbuf *s, const char *format, va_list args)
 /* Append a finite value with the fewest digits (15 to 17) that read back as the same double. */
 void strbuf_add_double(struct strbuf *s, double value);
 
+/* Append a word quoted for a shell: bare when that is safe, else in single quotes. */
+void strbuf_add_shell_word(struct strbuf *s, const char *word);
+
 /* Append `text` as a JSON string with its quotes; invalid UTF-8 bytes become U+FFFD. */
 void strbuf_add_json(struct strbuf *s, const char *text);
 

@@ -257,7 +257,7 @@ static enum status report_and_check_gate(const struct compare_options *options, 
     enum status status = report_read(&report, &out, 1, err);
 
     strbuf_add(&command, "sparring report ");
-    report_add_shell_word(&command, out);
+    strbuf_add_shell_word(&command, out);
     if (status == STATUS_OK)
         status = report_write(&report, out, command.text, problem, sizeof(problem), err);
     if (status == STATUS_OK) {
@@ -315,11 +315,11 @@ static void print_script(const struct engine *engine, size_t hosts, const char *
     experiment_set_name(path, name, sizeof(name));
     engine->add_script(hosts, name, &text);
     strbuf_add(&text, "cd ");
-    report_add_shell_word(&text, folder ? folder : ".");
+    strbuf_add_shell_word(&text, folder ? folder : ".");
     strbuf_add(&text, "\n# Started again, it goes on where it was.\nexec sparring compare ");
-    report_add_shell_word(&text, path);
+    strbuf_add_shell_word(&text, path);
     strbuf_addf(&text, " --on %s --out ", engine->name);
-    report_add_shell_word(&text, out);
+    strbuf_add_shell_word(&text, out);
     (void)printf("%s\n", text.text);
     strbuf_release(&text);
     free(folder);

@@ -116,7 +116,7 @@ static void build_command(struct attempt_run *run)
     text_list_addf(words, "--run-dir=%s", run->folder);
     for (size_t i = 0; i < words->length; i++) {
         strbuf_add(&run->command, i > 0 ? " " : "");
-        report_add_shell_word(&run->command, words->texts[i]);
+        strbuf_add_shell_word(&run->command, words->texts[i]);
     }
 }
 

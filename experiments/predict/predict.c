@@ -292,7 +292,7 @@ static void add_command(const struct predictor *p, struct strbuf *out)
     } paths[] = {{" --calibration ", o->calibration}, {" --against ", o->against}};
 
     strbuf_add(out, "sparring predict ");
-    report_add_shell_word(out, p->experiment->name);
+    strbuf_add_shell_word(out, p->experiment->name);
     strbuf_add(out, o->what_if ? " --what-if" : o->own_cores ? " --own-cores" : "");
     if (o->parameters > 0)
         strbuf_addf(out, " --parameters %.9g", o->parameters);
@@ -301,7 +301,7 @@ static void add_command(const struct predictor *p, struct strbuf *out)
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
         if (paths[i].path[0] != '\0') {
             strbuf_add(out, paths[i].name);
-            report_add_shell_word(out, paths[i].path);
+            strbuf_add_shell_word(out, paths[i].path);
         }
 }
 

@@ -120,25 +120,6 @@ void report_add_wrapped(struct strbuf *out, const char *text, unsigned indent)
     strbuf_add(out, "\n");
 }
 
-void report_add_shell_word(struct strbuf *out, const char *word)
-{
-    static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                               "_-./:=,+@%";
-
-    if (word[0] != '\0' && word[strspn(word, safe)] == '\0') {
-        strbuf_add(out, word);
-        return;
-    }
-    strbuf_add(out, "'");
-    for (; *word; word++) {
-        if (*word == '\'')
-            strbuf_add(out, "'\\''");
-        else
-            strbuf_add_bytes(out, word, 1);
-    }
-    strbuf_add(out, "'");
-}
-
 static void summarise_list(struct strbuf *out, const char *heading, const struct text_list *list)
 {
     if (list->length == 0)
@@ -235,10 +216,10 @@ static void write_command(const char *const *paths, size_t count, const char *ou
     strbuf_add(command, "sparring report");
     for (size_t i = 0; i < count; i++) {
         strbuf_add(command, " ");
-        report_add_shell_word(command, paths[i]);
+        strbuf_add_shell_word(command, paths[i]);
     }
     strbuf_add(command, " --out ");
-    report_add_shell_word(command, out);
+    strbuf_add_shell_word(command, out);
 }
 
 static enum status make_report(const struct report_options *o, const char *const *paths,

@@ -42,7 +42,4 @@ void report_summarise(const struct report *r, struct strbuf *out);
 /* Append `text`, broken at spaces before column 80, each line after `indent` spaces. */
 void report_add_wrapped(struct strbuf *out, const char *text, unsigned indent);
 
-/* Append a word quoted for a shell: bare when that is safe, else in single quotes. */
-void report_add_shell_word(struct strbuf *out, const char *word);
-
 #endif

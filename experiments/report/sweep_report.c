@@ -120,7 +120,7 @@ static enum status report_cell(struct sweep_report *r, size_t index, struct erro
     if (!cell->has_runs && status == STATUS_OK)
         return overview_add(&r->overview, index, &cell->design, NULL, err);
     strbuf_add(&command, "sparring report ");
-    report_add_shell_word(&command, path);
+    strbuf_add_shell_word(&command, path);
     if (status == STATUS_OK)
         status = report_read(&report, &out, 1, err);
     if (status == STATUS_OK)
@@ -140,7 +140,7 @@ static enum status write_overview(struct sweep_report *r, struct error *err)
     enum status status = mem_calloc(r->count, sizeof(*folders), "folders", &folders, err);
 
     strbuf_add(&command, "sparring report ");
-    report_add_shell_word(&command, r->folder);
+    strbuf_add_shell_word(&command, r->folder);
     r->overview.command = command.text;
 
     for (size_t i = 0; i < r->count && status == STATUS_OK; i++)

@@ -270,9 +270,9 @@ START_TEST(test_wrapping_and_shell_words)
     report_add_wrapped(&text, "a\n b", 2);
     ck_assert_str_eq(text.text, "  a b\n");
     strbuf_reset(&text);
-    report_add_shell_word(&text, "plain-1.2/x");
-    report_add_shell_word(&text, "it's $HOME");
-    report_add_shell_word(&text, "");
+    strbuf_add_shell_word(&text, "plain-1.2/x");
+    strbuf_add_shell_word(&text, "it's $HOME");
+    strbuf_add_shell_word(&text, "");
     ck_assert_str_eq(text.text, "plain-1.2/x'it'\\''s $HOME'''");
     strbuf_release(&text);
 }
