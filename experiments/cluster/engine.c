@@ -5,7 +5,17 @@
 
 #include <string.h>
 
-const struct engine *engine_find(const char *name)
+enum status engine_find(const char *on, const struct engine **ret, struct error *err)
 {
-    return strcmp(name, engine_slurm.name) == 0 ? &engine_slurm : NULL;
+    static const struct engine *const engines[] = {&engine_slurm, &engine_ssh};
+    const size_t length = strcspn(on, ":");
+
+    *ret = NULL;
+    if (strcmp(on, "local") == 0)
+        return STATUS_OK;
+    for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++)
+        if (strlen(engines[i]->name) == length && strncmp(on, engines[i]->name, length) == 0)
+            *ret = engines[i];
+    return *ret ? STATUS_OK
+                : error_set(err, STATUS_INVALID, "--on: '%s' is none of " ENGINE_METAVAR, on);
 }

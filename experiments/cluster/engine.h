@@ -1,10 +1,10 @@
 /*
- * engine: what has the hosts of a cluster, such as Slurm: it allocates them, and starts the
- * processes of a job on them, a step for each server and one for all ranks.  Queues, priorities,
- * limits and accounts are its own.
+ * engine: what has the hosts of a cluster: Slurm, which allocates them, or ssh for a list of hosts.
+ * It starts the processes of a job on them, in steps.  Queues, priorities, limits and accounts are
+ * its own.
  *
- * Promises: a step ends when the program that add_words names ends or gets kill_signal.  Needs:
- * folders that all hosts share.  Called by compare (allocation, hosts) and launch (steps).
+ * Promises: a step ends when the program that add_command names ends or is killed.  Needs: folders
+ * that all hosts share.  Called by compare (allocation, hosts) and launch (steps).
  */
 #ifndef SPARRING_EXPERIMENTS_CLUSTER_ENGINE_H
 #define SPARRING_EXPERIMENTS_CLUSTER_ENGINE_H
@@ -16,20 +16,23 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define ENGINE_CHOICES "local|slurm"
+#define ENGINE_METAVAR "local|slurm|ssh:HOST,..."
 
 /* One task on each of these hosts, in their order; a host that occurs n times has n tasks, one
- * after another. */
+ * after another.  All is borrowed. */
 struct engine_step {
-    const char *const *hosts; /* borrowed */
+    const char *const *hosts;
     size_t length;
-    bool is_labelled; /* each line of a task's output begins with the task's number */
+    const char *const *program;   /* its words; NULL-terminated */
+    const char *const *variables; /* "NAME=value" beside this process's own; NULL: none */
+    bool is_labelled; /* each line of a task's output begins with the task's number and ": " */
+    bool is_stopped;  /* by stop_signal, kill_signal or words; else it ends by itself */
 };
 
 struct engine {
     const char *name;
 
-    /* Does this process run inside an allocation? */
+    /* Does this process run inside an allocation, or need none? */
     bool (*is_allocated)(void);
 
     /* Run `argv` on this host, inside a new allocation of so many hosts that nobody else uses, and
@@ -39,24 +42,29 @@ struct engine {
     /* Is the allocation still there?  Also true where the engine does not say. */
     bool (*is_running)(void);
 
-    /* The names of the allocated hosts; the caller releases *ret. */
-    enum status (*read_hosts)(struct text_list *ret, struct error *err);
+    /* The names of the hosts, of the allocation or in the text of --on; the caller releases *ret.
+     */
+    enum status (*read_hosts)(const char *on, struct text_list *ret, struct error *err);
 
-    /* The words before a program's own that start it as the tasks of a step.  Standard output, the
-     * environment and the working folder are ours; the exit code is the largest of the tasks. */
-    void (*add_words)(const struct engine_step *step, struct text_list *words);
+    /* The words of a program, on this host, that runs the step.  Its output and its working folder
+     * are that of the tasks; its exit code is the largest of the tasks. */
+    void (*add_command)(const struct engine_step *step, struct text_list *words);
 
     /* A script for the engine's queue that runs a command on so many hosts, and again after a
-     * preemption: the lines before the command. */
+     * preemption: the lines before the command.  NULL: it has no queue. */
     void (*add_script)(size_t hosts, const char *job, struct strbuf *text);
 
-    int stop_signal; /* to the first program of a step: its tasks get it */
-    int kill_signal; /* its tasks are killed, and it ends */
+    bool has_single_tasks; /* a step has one task, without a label */
+    bool reads_words; /* the program reads "TERM" and "KILL", a line each, on standard input, in
+                         place of these signals; the end of the input is KILL, too */
+    int stop_signal;  /* to the program of a step: its tasks get a request to stop */
+    int kill_signal;  /* its tasks are killed, and it ends */
 };
 
-/* NULL: "local", no engine. */
-const struct engine *engine_find(const char *name);
+/* Of the value of --on; *ret is NULL for "local".  STATUS_INVALID for other texts. */
+enum status engine_find(const char *on, const struct engine **ret, struct error *err);
 
 extern const struct engine engine_slurm;
+extern const struct engine engine_ssh;
 
 #endif

@@ -59,12 +59,13 @@ static bool is_running(void)
     return pclose(pipe) != 0 ? strstr(answer, "Invalid job id") == NULL : answer[0] != '\0';
 }
 
-static enum status read_hosts(struct text_list *ret, struct error *err)
+static enum status read_hosts(const char *on, struct text_list *ret, struct error *err)
 {
     char line[256];
     FILE *pipe;
     int code;
 
+    (void)on;
     *ret = (struct text_list){0};
     if (!is_allocated())
         return error_set(err, STATUS_CONFIG,
@@ -97,7 +98,7 @@ static size_t count_hosts(const struct engine_step *step)
     return count;
 }
 
-static void add_words(const struct engine_step *step, struct text_list *words)
+static void add_command(const struct engine_step *step, struct text_list *words)
 {
     struct strbuf list = STRBUF_INIT;
 
@@ -114,6 +115,8 @@ static void add_words(const struct engine_step *step, struct text_list *words)
     text_list_addf(words, "--ntasks=%zu", step->length);
     text_list_addf(words, "--distribution=arbitrary");
     text_list_addf(words, "--nodelist=%s", strbuf_ok(&list) ? list.text : "");
+    for (const char *const *word = step->program; *word; word++)
+        text_list_addf(words, "%s", *word);
     strbuf_release(&list);
 }
 
@@ -135,7 +138,7 @@ const struct engine engine_slurm = {.name = "slurm",
                                     .allocate = allocate,
                                     .is_running = is_running,
                                     .read_hosts = read_hosts,
-                                    .add_words = add_words,
+                                    .add_command = add_command,
                                     .add_script = add_script,
                                     .stop_signal = SIGUSR1,
                                     .kill_signal = SIGTERM};

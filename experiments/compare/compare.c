@@ -104,13 +104,13 @@ static const struct option_spec specs[] = {
      .help = "Print the cells of the axes and how many runs they are, and run nothing.  With --on "
              "slurm print the script for sbatch that runs them."},
     {.name = "on",
-     .kind = OPTION_CHOICE,
+     .kind = OPTION_TEXT,
      .offset = AT(on),
      .default_text = "local",
-     .choices = ENGINE_CHOICES,
+     .metavar = ENGINE_METAVAR,
      .help = "Where the runs take place.  slurm: on the hosts of the Slurm allocation that this "
-             "command is in, or else of a new one (salloc), each rank (--ranks-per-host) and each "
-             "server that stands alone on a host of its own."},
+             "command is in, or else of a new one (salloc); ssh: on these.  Each rank "
+             "(ranks-per-host) and each server that stands alone has a host of its own."},
     {.name = "quick",
      .kind = OPTION_BOOL,
      .offset = AT(quick),
@@ -167,11 +167,14 @@ static enum status read_experiment(const char *path, const struct compare_option
     for (size_t i = 0; i < ret->mode_count; i++)
         if (options->nproc > 0 && ret->modes[i].nproc == ret->nproc)
             ret->modes[i].nproc = options->nproc;
-    ret->engine = engine_find(options->on);
+    status = engine_find(options->on, &ret->engine, err);
+    if (status != STATUS_OK)
+        return status;
+    ret->on = options->on;
     if (ret->engine && experiment_has_network(ret))
         return error_set(err, STATUS_CONFIG,
                          "'%s' describes an emulated network, which --on %s does not have", path,
-                         options->on);
+                         ret->engine->name);
     if (options->repeats > 0)
         ret->repeats = options->repeats;
     ret->design.most_blocks = (uint64_t)options->until_decided;
@@ -337,7 +340,8 @@ static enum status run_experiment(const struct compare_options *options, const c
         status = read_experiment(path, options, experiment, err);
     if (status == STATUS_OK)
         status = compare_sweep_open(experiment, programs, out, &sweep, err);
-    if (status == STATUS_OK && options->dry_run && experiment->engine) {
+    if (status == STATUS_OK && options->dry_run && experiment->engine &&
+        experiment->engine->add_script) {
         print_script(experiment->engine, compare_sweep_hosts(&sweep), path, out);
     } else if (status == STATUS_OK && options->dry_run) {
         compare_sweep_print_plan(&sweep);
@@ -354,15 +358,15 @@ static enum status run_experiment(const struct compare_options *options, const c
 static enum status allocate_hosts(const struct compare_options *options, const char *programs,
                                   const struct text_list *paths, struct error *err)
 {
-    const struct engine *engine = engine_find(options->on);
+    const struct engine *engine;
     struct text_list words = {0};
     struct experiment *e = NULL;
     char folder[4096] = "";
     size_t most = 0;
-    enum status status = STATUS_OK;
+    enum status status = engine_find(options->on, &engine, err);
 
-    if (!engine || options->dry_run || engine->is_allocated())
-        return STATUS_OK;
+    if (status != STATUS_OK || !engine || options->dry_run || engine->is_allocated())
+        return status;
     status = mem_calloc(1, sizeof(*e), "an experiment", &e, err);
     for (size_t i = 0; i < paths->length && status == STATUS_OK; i++) {
         struct compare_sweep sweep = {0};

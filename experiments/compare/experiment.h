@@ -60,7 +60,8 @@ struct experiment_mode {
 
 struct experiment {
     char name[256];              /* of the file, for messages */
-    const struct engine *engine; /* whose hosts the runs use; NULL: this one */
+    const struct engine *engine; /* whose hosts the runs use; NULL: this one ... */
+    const char *on;              /* ... with the value of --on; borrowed */
     struct design design;        /* title, margin, pairs; blocks is set by experiment_make_cell */
     bool has_verdict;            /* the file has the key "verdict" ... */
     bool all_pairs; /* ... with the value "all": every pair of modes that communicate */

@@ -48,30 +48,22 @@ size_t hosts_needed(const struct experiment *e)
     return most;
 }
 
-/* Run the script after these words; *ret is what it printed, owned. */
-static enum status run_script(struct text_list *words, const char *programs, const char *out,
-                              char **ret, struct error *err)
+/* Run a command; *ret is what it printed, owned. */
+static enum status run_command(struct text_list *words, const char *out, char **ret,
+                               struct error *err)
 {
-    char log[4096], seen[4096];
+    char log[4096];
     struct subprocess_request request = {.log_path = log, .timeout_ms = CHECK_MS};
     struct subprocess_result result = {.outcome = SUBPROCESS_EXITED};
     size_t size;
     enum status status = file_join(log, sizeof(log), out, "hosts.log", err);
 
     *ret = NULL;
-    if (status == STATUS_OK)
-        status = file_join(seen, sizeof(seen), out, "plan.json", err);
-    if (status != STATUS_OK)
-        return status;
-    text_list_addf(words, "sh");
-    text_list_addf(words, "-c");
-    text_list_addf(words, "%s", script);
-    text_list_addf(words, "%s", seen);
-    text_list_addf(words, "%s", programs);
     request.argv = (const char *const *)text_list_words(words);
-    if (!request.argv)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
-    status = subprocess_run(&request, &result, err);
+    if (status == STATUS_OK && !request.argv)
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
+    if (status == STATUS_OK)
+        status = subprocess_run(&request, &result, err);
     if (status == STATUS_OK && result.outcome == SUBPROCESS_STOPPED)
         return error_set(err, STATUS_CANCELLED, "stopped before the first run");
     if (status == STATUS_OK && result.outcome == SUBPROCESS_TIMED_OUT)
@@ -94,50 +86,71 @@ static void line_of(const char *text, size_t index, char *line, size_t size)
     }
 }
 
-static enum status check_hosts(const struct text_list *hosts, const char *expected,
-                               const char *printed, const char *out, struct error *err)
+static enum status check_host(const char *host, const char *line, const char *expected,
+                              const char *printed, const char *out, struct error *err)
 {
-    for (size_t i = 0; i < hosts->length; i++) {
-        char line[4200];
-
-        line_of(printed, i, line, sizeof(line));
-        if (strncmp(line, "does not see", 12) == 0)
-            return error_set(err, STATUS_CONFIG,
-                             "host %s %s: --out must be a folder that all hosts share",
-                             hosts->texts[i], line);
-        if (line[0] == '\0')
-            return error_set(err, STATUS_CONFIG, "host %s did not answer: %.*s ('%s/hosts.log')",
-                             hosts->texts[i], (int)strcspn(printed, "\n"), printed, out);
-        if (strncmp(line, expected, strlen(line)) != 0)
-            return error_set(err, STATUS_CONFIG,
-                             "host %s has other programs than this one, or none: see "
-                             "'%s/hosts.log'",
-                             hosts->texts[i], out);
-    }
+    if (strncmp(line, "does not see", 12) == 0)
+        return error_set(err, STATUS_CONFIG,
+                         "host %s %s: --out must be a folder that all hosts share", host, line);
+    if (strspn(line, "0123456789") == 0)
+        return error_set(err, STATUS_CONFIG, "host %s did not answer: %.*s ('%s/hosts.log')", host,
+                         (int)strcspn(printed, "\n"), printed, out);
+    if (strncmp(line, expected, strlen(line)) != 0)
+        return error_set(err, STATUS_CONFIG,
+                         "host %s has other programs than this one, or none: see '%s/hosts.log'",
+                         host, out);
     return STATUS_OK;
 }
 
-enum status hosts_open(const struct engine *engine, const char *programs, const char *out,
+/* Run the script on some of the hosts, in one step. */
+static enum status check_hosts(const struct engine *engine, const struct engine_step *step,
+                               const char *expected, const char *out, struct error *err)
+{
+    struct text_list words = {0};
+    char *printed = NULL;
+    enum status status;
+
+    engine->add_command(step, &words);
+    status = run_command(&words, out, &printed, err);
+    for (size_t i = 0; i < step->length && status == STATUS_OK && printed; i++) {
+        char line[4200];
+
+        (void)snprintf(line, sizeof(line), "%.*s", (int)strcspn(printed, "\n"), printed);
+        if (step->is_labelled)
+            line_of(printed, i, line, sizeof(line));
+        status = check_host(step->hosts[i], line, expected, printed, out, err);
+    }
+    free(printed);
+    text_list_release(&words);
+    return status;
+}
+
+enum status hosts_open(const struct experiment *e, const char *programs, const char *out,
                        struct text_list *ret, struct error *err)
 {
-    struct text_list here = {0}, there = {0};
-    struct engine_step step = {.is_labelled = true};
-    char *expected = NULL, *printed = NULL;
-    enum status status = engine->read_hosts(ret, err);
+    struct text_list program = {0};
+    struct engine_step step = {.is_labelled = !e->engine->has_single_tasks};
+    char seen[4096], *expected = NULL;
+    enum status status = e->engine->read_hosts(e->on, ret, err);
 
     if (status == STATUS_OK)
-        status = run_script(&here, programs, out, &expected, err);
-    step.hosts = (const char *const *)ret->texts;
-    step.length = ret->length;
-    engine->add_words(&step, &there);
-    if (status == STATUS_OK)
-        status = run_script(&there, programs, out, &printed, err);
-    if (status == STATUS_OK && expected && printed)
-        status = check_hosts(ret, expected, printed, out, err);
+        status = file_join(seen, sizeof(seen), out, "plan.json", err);
+    if (status != STATUS_OK)
+        return status;
+    text_list_addf(&program, "sh");
+    text_list_addf(&program, "-c");
+    text_list_addf(&program, "%s", script);
+    text_list_addf(&program, "%s", seen);
+    text_list_addf(&program, "%s", programs);
+    status = run_command(&program, out, &expected, err);
+    step.program = (const char *const *)text_list_words(&program);
+    step.length = step.is_labelled ? ret->length : 1;
+    for (size_t i = 0; i < ret->length && status == STATUS_OK && expected; i += step.length) {
+        step.hosts = (const char *const *)ret->texts + i;
+        status = check_hosts(e->engine, &step, expected, out, err);
+    }
     free(expected);
-    free(printed);
-    text_list_release(&here);
-    text_list_release(&there);
+    text_list_release(&program);
     return status;
 }
 

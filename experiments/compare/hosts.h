@@ -15,12 +15,12 @@ size_t hosts_of_mode(const struct experiment *e, const struct experiment_mode *m
 size_t hosts_needed(const struct experiment *e);
 
 /*
- * The hosts of the engine's allocation, which the caller releases.  STATUS_CONFIG, with the host,
+ * The hosts of the experiment's engine, which the caller releases.  STATUS_CONFIG, with the host,
  * when one of them does not see `out`/plan.json, or has other programs than this host; what they
- * said is in `out`/hosts.log.  Blocks for as long as the engine takes to start a step, 60 s at
- * most.
+ * said last is in `out`/hosts.log.  Blocks for as long as the engine takes to start a step on each,
+ * 60 s at most.
  */
-enum status hosts_open(const struct engine *engine, const char *programs, const char *out,
+enum status hosts_open(const struct experiment *e, const char *programs, const char *out,
                        struct text_list *ret, struct error *err);
 
 /* Append "n3,n1,...": the first `count` in an order that is drawn from the experiment's seed and

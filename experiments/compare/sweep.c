@@ -181,7 +181,7 @@ static void print_resumed(const struct compare_sweep *s)
 static enum status open_hosts(struct compare_sweep *s, struct error *err)
 {
     const size_t needed = compare_sweep_hosts(s);
-    enum status status = hosts_open(s->experiment->engine, s->programs, s->out, &s->hosts, err);
+    enum status status = hosts_open(s->experiment, s->programs, s->out, &s->hosts, err);
 
     if (status == STATUS_OK && s->hosts.length < needed)
         status = error_set(err, STATUS_CONFIG, "'%s' takes %zu hosts, and the allocation has %zu",

@@ -22,6 +22,7 @@
 
 struct pipes {
     int failure[2]; /* errno of a failed start */
+    int words[2];
     int streams[2][2];
 };
 
@@ -36,15 +37,16 @@ static void close_pipes(struct pipes *p)
 {
     for (int side = 0; side < 2; side++) {
         close_fd(&p->failure[side]);
+        close_fd(&p->words[side]);
         close_fd(&p->streams[0][side]);
         close_fd(&p->streams[1][side]);
     }
 }
 
-static enum status open_pipes(struct pipes *p, bool streams, struct error *err)
+static enum status open_pipes(struct pipes *p, bool streams, bool words, struct error *err)
 {
-    *p = (struct pipes){{-1, -1}, {{-1, -1}, {-1, -1}}};
-    if (pipe2(p->failure, O_CLOEXEC) != 0 ||
+    *p = (struct pipes){{-1, -1}, {-1, -1}, {{-1, -1}, {-1, -1}}};
+    if (pipe2(p->failure, O_CLOEXEC) != 0 || (words && pipe2(p->words, O_CLOEXEC) != 0) ||
         (streams && (pipe2(p->streams[0], O_CLOEXEC) != 0 || pipe2(p->streams[1], O_CLOEXEC) != 0)))
         return error_set_errno(err, errno, "cannot make a pipe");
     for (int i = 0; i < 2 && streams; i++)
@@ -53,12 +55,12 @@ static enum status open_pipes(struct pipes *p, bool streams, struct error *err)
     return STATUS_OK;
 }
 
-/* In the child: stdin from /dev/null, stdout and stderr into the pipes. */
+/* In the child: stdin from /dev/null or of words, stdout and stderr into the pipes. */
 static bool connect_stdio(const struct pipes *p)
 {
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int in = p->words[0] >= 0 ? p->words[0] : open("/dev/null", O_RDONLY | O_CLOEXEC);
 
-    if (null < 0 || dup2(null, STDIN_FILENO) < 0)
+    if (in < 0 || dup2(in, STDIN_FILENO) < 0)
         return false;
     return p->streams[0][1] < 0 || (dup2(p->streams[0][1], STDOUT_FILENO) >= 0 &&
                                     dup2(p->streams[1][1], STDERR_FILENO) >= 0);
@@ -140,13 +142,15 @@ enum status child_start(struct child *c, const struct child_request *request, st
     pid_t parent = getpid();
     struct pipes pipes;
     int failure = 0;
-    enum status status = open_pipes(&pipes, request->prefix != NULL, err);
+    enum status status = open_pipes(&pipes, request->prefix != NULL,
+                                    request->engine && request->engine->reads_words, err);
 
     if (status != STATUS_OK)
         goto out;
     c->kind = request->kind;
     c->index = request->index;
     c->engine = request->engine;
+    c->words_fd = -1;
     c->pid = fork_bound(request->processors);
     if (c->pid == 0)
         exec_child(request, &pipes, parent);
@@ -170,6 +174,8 @@ enum status child_start(struct child *c, const struct child_request *request, st
         goto out;
     }
     c->state = CHILD_RUNNING;
+    c->words_fd = pipes.words[1];
+    pipes.words[1] = -1;
     if (request->prefix)
         adopt_streams(c, request, &pipes);
 out:
@@ -177,12 +183,20 @@ out:
     return status;
 }
 
+static void signal_step(const struct child *c, bool kills)
+{
+    if (c->words_fd >= 0)
+        (void)!write(c->words_fd, kills ? "KILL\n" : "TERM\n", 5); /* EPIPE: it is ending */
+    else
+        (void)kill(c->pid, kills ? c->engine->kill_signal : c->engine->stop_signal);
+}
+
 void child_signal(const struct child *c, int number)
 {
     if (!child_is_active(c))
         return;
     if (c->engine && c->state == CHILD_RUNNING) {
-        (void)kill(c->pid, number == SIGKILL ? c->engine->kill_signal : c->engine->stop_signal);
+        signal_step(c, number == SIGKILL);
         return;
     }
     /* SIGCONT first, for a stopped child: a SIGCONT after the signal would arrive while the child
@@ -208,6 +222,12 @@ bool child_group_is_empty(const struct child *c)
     while (waitpid(-c->pid, NULL, WNOHANG) > 0)
         ;
     return kill(-c->pid, 0) != 0 && errno == ESRCH;
+}
+
+void child_close(struct child *c)
+{
+    if (c->engine)
+        close_fd(&c->words_fd);
 }
 
 bool child_is_active(const struct child *c)

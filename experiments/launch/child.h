@@ -39,6 +39,7 @@ struct child {
     bool paused;                 /* SIGSTOP was sent by a fault schedule, SIGCONT was not ... */
     bool to_resume;              /* ... and is to follow */
     const struct engine *engine; /* of the step that it is; NULL: none */
+    int words_fd;                /* its standard input, if it reads words there; -1: none */
     struct output outputs[2];
 };
 
@@ -58,7 +59,7 @@ struct child_request {
 };
 
 /* Fork and exec; returns once the program is loaded, or STATUS_INVALID with the reason of the
- * failure.  The child's standard input is empty. */
+ * failure.  The child's standard input is empty, or for words of its engine. */
 enum status child_start(struct child *c, const struct child_request *request, struct error *err);
 
 /* Send SIGCONT, so that stopped processes can react, then `number`, to the whole group; the tasks
@@ -71,6 +72,9 @@ void child_reap(struct child *c);
 /* In state LEADER_ENDED: reap orphans of its group; true when no process is left (the caller sets
  * the state GONE). */
 bool child_group_is_empty(const struct child *c);
+
+/* It is gone: close what belongs to it but its outputs. */
+void child_close(struct child *c);
 
 bool child_is_active(const struct child *c); /* RUNNING or LINGERING */
 

@@ -117,6 +117,7 @@ static void mark_gone(struct child_set *c, struct child *child)
 
     child->state = CHILD_GONE;
     child->kill_at_ns = INT64_MAX;
+    child_close(child);
     orphan_reaper_forget(&c->orphan_reaper, child->pid);
     for (int i = 0; i < 2; i++)
         output_close(&child->outputs[i], &limit);

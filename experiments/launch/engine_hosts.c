@@ -31,8 +31,8 @@ static enum status check_options(const struct plan *p, struct error *err)
                                                                    : NULL;
 
     return !rival ? STATUS_OK
-                  : error_set(err, STATUS_UNSUPPORTED, "--on %s and %s exclude each other", o->on,
-                              rival);
+                  : error_set(err, STATUS_UNSUPPORTED, "--on %s and %s exclude each other",
+                              p->hosts.engine->name, rival);
 }
 
 enum status engine_hosts_read(struct plan *p, struct error *err)
@@ -40,9 +40,10 @@ enum status engine_hosts_read(struct plan *p, struct error *err)
     struct hosts *h = &p->hosts;
     struct text_list names = {0};
     struct strbuf list = STRBUF_INIT;
-    enum status status = STATUS_OK;
+    enum status status = engine_find(p->options.on, &h->engine, err);
 
-    h->engine = engine_find(p->options.on);
+    if (status != STATUS_OK)
+        return status;
     if (!h->engine)
         return p->options.hosts[0] == '\0'
                    ? STATUS_OK
@@ -50,7 +51,7 @@ enum status engine_hosts_read(struct plan *p, struct error *err)
     (void)snprintf(h->names, sizeof(h->names), "%s", p->options.hosts);
     if (h->names[0] != '\0')
         return STATUS_OK;
-    status = h->engine->read_hosts(&names, err);
+    status = h->engine->read_hosts(p->options.on, &names, err);
     for (size_t i = 0; i < names.length; i++)
         strbuf_addf(&list, "%s%s", i > 0 ? "," : "", names.texts[i]);
     if (status == STATUS_OK && (!strbuf_ok(&list) || list.length >= sizeof(h->names)))
@@ -87,6 +88,6 @@ enum status engine_hosts_check(struct plan *p, struct error *err)
         p->master_port = MASTER_PORT;
     if (p->options.server_port == 0)
         p->options.server_port = SERVER_PORT;
-    p->has_one_child = true;
+    p->has_one_child = !h->engine->has_single_tasks;
     return STATUS_OK;
 }

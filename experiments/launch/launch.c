@@ -208,7 +208,10 @@ static enum status start_rank(struct job *j, unsigned local_rank, struct error *
                    placement_rank(j->plan, local_rank).local_rank);
     if (j->plan->options.pass_local_rank)
         j->argv[j->argc] = flag;
-    return child_set_start(&j->child_set, j->child_set.servers + local_rank, &request, err);
+    return j->plan->hosts.engine
+               ? step_start(&j->child_set, j->plan, j->child_set.servers + local_rank, request.host,
+                            1, &request, err)
+               : child_set_start(&j->child_set, j->child_set.servers + local_rank, &request, err);
 }
 
 /* One child, which starts all ranks.  They are not bound to cores: without mpirun they are not
@@ -265,7 +268,7 @@ static enum status start_ranks(struct job *j, struct error *err)
 
     if (j->plan->with_mpirun)
         return start_mpirun(j, err);
-    if (j->plan->hosts.engine)
+    if (j->plan->has_one_child)
         return start_step(j, err);
     for (unsigned r = 0; r < j->plan->ranks && status == STATUS_OK && !j->child_set.stopping; r++)
         status = start_rank(j, r, err);

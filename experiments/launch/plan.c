@@ -90,14 +90,14 @@ static const struct option_spec specs[] = {
              "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)."},
     {.help = "Hosts of a cluster:"},
     {.name = "on",
-     .kind = OPTION_CHOICE,
+     .kind = OPTION_TEXT,
      .offset = AT(on),
      .default_text = "local",
-     .choices = ENGINE_CHOICES,
-     .help = "slurm: run the job on the hosts of the Slurm allocation that this command is in, "
-             "--ranks-per-host ranks on each; --nproc-per-node is then all ranks.  Servers that "
-             "stand alone have a host each.  All hosts need this folder, that of these programs "
-             "and --run-dir."},
+     .metavar = ENGINE_METAVAR,
+     .help = "slurm: run the job on the hosts of the Slurm allocation that this command is in; "
+             "ssh: on these.  Each has --ranks-per-host ranks, and --nproc-per-node is then all "
+             "ranks; servers that stand alone have a host each.  All hosts need this folder, that "
+             "of these programs and --run-dir."},
     {.name = "hosts",
      .kind = OPTION_TEXT,
      .offset = AT(hosts),

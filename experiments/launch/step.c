@@ -1,5 +1,5 @@
 /*
- * step: puts the engine's words before the program's.
+ * step: the engine says with which words.
  */
 #include "experiments/launch/step.h"
 
@@ -26,26 +26,30 @@ static enum status add_hosts(const struct plan *p, unsigned host, unsigned tasks
 enum status step_start(struct child_set *c, const struct plan *p, size_t index, unsigned host,
                        unsigned tasks, struct child_request *request, struct error *err)
 {
-    struct text_list hosts = {0}, words = {0};
+    struct text_list hosts = {0}, program = {0}, words = {0};
+    struct engine_step step = {.variables = (const char *const *)request->variables,
+                               .is_labelled = p->options.tee && !request->prefix,
+                               .is_stopped = true};
     enum status status = add_hosts(p, host, tasks, &hosts, err);
-    const struct engine_step step = {.hosts = (const char *const *)hosts.texts,
-                                     .length = hosts.length,
-                                     .is_labelled = p->options.tee && !request->prefix};
 
-    if (status == STATUS_OK)
-        p->hosts.engine->add_words(&step, &words);
-    text_list_addf(&words, "%s", request->file);
+    text_list_addf(&program, "%s", request->file);
     for (char *const *word = request->argv + 1; *word; word++)
-        text_list_addf(&words, "%s", *word);
+        text_list_addf(&program, "%s", *word);
+    step.hosts = (const char *const *)hosts.texts;
+    step.length = hosts.length;
+    step.program = (const char *const *)text_list_words(&program);
+    if (status == STATUS_OK && step.program)
+        p->hosts.engine->add_command(&step, &words);
     request->engine = p->hosts.engine;
-    request->argv = text_list_words(&words);
+    request->argv = step.program ? text_list_words(&words) : NULL;
     if (status == STATUS_OK && !request->argv)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK && request->argv) {
         request->file = request->argv[0];
         status = child_set_start(c, index, request, err);
     }
     text_list_release(&hosts);
+    text_list_release(&program);
     text_list_release(&words);
     return status;
 }

@@ -1,6 +1,6 @@
 /*
  * Slurm: jobs through srun on three nodes, as in docs/cluster.md; jobs in which a rank fails; and
- * cancelled jobs.  Runs inside tests/support/slurm_cluster, so that all visible processes belong to
+ * cancelled jobs.  Runs inside tests/support/cluster, so that all visible processes belong to
  * the cluster.
  */
 #include "common/base/clock.h"

@@ -14,8 +14,9 @@
 static struct error err;
 static const char *second; /* shell code: what the second host does in place of the command */
 
-static enum status read_hosts(struct text_list *ret, struct error *e)
+static enum status read_hosts(const char *on, struct text_list *ret, struct error *e)
 {
+    (void)on;
     (void)e;
     text_list_addf(ret, "a");
     text_list_addf(ret, "b");
@@ -23,7 +24,7 @@ static enum status read_hosts(struct text_list *ret, struct error *e)
 }
 
 /* The command's output behind the number of the host, as srun --label prints it. */
-static void add_words(const struct engine_step *step, struct text_list *words)
+static void add_command(const struct engine_step *step, struct text_list *words)
 {
     ck_assert_uint_eq(step->length, 2);
     ck_assert(step->is_labelled);
@@ -31,10 +32,20 @@ static void add_words(const struct engine_step *step, struct text_list *words)
     text_list_addf(words, "-c");
     text_list_addf(words, "echo \"0: $(\"$@\")\"; echo \"1: $(%s)\"", second);
     text_list_addf(words, "sh");
+    for (const char *const *word = step->program; *word; word++)
+        text_list_addf(words, "%s", *word);
 }
 
 static const struct engine shell = {
-    .name = "shell", .read_hosts = read_hosts, .add_words = add_words};
+    .name = "shell", .read_hosts = read_hosts, .add_command = add_command};
+
+static const struct experiment *on_shell(void)
+{
+    static struct experiment e;
+
+    e.engine = &shell;
+    return &e;
+}
 
 static void write_files(void)
 {
@@ -62,9 +73,9 @@ START_TEST(test_answers)
     write_files();
     second = answers[_i].second;
     if (!answers[_i].text)
-        assert_ok(hosts_open(&shell, support_folder(), support_folder(), &hosts, &err));
+        assert_ok(hosts_open(on_shell(), support_folder(), support_folder(), &hosts, &err));
     else
-        assert_fails(hosts_open(&shell, support_folder(), support_folder(), &hosts, &err),
+        assert_fails(hosts_open(on_shell(), support_folder(), support_folder(), &hosts, &err),
                      STATUS_CONFIG, answers[_i].text);
     ck_assert_uint_eq(hosts.length, 2);
     text_list_release(&hosts);
@@ -79,7 +90,7 @@ START_TEST(test_no_plan)
     write_files();
     ck_assert_int_eq(unlink(support_path("plan.json")), 0);
     second = "\"$@\"";
-    assert_fails(hosts_open(&shell, support_folder(), support_folder(), &hosts, &err),
+    assert_fails(hosts_open(on_shell(), support_folder(), support_folder(), &hosts, &err),
                  STATUS_CONFIG, "host a does not see ");
     text_list_release(&hosts);
 }

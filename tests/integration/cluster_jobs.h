@@ -1,0 +1,39 @@
+/*
+ * cluster_jobs: what the tests of `--on slurm` and `--on ssh` have in common.  They run inside
+ * tests/support/cluster with four nodes, in a folder of their own, with our programs on PATH.
+ */
+#ifndef SPARRING_TESTS_INTEGRATION_CLUSTER_JOBS_H
+#define SPARRING_TESTS_INTEGRATION_CLUSTER_JOBS_H
+
+#include <stddef.h>
+
+#define CLUSTER_MODEL                                                                              \
+    "--model mlp:64-96-8 --data random:4096,64,8 --threads 1 --reduce reproducible"
+
+/* Shell: exit code 0 when no process of a job is left; when a run of out/ trains. */
+#define CLUSTER_NOTHING_LEFT                                                                       \
+    "! cat /proc/[0-9]*/comm 2>/dev/null | grep -q 'sparring-\\|^srun$\\|^ssh$'"
+#define CLUSTER_HAS_BEGUN "cat out/runs/*/rank0.jsonl 2>/dev/null | grep -q '\"step\"'"
+
+void cluster_setup(void);
+void cluster_teardown(void);
+
+/* Wait until a line of shell has exit code 0; fails the test with `what` after a minute. */
+void cluster_wait(const char *what, const char *condition);
+
+/* A job of three ranks on hosts n3, n1, n4 and n2 leaves the same parameters as on this host:
+ * all-reduce, and servers that are dedicated, colocated and mixed.  `allocation`: a word of shell
+ * before it, or "". */
+#define CLUSTER_ARCHITECTURES 4
+void cluster_check_same_values(int architecture, const char *allocation, const char *on);
+
+/* e.yaml: two blocks of ring and ps, two ranks each, whose steps take a millisecond and more. */
+void cluster_write_experiment(int steps);
+
+/* Of out/report.json. */
+size_t cluster_count_good_runs(void);
+
+/* Both modes of each block of out/ used the same hosts, in the same order. */
+void cluster_check_hosts_of_blocks(void);
+
+#endif
