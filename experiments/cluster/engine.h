@@ -26,7 +26,7 @@ struct engine_step {
     const char *const *program;   /* its words; NULL-terminated */
     const char *const *variables; /* "NAME=value" beside this process's own; NULL: none */
     bool is_labelled; /* each line of a task's output begins with the task's number and ": " */
-    bool is_stopped;  /* by stop_signal, kill_signal or words; else it ends by itself */
+    bool is_stopped;  /* by signals, or by their names on standard input; else it ends by itself */
 };
 
 struct engine {
@@ -55,10 +55,10 @@ struct engine {
     void (*add_script)(size_t hosts, const char *job, struct strbuf *text);
 
     bool has_single_tasks; /* a step has one task, without a label */
-    bool reads_words; /* the program reads "TERM" and "KILL", a line each, on standard input, in
-                         place of these signals; the end of the input is KILL, too */
-    int stop_signal;  /* to the program of a step: its tasks get a request to stop */
-    int kill_signal;  /* its tasks are killed, and it ends */
+    bool reads_signals; /* the program reads "TERM" and "KILL", a line each, on standard input, in
+                           place of these signals; the end of the input is KILL, too */
+    int stop_signal;    /* to the program of a step: its tasks get a request to stop */
+    int kill_signal;    /* its tasks are killed, and it ends */
 };
 
 /* Of the value of --on; *ret is NULL for "local".  STATUS_INVALID for other texts. */

@@ -43,7 +43,7 @@ static enum status allocate(size_t hosts, char *const *argv, struct error *err)
     return status;
 }
 
-/* Also of a job that was cancelled, is out of time or has lost a node. */
+/* False once the job was cancelled, is out of time or has lost a node. */
 static bool is_running(void)
 {
     char command[128], answer[64] = "";

@@ -111,6 +111,6 @@ const struct engine engine_ssh = {.name = "ssh",
                                   .read_hosts = read_hosts,
                                   .add_command = add_command,
                                   .has_single_tasks = true,
-                                  .reads_words = true,
+                                  .reads_signals = true,
                                   .stop_signal = SIGTERM,
                                   .kill_signal = SIGKILL};

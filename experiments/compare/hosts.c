@@ -95,7 +95,7 @@ static enum status check_host(const char *host, const char *line, const char *ex
     if (strspn(line, "0123456789") == 0)
         return error_set(err, STATUS_CONFIG, "host %s did not answer: %.*s ('%s/hosts.log')", host,
                          (int)strcspn(printed, "\n"), printed, out);
-    if (strncmp(line, expected, strlen(line)) != 0)
+    if (strcspn(expected, "\n") != strlen(line) || strncmp(line, expected, strlen(line)) != 0)
         return error_set(err, STATUS_CONFIG,
                          "host %s has other programs than this one, or none: see '%s/hosts.log'",
                          host, out);

@@ -137,6 +137,7 @@ static void try_in_child(enum status (*try)(struct error *err), char *text, size
     int ends[2];
     ssize_t got;
     pid_t child;
+    int end = 0;
 
     (void)snprintf(text, size, "cannot start a process: %s", strerror(errno));
     if (pipe(ends) != 0)
@@ -155,7 +156,8 @@ static void try_in_child(enum status (*try)(struct error *err), char *text, size
     (void)close(ends[0]);
     if (child > 0) {
         text[got > 0 ? got : 0] = '\0';
-        (void)waitpid(child, NULL, 0);
+        if (waitpid(child, &end, 0) == child && WIFSIGNALED(end))
+            (void)snprintf(text, size, "the try was ended by signal %d", WTERMSIG(end));
     }
 }
 

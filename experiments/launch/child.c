@@ -22,7 +22,7 @@
 
 struct pipes {
     int failure[2]; /* errno of a failed start */
-    int words[2];
+    int control[2];
     int streams[2][2];
 };
 
@@ -37,16 +37,16 @@ static void close_pipes(struct pipes *p)
 {
     for (int side = 0; side < 2; side++) {
         close_fd(&p->failure[side]);
-        close_fd(&p->words[side]);
+        close_fd(&p->control[side]);
         close_fd(&p->streams[0][side]);
         close_fd(&p->streams[1][side]);
     }
 }
 
-static enum status open_pipes(struct pipes *p, bool streams, bool words, struct error *err)
+static enum status open_pipes(struct pipes *p, bool streams, bool control, struct error *err)
 {
     *p = (struct pipes){{-1, -1}, {-1, -1}, {{-1, -1}, {-1, -1}}};
-    if (pipe2(p->failure, O_CLOEXEC) != 0 || (words && pipe2(p->words, O_CLOEXEC) != 0) ||
+    if (pipe2(p->failure, O_CLOEXEC) != 0 || (control && pipe2(p->control, O_CLOEXEC) != 0) ||
         (streams && (pipe2(p->streams[0], O_CLOEXEC) != 0 || pipe2(p->streams[1], O_CLOEXEC) != 0)))
         return error_set_errno(err, errno, "cannot make a pipe");
     for (int i = 0; i < 2 && streams; i++)
@@ -55,10 +55,11 @@ static enum status open_pipes(struct pipes *p, bool streams, bool words, struct 
     return STATUS_OK;
 }
 
-/* In the child: stdin from /dev/null or of words, stdout and stderr into the pipes. */
+/* In the child: stdin from /dev/null or for the names of signals, stdout and stderr into the pipes.
+ */
 static bool connect_stdio(const struct pipes *p)
 {
-    int in = p->words[0] >= 0 ? p->words[0] : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int in = p->control[0] >= 0 ? p->control[0] : open("/dev/null", O_RDONLY | O_CLOEXEC);
 
     if (in < 0 || dup2(in, STDIN_FILENO) < 0)
         return false;
@@ -143,14 +144,14 @@ enum status child_start(struct child *c, const struct child_request *request, st
     struct pipes pipes;
     int failure = 0;
     enum status status = open_pipes(&pipes, request->prefix != NULL,
-                                    request->engine && request->engine->reads_words, err);
+                                    request->engine && request->engine->reads_signals, err);
 
     if (status != STATUS_OK)
         goto out;
     c->kind = request->kind;
     c->index = request->index;
     c->engine = request->engine;
-    c->words_fd = -1;
+    c->control_fd = -1;
     c->pid = fork_bound(request->processors);
     if (c->pid == 0)
         exec_child(request, &pipes, parent);
@@ -174,8 +175,8 @@ enum status child_start(struct child *c, const struct child_request *request, st
         goto out;
     }
     c->state = CHILD_RUNNING;
-    c->words_fd = pipes.words[1];
-    pipes.words[1] = -1;
+    c->control_fd = pipes.control[1];
+    pipes.control[1] = -1;
     if (request->prefix)
         adopt_streams(c, request, &pipes);
 out:
@@ -185,8 +186,8 @@ out:
 
 static void signal_step(const struct child *c, bool kills)
 {
-    if (c->words_fd >= 0)
-        (void)!write(c->words_fd, kills ? "KILL\n" : "TERM\n", 5); /* EPIPE: it is ending */
+    if (c->control_fd >= 0)
+        (void)!write(c->control_fd, kills ? "KILL\n" : "TERM\n", 5); /* EPIPE: it is ending */
     else
         (void)kill(c->pid, kills ? c->engine->kill_signal : c->engine->stop_signal);
 }
@@ -227,7 +228,7 @@ bool child_group_is_empty(const struct child *c)
 void child_close(struct child *c)
 {
     if (c->engine)
-        close_fd(&c->words_fd);
+        close_fd(&c->control_fd);
 }
 
 bool child_is_active(const struct child *c)

@@ -39,7 +39,7 @@ struct child {
     bool paused;                 /* SIGSTOP was sent by a fault schedule, SIGCONT was not ... */
     bool to_resume;              /* ... and is to follow */
     const struct engine *engine; /* of the step that it is; NULL: none */
-    int words_fd;                /* its standard input, if it reads words there; -1: none */
+    int control_fd;              /* its standard input, if it reads names of signals; -1: none */
     struct output outputs[2];
 };
 
@@ -59,7 +59,7 @@ struct child_request {
 };
 
 /* Fork and exec; returns once the program is loaded, or STATUS_INVALID with the reason of the
- * failure.  The child's standard input is empty, or for words of its engine. */
+ * failure.  The child's standard input is empty, or for names of signals (engine.h). */
 enum status child_start(struct child *c, const struct child_request *request, struct error *err);
 
 /* Send SIGCONT, so that stopped processes can react, then `number`, to the whole group; the tasks

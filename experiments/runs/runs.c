@@ -76,24 +76,19 @@ static void number_text(double value, char *text, size_t size)
         (void)snprintf(text, size, "%.6g", value);
 }
 
-/* "allreduce ring", "ps", "ps ssp 8", "ps bsp, 1 backup". */
+/* "local", "allreduce ring", "ps", "ps asp", "ps ssp 8", "ps backup 1". */
 static void sync_text(const struct run_configuration *c, char *text, size_t size)
 {
-    const bool is_ps = strcmp(c->sync, "ps") == 0;
-    const bool is_plain = strcmp(c->consistency, "bsp") == 0 || c->consistency[0] == '\0';
-    const bool has_backup = is_ps && c->backup_workers[0] > '0';
-
-    if (!is_ps)
-        (void)snprintf(text, size, "%s %s", c->sync,
-                       strcmp(c->sync, "local") == 0 ? "" : c->backend);
+    if (strcmp(c->sync, "allreduce") == 0)
+        (void)snprintf(text, size, "%s %s", c->sync, c->backend);
+    else if (strcmp(c->consistency, "ssp") == 0)
+        (void)snprintf(text, size, "%s ssp %s", c->sync, c->staleness);
+    else if (strcmp(c->consistency, "asp") == 0)
+        (void)snprintf(text, size, "%s asp", c->sync);
+    else if (c->backup_workers[0] > '0')
+        (void)snprintf(text, size, "%s backup %s", c->sync, c->backup_workers);
     else
-        (void)snprintf(text, size, "ps%s%s%s%s%s%s", is_plain ? "" : " ",
-                       is_plain ? "" : c->consistency,
-                       strcmp(c->consistency, "ssp") == 0 ? " " : "",
-                       strcmp(c->consistency, "ssp") == 0 ? c->staleness : "",
-                       has_backup ? " backup " : "", has_backup ? c->backup_workers : "");
-    for (size_t length = strlen(text); length > 0 && text[length - 1] == ' ';)
-        text[--length] = '\0';
+        (void)snprintf(text, size, "%s", c->sync);
 }
 
 static const char *status_of(const struct run *run)
@@ -328,8 +323,8 @@ static enum status list_runs(const struct runs_options *o, struct run_rows *rows
 
     if (status != STATUS_OK)
         return status;
-    sort_name = o->sort[0] != '\0' ? o->sort : "run";
-    if (rows->length > 0 && o->sort[0] != '\0')
+    sort_name = o->sort;
+    if (rows->length > 0 && sort_name[0] != '\0')
         qsort(rows->runs, rows->length, sizeof(*rows->runs), compare_runs);
     for (size_t i = 0; i < rows->length && o->json; i++)
         print_json(&rows->runs[i]);

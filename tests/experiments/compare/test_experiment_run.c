@@ -7,6 +7,7 @@
 #include "experiments/compare/compare.h"
 #include "experiments/compare/experiment.h"
 #include "tests/experiments/report/synthetic.h"
+#include "tests/support/command.h"
 #include "tests/support/support.h"
 
 #include <stdio.h>
@@ -93,21 +94,12 @@ static int run_compare(const char *first, const char *second, const char *third)
     char *argv[8] = {words[0], words[1], words[2], words[3], words[4], words[5], NULL};
     const char *more[] = {first, second, third};
     int argc = 3;
-    int code;
 
     (void)snprintf(words[2], sizeof(words[2]), "%s", support_folder());
     for (size_t i = 0; i < 3 && more[i]; i++)
         (void)snprintf(words[argc++], sizeof(words[0]), "%s", more[i]);
     argv[argc] = NULL;
-    ck_assert_ptr_nonnull(freopen(support_path("stdout"), "we", stdout));
-    ck_assert_ptr_nonnull(freopen(support_path("stderr"), "we", stderr));
-    code = compare_main(argc, argv);
-    ck_assert_int_eq(fflush(NULL), 0);
-    free(output);
-    free(errors);
-    output = read_text("stdout");
-    errors = read_text("stderr");
-    return code;
+    return command_run(compare_main, argv, &output, &errors);
 }
 
 static void release_output(void)

@@ -58,12 +58,13 @@ START_TEST(test_port_in_use)
         (void)printf("skipped: no network namespaces for this user\n");
         return;
     }
-    (void)snprintf(
-        shell, sizeof(shell),
-        "exec unshare --map-root-user --net sh -c 'ip link set lo up; "
-        "%s --listen 127.0.0.1:5757 --port-file %s & server=$!; "
-        "until [ -s %s ]; do sleep 0.02; done; \"$0\" doctor; kill $server; wait' \"$0\"",
-        support_program("sparring-server"), support_path("port"), support_path("port"));
+    (void)snprintf(shell, sizeof(shell),
+                   "mkfifo %s; exec unshare --map-root-user --net sh -c 'ip link set lo up; "
+                   "%s --listen 127.0.0.1:5757 2>%s & "
+                   "while read -r line && [ \"${line#*serving on}\" = \"$line\" ]; do :; done <%s; "
+                   "\"$0\" doctor; kill $!; wait' \"$0\"",
+                   support_path("log"), support_program("sparring-server"), support_path("log"),
+                   support_path("log"));
     output = doctor_after(0, shell);
     assert_line(output, "ports             ok      29500 is free");
     assert_line(output, "ports             note    ");

@@ -7,6 +7,7 @@
 #include "common/option/arguments.h"
 #include "experiments/report/report.h"
 #include "tests/experiments/report/synthetic.h"
+#include "tests/support/command.h"
 #include "tests/support/support.h"
 
 #include <dirent.h>
@@ -29,21 +30,8 @@ static int run_report(char *first, char *second, char *third)
 {
     char name[] = "report";
     char *argv[] = {name, first, second, third, NULL};
-    int argc = 1;
-    int code;
-    size_t size;
 
-    while (argv[argc])
-        argc++;
-    ck_assert_ptr_nonnull(freopen(support_path("stdout"), "we", stdout));
-    ck_assert_ptr_nonnull(freopen(support_path("stderr"), "we", stderr));
-    code = report_main(argc, argv);
-    ck_assert_int_eq(fflush(NULL), 0);
-    free(output);
-    free(errors);
-    assert_ok(file_read(support_path("stdout"), 1 << 20, &output, &size, &err));
-    assert_ok(file_read(support_path("stderr"), 1 << 20, &errors, &size, &err));
-    return code;
+    return command_run(report_main, argv, &output, &errors);
 }
 
 static void release_output(void)

@@ -2,9 +2,9 @@
  * `sparring runs`: what it lists of run directories with known figures, which it leaves out, in
  * which order.
  */
-#include "common/base/file.h"
 #include "experiments/runs/runs.h"
 #include "tests/experiments/report/synthetic.h"
+#include "tests/support/command.h"
 #include "tests/support/support.h"
 
 #include <jansson.h>
@@ -13,28 +13,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static struct error err;
 static char *output, *errors;
 
 static int list(char *first, char *second, char *third)
 {
     char name[] = "runs";
     char *argv[] = {name, first, second, third, NULL};
-    int argc = 1;
-    int code;
-    size_t size;
 
-    while (argv[argc])
-        argc++;
-    ck_assert_ptr_nonnull(freopen(support_path("stdout"), "we", stdout));
-    ck_assert_ptr_nonnull(freopen(support_path("stderr"), "we", stderr));
-    code = runs_main(argc, argv);
-    ck_assert_int_eq(fflush(NULL), 0);
-    free(output);
-    free(errors);
-    assert_ok(file_read(support_path("stdout"), 1 << 20, &output, &size, &err));
-    assert_ok(file_read(support_path("stderr"), 1 << 20, &errors, &size, &err));
-    return code;
+    return command_run(runs_main, argv, &output, &errors);
 }
 
 static void teardown(void)
