@@ -10,8 +10,8 @@
 #include "common/base/parse.h"
 #include "common/base/stop.h"
 #include "common/base/strbuf.h"
-#include "experiments/bench/bench_folder.h"
 #include "experiments/bench/bench_ps.h"
+#include "experiments/subprocess/temporary_folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -525,7 +525,7 @@ static enum status prepare_case(struct case_run *r, struct ps_series *series, st
     enum status status = find_programs(r, err);
 
     if (status == STATUS_OK)
-        status = bench_folder_make(r->folder, sizeof(r->folder), err);
+        status = temporary_folder_make("bench", r->folder, sizeof(r->folder), err);
     if (status != STATUS_OK)
         return status;
     status = mem_calloc(r->length, sizeof(*r->series_runs), "series", &r->series_runs, err);
@@ -550,7 +550,7 @@ enum status ps_run(const struct ps_plan *plan, const struct ps_case *c, struct p
         status = error_set(err, STATUS_CANCELLED, "stopped by a signal");
     for (size_t i = 0; r.series_runs && i < length; i++)
         status = stop_series_run(&r, &r.series_runs[i], status, err);
-    bench_folder_remove(r.folder);
+    temporary_folder_remove(r.folder);
     free(r.series_runs);
     return status;
 }

@@ -7,10 +7,10 @@
 #include "common/base/file.h"
 #include "common/base/memory.h"
 #include "common/base/stop.h"
-#include "experiments/bench/bench_folder.h"
 #include "experiments/bench/sweep.h"
 #include "experiments/network/network.h"
 #include "experiments/subprocess/mpirun.h"
+#include "experiments/subprocess/temporary_folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -362,7 +362,7 @@ static void stop_processes(struct sweep_parent *run)
         (void)close(run->out_fd);
     network_close(&run->network);
     strbuf_release(&run->text);
-    bench_folder_remove(run->folder);
+    temporary_folder_remove(run->folder);
     free(run->processes);
 }
 
@@ -397,7 +397,7 @@ enum status sweep_run(const struct sweep *sweep, const struct sweep_options *opt
                                .network = NETWORK_CLOSED,
                                .text = STRBUF_INIT};
     struct pollfd *fds = NULL;
-    enum status status = bench_folder_make(run.folder, sizeof(run.folder), err);
+    enum status status = temporary_folder_make("bench", run.folder, sizeof(run.folder), err);
 
     if (status != STATUS_OK)
         return status;

@@ -5,8 +5,8 @@
 
 #include "common/base/memory.h"
 #include "common/base/stop.h"
-#include "experiments/bench/bench_folder.h"
 #include "experiments/subprocess/subprocess.h"
+#include "experiments/subprocess/temporary_folder.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -364,7 +364,7 @@ enum status train_jobs_open(struct train_jobs *c, const struct train_options *op
     if (status == STATUS_OK)
         status = list_contenders(c, err);
     if (status == STATUS_OK)
-        status = bench_folder_make(c->folder, sizeof(c->folder), err);
+        status = temporary_folder_make("bench", c->folder, sizeof(c->folder), err);
     return status;
 }
 
@@ -373,5 +373,5 @@ void train_jobs_close(struct train_jobs *c, enum status how)
     for (size_t i = 0; i < c->length; i++)
         free(c->contenders[i].jobs);
     if (how == STATUS_OK || how == STATUS_CANCELLED)
-        bench_folder_remove(c->folder);
+        temporary_folder_remove(c->folder);
 }

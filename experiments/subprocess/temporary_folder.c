@@ -1,7 +1,7 @@
 /*
- * bench_folder: mkdtemp and a recursive removal by nftw that does not follow symbolic links.
+ * temporary_folder: mkdtemp and a recursive removal by nftw that does not follow symbolic links.
  */
-#include "experiments/bench/bench_folder.h"
+#include "experiments/subprocess/temporary_folder.h"
 
 #include "common/base/file.h"
 
@@ -12,11 +12,14 @@
 
 #define DESCRIPTORS 16 /* for folders in folders */
 
-enum status bench_folder_make(char *path, size_t size, struct error *err)
+enum status temporary_folder_make(const char *purpose, char *path, size_t size, struct error *err)
 {
     const char *base = getenv("TMPDIR");
-    enum status status =
-        file_join(path, size, base && base[0] ? base : "/tmp", "sparring-bench-XXXXXX", err);
+    char name[64];
+    enum status status;
+
+    (void)snprintf(name, sizeof(name), "sparring-%s-XXXXXX", purpose);
+    status = file_join(path, size, base && base[0] ? base : "/tmp", name, err);
 
     if (status == STATUS_OK && !mkdtemp(path))
         status = error_set_errno(err, errno, "cannot make a temporary folder '%s'", path);
@@ -33,7 +36,7 @@ static int remove_entry(const char *path, const struct stat *info, int kind, str
     return remove(path);
 }
 
-void bench_folder_remove(const char *path)
+void temporary_folder_remove(const char *path)
 {
     if (path[0] != '\0')
         (void)nftw(path, remove_entry, DESCRIPTORS, FTW_DEPTH | FTW_PHYS);
