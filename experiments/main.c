@@ -13,6 +13,7 @@
 #include "experiments/predict/predict.h"
 #include "experiments/report/report.h"
 #include "experiments/runs/runs.h"
+#include "experiments/standby/standby.h"
 #include "experiments/stats/stats.h"
 
 #include <stdio.h>
@@ -26,6 +27,7 @@ struct subcommand {
 
 static int bench_main(int argc, char **argv);
 static int net_main(int argc, char **argv);
+static int standby_main(int argc, char **argv);
 
 static const struct subcommand subcommands[] = {
     {"launch", launch_main, "start the ranks of a job on this host, and servers"},
@@ -39,10 +41,17 @@ static const struct subcommand subcommands[] = {
     {"bench", bench_main, "measure collectives, parameter server or a training step"},
     {"doctor", doctor_main, "what this host has, what is missing, what disturbs"},
     {"net", net_main, "hold a network of emulated hosts"},
+    {"standby", standby_main, "wait for jobs of others on this host, without a scheduler"},
 };
 
 static const struct subcommand nets[] = {
     {"up", net_up_main, "make the hosts, and hold them until Ctrl-C"},
+};
+
+static const struct subcommand standbys[] = {
+    {"serve", standby_serve_main, "the daemon"},
+    {"run", standby_run_main, "one task on a daemon's host, as launch does"},
+    {"hold", standby_hold_main, "a command while which hosts are held, as compare does"},
 };
 
 static const struct subcommand benches[] = {
@@ -118,6 +127,12 @@ static int bench_main(int argc, char **argv)
 static int net_main(int argc, char **argv)
 {
     return dispatch("sparring net", nets, sizeof(nets) / sizeof(nets[0]), argc, argv);
+}
+
+static int standby_main(int argc, char **argv)
+{
+    return dispatch("sparring standby", standbys, sizeof(standbys) / sizeof(standbys[0]), argc,
+                    argv);
 }
 
 int main(int argc, char **argv)

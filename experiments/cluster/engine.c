@@ -7,7 +7,7 @@
 
 enum status engine_find(const char *on, const struct engine **ret, struct error *err)
 {
-    static const struct engine *const engines[] = {&engine_slurm, &engine_ssh};
+    static const struct engine *const engines[] = {&engine_slurm, &engine_ssh, &engine_standby};
     const size_t length = strcspn(on, ":");
 
     *ret = NULL;
@@ -18,4 +18,24 @@ enum status engine_find(const char *on, const struct engine **ret, struct error 
             *ret = engines[i];
     return *ret ? STATUS_OK
                 : error_set(err, STATUS_INVALID, "--on: '%s' is none of " ENGINE_METAVAR, on);
+}
+
+enum status engine_list_hosts(const char *on, const char *form, struct text_list *ret,
+                              struct error *err)
+{
+    const char *list = strchr(on, ':');
+
+    *ret = (struct text_list){0};
+    for (const char *name = list ? list + 1 : ""; *name;) {
+        const size_t length = strcspn(name, ",");
+
+        if (length == 0 || name[0] == '-' || memchr(name, '@', length))
+            return error_set(err, STATUS_INVALID, "--on: '%s' is not %s", on, form);
+        text_list_addf(ret, "%.*s", (int)length, name);
+        name += length + (name[length] == ',');
+    }
+    if (ret->length == 0)
+        return error_set(err, STATUS_INVALID, "--on: '%s' names no host: %s", on, form);
+    return ret->failed ? error_set(err, STATUS_NO_MEMORY, "no memory for names of hosts")
+                       : STATUS_OK;
 }

@@ -1,10 +1,11 @@
 /*
- * engine: what has the hosts of a cluster: Slurm, which allocates them, or ssh for a list of hosts.
- * It starts the processes of a job on them, in steps.  Queues, priorities, limits and accounts are
- * its own.
+ * engine: what has the hosts of a cluster: Slurm, which allocates them, or a list of hosts that are
+ * reached by ssh or by our standby daemons.  It starts the processes of a job on them, in steps.
+ * Queues, priorities, limits and accounts are its own.
  *
  * Promises: a step ends when the program that add_command names ends or is killed.  Needs: folders
- * that all hosts share.  Called by compare (allocation, hosts) and launch (steps).
+ * that all hosts share, unless it has_own_folders.  Called by compare (allocation, hosts) and
+ * launch (steps).
  */
 #ifndef SPARRING_EXPERIMENTS_CLUSTER_ENGINE_H
 #define SPARRING_EXPERIMENTS_CLUSTER_ENGINE_H
@@ -16,7 +17,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define ENGINE_METAVAR "local|slurm|ssh:HOST,..."
+#define ENGINE_METAVAR "local|slurm|ssh:HOST,...|standby:HOST,..."
+
+/* Prints a line that is equal on hosts with the same programs; $0 is the folder of these.  A
+ * standby daemon knows the script by a name. */
+#define ENGINE_CKSUM "cksum"
+#define ENGINE_CKSUM_SCRIPT                                                                        \
+    "cat \"$0\"/sparring-worker \"$0\"/sparring-server \"$0\"/sparring | cksum"
 
 /* One task on each of these hosts, in their order; a host that occurs n times has n tasks, one
  * after another.  All is borrowed. */
@@ -35,9 +42,10 @@ struct engine {
     /* Does this process run inside an allocation, or need none? */
     bool (*is_allocated)(void);
 
-    /* Run `argv` on this host, inside a new allocation of so many hosts that nobody else uses, and
-     * end with its exit code.  Returns only where that fails.  Blocks for as long as the queue. */
-    enum status (*allocate)(size_t hosts, char *const *argv, struct error *err);
+    /* Run `argv` on this host, inside a new allocation of so many hosts that nobody else uses, or
+     * of those in the text of --on, and end with its exit code.  Returns only where that fails.
+     * Blocks for as long as the queue. */
+    enum status (*allocate)(const char *on, size_t hosts, char *const *argv, struct error *err);
 
     /* Is the allocation still there?  Also true where the engine does not say. */
     bool (*is_running)(void);
@@ -54,6 +62,7 @@ struct engine {
      * preemption: the lines before the command.  NULL: it has no queue. */
     void (*add_script)(size_t hosts, const char *job, struct strbuf *text);
 
+    bool has_own_folders;  /* nothing is shared, a task's run directory comes back when it ends */
     bool has_single_tasks; /* a step has one task, without a label */
     bool reads_signals; /* the program reads "TERM" and "KILL", a line each, on standard input, in
                            place of these signals; the end of the input is KILL, too */
@@ -66,5 +75,10 @@ enum status engine_find(const char *on, const struct engine **ret, struct error 
 
 extern const struct engine engine_slurm;
 extern const struct engine engine_ssh;
+extern const struct engine engine_standby;
+
+/* The hosts of --on, "NAME:HOST,..."; `form` is that for the error's text. */
+enum status engine_list_hosts(const char *on, const char *form, struct text_list *ret,
+                              struct error *err);
 
 #endif

@@ -24,11 +24,12 @@ static bool is_allocated(void)
     return job && *job;
 }
 
-static enum status allocate(size_t hosts, char *const *argv, struct error *err)
+static enum status allocate(const char *on, size_t hosts, char *const *argv, struct error *err)
 {
     struct text_list words = {0};
     enum status status = STATUS_OK;
 
+    (void)on;
     text_list_addf(&words, "salloc");
     text_list_addf(&words, "--job-name=sparring");
     text_list_addf(&words, "--nodes=%zu", hosts);

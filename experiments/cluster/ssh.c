@@ -28,24 +28,8 @@ static bool is_always(void)
 
 static enum status read_hosts(const char *on, struct text_list *ret, struct error *err)
 {
-    const char *list = strchr(on, ':');
-
-    *ret = (struct text_list){0};
-    for (const char *name = list ? list + 1 : ""; *name;) {
-        const size_t length = strcspn(name, ",");
-
-        if (length == 0 || name[0] == '-' || memchr(name, '@', length))
-            return error_set(err, STATUS_INVALID,
-                             "--on: '%s' is not ssh:HOST,... (a user of another name is for "
-                             "~/.ssh/config)",
-                             on);
-        text_list_addf(ret, "%.*s", (int)length, name);
-        name += length + (name[length] == ',');
-    }
-    if (ret->length == 0)
-        return error_set(err, STATUS_INVALID, "--on: '%s' names no host: ssh:HOST,...", on);
-    return ret->failed ? error_set(err, STATUS_NO_MEMORY, "no memory for names of hosts")
-                       : STATUS_OK;
+    return engine_list_hosts(on, "ssh:HOST,... (a user of another name is for ~/.ssh/config)", ret,
+                             err);
 }
 
 /* What configures our programs and the libraries that they use. */

@@ -109,7 +109,8 @@ static const struct option_spec specs[] = {
      .default_text = "local",
      .metavar = ENGINE_METAVAR,
      .help = "Where the runs take place.  slurm: on the hosts of the Slurm allocation that this "
-             "command is in, or else of a new one (salloc); ssh: on these.  Each rank "
+             "command is in, or else of a new one (salloc); ssh: on these; standby: on these, "
+             "which are held meanwhile.  Each rank "
              "(ranks-per-host) and each server that stands alone has a host of its own."},
     {.name = "quick",
      .kind = OPTION_BOOL,
@@ -387,7 +388,7 @@ static enum status allocate_hosts(const struct compare_options *options, const c
     if (status == STATUS_OK && !text_list_words(&words))
         status = error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
     if (status == STATUS_OK)
-        status = engine->allocate(most, text_list_words(&words), err);
+        status = engine->allocate(options->on, most, text_list_words(&words), err);
     text_list_release(&words);
     return status;
 }

@@ -1,5 +1,5 @@
 /*
- * hosts: a shell on every host prints the checksums of the programs there, as one does here.
+ * hosts: a shell on every host prints the checksum of the programs there, as one does here.
  */
 #include "experiments/compare/hosts.h"
 
@@ -16,10 +16,9 @@
 #define CHECK_MS      60000
 #define LOG_BYTES_MAX ((size_t)1 << 20)
 
-/* Its arguments: a file to see, and the folder of the programs. */
+/* Its arguments: the folder of the programs, and a file to see. */
 static const char script[] =
-    "test -e \"$0\" || { echo \"does not see $0\"; exit 1; }; "
-    "cat \"$1\"/sparring-worker \"$1\"/sparring-server \"$1\"/sparring | cksum";
+    "test -e \"$1\" || { echo \"does not see $1\"; exit 1; }; " ENGINE_CKSUM_SCRIPT;
 
 size_t hosts_of_mode(const struct experiment *e, const struct experiment_mode *mode)
 {
@@ -140,9 +139,13 @@ enum status hosts_open(const struct experiment *e, const char *programs, const c
     text_list_addf(&program, "sh");
     text_list_addf(&program, "-c");
     text_list_addf(&program, "%s", script);
-    text_list_addf(&program, "%s", seen);
     text_list_addf(&program, "%s", programs);
+    text_list_addf(&program, "%s", seen);
     status = run_command(&program, out, &expected, err);
+    if (e->engine->has_own_folders) {
+        text_list_release(&program);
+        text_list_addf(&program, "%s", ENGINE_CKSUM);
+    }
     step.program = (const char *const *)text_list_words(&program);
     step.length = step.is_labelled ? ret->length : 1;
     for (size_t i = 0; i < ret->length && status == STATUS_OK && expected; i += step.length) {

@@ -185,12 +185,23 @@ unsigned placement_server_host(const struct plan *p, unsigned local)
     return local < colocated ? local % hosts : hosts + local - colocated;
 }
 
+void placement_host_name(const struct plan *p, unsigned host, char *text, size_t size)
+{
+    placement_entry(p->hosts.names, host, text, size);
+}
+
 void placement_host_address(const struct plan *p, unsigned host, char *text, size_t size)
 {
-    if (p->hosts.engine)
-        placement_entry(p->hosts.names, host, text, size);
-    else
+    char *port;
+
+    if (!p->hosts.engine) {
         network_address(host, text, size);
+        return;
+    }
+    placement_host_name(p, host, text, size);
+    port = strrchr(text, ':');
+    if (port && strchr(text, ':') == port)
+        *port = '\0';
 }
 
 void placement_entry(const char *list, unsigned index, char *text, size_t size)

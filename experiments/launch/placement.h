@@ -30,8 +30,10 @@ struct placement_rank {
 };
 struct placement_rank placement_rank(const struct plan *p, unsigned local);
 
-/* The emulated or the engine's host of the `local`-th server, and its address or name. */
+/* The emulated or the engine's host of the `local`-th server, its name as the engine has it, and
+ * the address at which others reach it. */
 unsigned placement_server_host(const struct plan *p, unsigned local);
+void placement_host_name(const struct plan *p, unsigned host, char *text, size_t size);
 void placement_host_address(const struct plan *p, unsigned host, char *text, size_t size);
 
 /* Append the address of a server with a known port: with several nodes all ports are known. */

@@ -15,8 +15,7 @@ static enum status add_hosts(const struct plan *p, unsigned host, unsigned tasks
     for (unsigned i = 0; i < tasks; i++) {
         char name[HOST_NAME_SIZE];
 
-        placement_host_address(p, host + i / (unsigned)p->options.ranks_per_host, name,
-                               sizeof(name));
+        placement_host_name(p, host + i / (unsigned)p->options.ranks_per_host, name, sizeof(name));
         text_list_addf(hosts, "%s", name);
     }
     return hosts->failed ? error_set(err, STATUS_NO_MEMORY, "no memory for names of hosts")

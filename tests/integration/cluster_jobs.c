@@ -39,7 +39,8 @@ void cluster_wait(const char *what, const char *condition)
     }
 }
 
-void cluster_check_same_values(int architecture, const char *allocation, const char *on)
+void cluster_check_same_values(int architecture, const char *allocation, const char *on,
+                               const char *saved)
 {
     static const struct {
         const char *launch, *worker;
@@ -63,8 +64,18 @@ void cluster_check_same_values(int architecture, const char *allocation, const c
                    allocation, on, launch, worker);
     (void)process_run(0, JOB_TIMEOUT_MS, NULL, ARGS("sh", "-c", here));
     (void)process_run(0, JOB_TIMEOUT_MS, NULL, ARGS("sh", "-c", there));
-    ck_assert(job_same_tensors("here", "there"));
+    ck_assert(job_same_tensors("here", saved));
     ck_assert_str_eq(job_record_text("run", 2, "end", "status"), "ok");
+}
+
+void cluster_check_cancelled(unsigned ranks)
+{
+    unsigned asked = 0; /* another may first see the one that was fastest leave */
+
+    for (unsigned r = 0; r < ranks; r++)
+        asked += strcmp(job_record_text("run", r, "end", "status"), "CANCELLED") == 0;
+    ck_assert_uint_ge(asked, 1);
+    json_decref(job_server_record("run", 0, "end"));
 }
 
 void cluster_write_experiment(int steps)

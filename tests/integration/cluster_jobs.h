@@ -1,6 +1,7 @@
 /*
- * cluster_jobs: what the tests of `--on slurm` and `--on ssh` have in common.  They run inside
- * tests/support/cluster with four nodes, in a folder of their own, with our programs on PATH.
+ * cluster_jobs: what the tests of `--on slurm`, `--on ssh` and `--on standby` have in common.  They
+ * run inside tests/support/cluster with four nodes, in a folder of their own, with our programs on
+ * PATH.
  */
 #ifndef SPARRING_TESTS_INTEGRATION_CLUSTER_JOBS_H
 #define SPARRING_TESTS_INTEGRATION_CLUSTER_JOBS_H
@@ -23,9 +24,13 @@ void cluster_wait(const char *what, const char *condition);
 
 /* A job of three ranks on hosts n3, n1, n4 and n2 leaves the same parameters as on this host:
  * all-reduce, and servers that are dedicated, colocated and mixed.  `allocation`: a word of shell
- * before it, or "". */
+ * before it, or ""; `saved`: where a rank's file "there" is found. */
 #define CLUSTER_ARCHITECTURES 4
-void cluster_check_same_values(int architecture, const char *allocation, const char *on);
+void cluster_check_same_values(int architecture, const char *allocation, const char *on,
+                               const char *saved);
+
+/* The ranks and the server of run/ were asked to stop, and ended in order. */
+void cluster_check_cancelled(unsigned ranks);
 
 /* e.yaml: two blocks of ring and ps, two ranks each, whose steps take a millisecond and more. */
 void cluster_write_experiment(int steps);

@@ -38,7 +38,7 @@ END_TEST
 
 START_TEST(test_same_values)
 {
-    cluster_check_same_values(_i, "salloc --nodes=4 --exclusive --quiet", "slurm");
+    cluster_check_same_values(_i, "salloc --nodes=4 --exclusive --quiet", "slurm", "there");
 }
 END_TEST
 

@@ -7,6 +7,7 @@
 #include "common/base/strbuf.h"
 #include "common/collective/ring/ring_grpc.h"
 #include "common/store/store_server.h"
+#include "experiments/standby/standby.h"
 #include "server/service/service_internal.h"
 #include "tests/support/support.h"
 
@@ -176,7 +177,8 @@ START_TEST(test_methods_match_the_servers)
     assert_ok(store_server_open(&loopback, "test", &security, &store, &err));
     add_served(service->rpc, &served);
     add_served(store_server_rpc(store), &served);
-    add_name(&served, "%s", GRPC_LINK_PATH); /* the only method of a ring's server */
+    add_name(&served, "%s", GRPC_LINK_PATH); /* the only method of a ring's server ... */
+    add_name(&served, "%s", STANDBY_PATH);   /* ... and of a standby daemon */
     store_server_close(store);
     service_close(service);
     for (size_t i = 0; i < served.length; i++)

@@ -1,0 +1,219 @@
+/*
+ * hold: `sparring standby hold`, the allocation of an experiment: a call without a program to each
+ * daemon for as long as a command runs, so that nobody else's task comes between its runs.
+ */
+#include "experiments/standby/standby.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "common/base/stop.h"
+#include "common/option/program.h"
+#include "common/rpc/security_options.h"
+#include "experiments/standby/link.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+struct hold_options {
+    char hosts[OPTION_TEXT_MAX];
+    char holder[OPTION_TEXT_MAX];
+    struct security_options security;
+};
+
+#define AT(field) offsetof(struct hold_options, field)
+
+static const struct option_spec specs[] = {
+    {.name = "hosts",
+     .kind = OPTION_TEXT,
+     .offset = AT(hosts),
+     .metavar = "H[:P],...",
+     .help = "The daemons; port " STANDBY_PORT " by default."},
+    {.name = "holder",
+     .kind = OPTION_TEXT,
+     .offset = AT(holder),
+     .metavar = "NAME",
+     .help = "Who uses them, for those who find them busy."},
+    {0},
+};
+
+static const struct option_set options_set = {
+    .program = "sparring standby hold",
+    .summary = "Hold the hosts of standby daemons while a command runs, which has "
+               "SPARRING_STANDBY_HOLDER in its environment.  `compare --on standby:...` does so.",
+    .usage = "--hosts H:P,... --holder NAME -- COMMAND [ARG]...",
+    .tables = {{specs, 0}, {security_specs, .base = AT(security)}},
+};
+
+struct hold {
+    struct link *links; /* owned */
+    struct pollfd *fds; /* owned; of the links, then of the command and of stops */
+    size_t length;
+    pid_t pid;
+};
+
+/* Signs of life, and news: a daemon that is lost is not an end, the runs there will fail. */
+static enum status look_after(struct hold *h, bool is_opening, struct error *err)
+{
+    struct standby_reply reply;
+    struct error why = {0};
+
+    for (size_t i = 0; i < h->length; i++) {
+        if (h->fds[i].fd < 0)
+            continue;
+        link_tell(&h->links[i], false);
+        if (link_take(&h->links[i], &reply, &why) == STATUS_OK) {
+            free(reply.data);
+            continue;
+        }
+        if (is_opening)
+            return error_set(err, why.status, "%s", why.text);
+        log_warning("%s; its host is not held any more", why.text);
+        h->fds[i].fd = -1;
+    }
+    return STATUS_OK;
+}
+
+static enum status wait_once(struct hold *h, struct error *err)
+{
+    if (poll(h->fds, h->length + 2, (int)(STANDBY_BEAT_NS / 2000000)) < 0 && errno != EINTR)
+        return error_set_errno(err, errno, "cannot wait for standby daemons");
+    return STATUS_OK;
+}
+
+static enum status open_links(struct hold *h, const struct hold_options *o, struct error *err)
+{
+    const struct rpc_security security = security_options_read(&o->security, false);
+    struct standby_request request = {0};
+    bool all = false;
+    enum status status = STATUS_OK;
+
+    (void)snprintf(request.holder, sizeof(request.holder), "%.100s", o->holder);
+    for (const char *host = o->hosts; *host && status == STATUS_OK;) {
+        const size_t length = strcspn(host, ",");
+        char address[300];
+
+        (void)snprintf(address, sizeof(address), "%.*s", (int)length, host);
+        status = link_open(&h->links[h->length], address, &security, &request, err);
+        h->fds[h->length] = (struct pollfd){.fd = h->links[h->length].wake_fd, .events = POLLIN};
+        h->length++;
+        host += length + (host[length] == ',');
+    }
+    h->fds[h->length] = (struct pollfd){.fd = -1};
+    h->fds[h->length + 1] = (struct pollfd){.fd = stop_fd(), .events = POLLIN};
+    while (status == STATUS_OK && !all) {
+        all = true;
+        for (size_t i = 0; i < h->length; i++)
+            all = all && link_is_accepted(&h->links[i]);
+        if (!all)
+            status = wait_once(h, err);
+        if (status == STATUS_OK)
+            status = look_after(h, true, err);
+        if (status == STATUS_OK && stop_requested())
+            status = error_set(err, STATUS_CANCELLED, "stopped before the hosts were there");
+    }
+    return status;
+}
+
+static enum status start_command(struct hold *h, const char *const *words, struct error *err)
+{
+    sigset_t none;
+    posix_spawnattr_t attributes;
+    struct text_list command = {0};
+    char *const *argv;
+    int failure = ENOMEM;
+
+    (void)sigemptyset(&none);
+    (void)posix_spawnattr_init(&attributes);
+    (void)posix_spawnattr_setsigmask(&attributes, &none);
+    (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    for (size_t i = 0; words[i]; i++)
+        text_list_addf(&command, "%s", words[i]);
+    argv = text_list_words(&command);
+    if (argv && argv[0])
+        failure = posix_spawnp(&h->pid, argv[0], NULL, &attributes, argv, environ);
+    text_list_release(&command);
+    (void)posix_spawnattr_destroy(&attributes);
+    if (failure != 0)
+        return error_set_errno(err, failure, "cannot run '%s'", words[0]);
+    h->fds[h->length].fd = (int)syscall(SYS_pidfd_open, h->pid, 0);
+    h->fds[h->length].events = POLLIN;
+    return h->fds[h->length].fd >= 0 ? STATUS_OK
+                                     : error_set_errno(err, errno, "cannot watch '%s'", words[0]);
+}
+
+/* The command's exit code, as a shell has it. */
+static enum status wait_for_command(struct hold *h, int *ret_exit_code, struct error *err)
+{
+    int passed_on = 0;
+    int end = 0;
+    enum status status = STATUS_OK;
+
+    while (status == STATUS_OK && waitpid(h->pid, &end, WNOHANG) == 0) {
+        status = wait_once(h, err);
+        if (status == STATUS_OK)
+            status = look_after(h, false, err);
+        if (stop_requested() && !passed_on) {
+            passed_on = stop_requested();
+            if (passed_on != SIGINT) /* a terminal's Ctrl-C reaches the command, too */
+                (void)kill(h->pid, passed_on);
+            h->fds[h->length + 1].fd = -1;
+        }
+    }
+    *ret_exit_code = WIFSIGNALED(end) ? 128 + WTERMSIG(end) : WEXITSTATUS(end);
+    return status;
+}
+
+static enum status run_hold(const void *parsed, const char *const *words, size_t count,
+                            int *ret_exit_code, struct error *err)
+{
+    const struct hold_options *o = parsed;
+    struct hold h = {0};
+    size_t hosts = 1;
+    enum status status;
+
+    if (count == 0 || o->hosts[0] == '\0' || o->holder[0] == '\0')
+        return error_set(err, STATUS_INVALID, "it takes --hosts, --holder and a command");
+    for (const char *c = o->hosts; *c; c++)
+        hosts += *c == ',';
+    status = mem_calloc(hosts, sizeof(*h.links), "links", &h.links, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(hosts + 2, sizeof(*h.fds), "links", &h.fds, err);
+    if (status == STATUS_OK)
+        status = stop_install(err);
+    if (status == STATUS_OK)
+        status = open_links(&h, o, err);
+    if (status == STATUS_OK && setenv("SPARRING_STANDBY_HOLDER", o->holder, 1) != 0)
+        status = error_set_errno(err, errno, "cannot set SPARRING_STANDBY_HOLDER");
+    if (status == STATUS_OK)
+        status = start_command(&h, words, err);
+    if (status == STATUS_OK)
+        status = wait_for_command(&h, ret_exit_code, err);
+    for (size_t i = 0; i < h.length; i++)
+        link_close(&h.links[i]);
+    free(h.links);
+    free(h.fds);
+    return status;
+}
+
+int standby_hold_main(int argc, char **argv)
+{
+    static const struct program program = {
+        .set = &options_set,
+        .options_size = sizeof(struct hold_options),
+        .run_words = run_hold,
+    };
+
+    return program_main(&program, argc, argv);
+}
