@@ -38,8 +38,9 @@ bool job_takes_variable(const char *variable)
                                         "TSAN_",
                                         "UBSAN_",
                                         NULL};
-    static const char *const refused[] = {"SPARRING_TLS_", "SPARRING_TOKEN_", "SPARRING_STANDBY_",
-                                          "SPARRING_PROGRAMS=", NULL};
+    static const char *const refused[] = {
+        "SPARRING_TLS_",      "SPARRING_TOKEN_",       "SPARRING_STANDBY_",
+        "SPARRING_PROGRAMS=", "SPARRING_CUDA_MODULE=", NULL};
 
     return strchr(variable, '=') && begins_with(variable, taken) && !begins_with(variable, refused);
 }
@@ -104,6 +105,17 @@ static bool is_key_option(const char *word)
     return strncmp(name, "--tls-", 6) == 0 || strncmp(name, "--token-file", 12) == 0;
 }
 
+/* The variables of libraries name libraries to load, too (NCCL_NET_PLUGIN, OMP_TOOL_LIBRARIES). */
+static enum status check_variable(const char *variable, struct error *err)
+{
+    if (!job_takes_variable(variable))
+        return error_set(err, STATUS_DENIED, "the variable '%s' is not a job's", variable);
+    if (strncmp(variable, "SPARRING_", 9) != 0 && strchr(variable, '/'))
+        return error_set(err, STATUS_DENIED, "'%s': a library's variable must not hold a path",
+                         variable);
+    return STATUS_OK;
+}
+
 enum status job_check(const struct standby_request *r, const struct text_list *folders,
                       struct error *err)
 {
@@ -124,9 +136,8 @@ enum status job_check(const struct standby_request *r, const struct text_list *f
     }
     for (size_t i = 0; i < r->variables.length && status == STATUS_OK; i++) {
         status = check_value(r->variables.texts[i], folders, err);
-        if (status == STATUS_OK && !job_takes_variable(r->variables.texts[i]))
-            status = error_set(err, STATUS_DENIED, "the variable '%s' is not a job's",
-                               r->variables.texts[i]);
+        if (status == STATUS_OK)
+            status = check_variable(r->variables.texts[i], err);
     }
     return status;
 }

@@ -65,6 +65,9 @@ static const struct {
     {"V SPARRING_LR=0.1", NULL},
     {"V SPARRING_RUN_DIR=.", NULL},
     {"V SPARRING_CUDA_MODULE=/tmp/x.so", "is not in a folder"},
+    {"V SPARRING_CUDA_MODULE=%s/x.so", "is not a job's"},
+    {"V OMP_TOOL_LIBRARIES=%s/x.so", "must not hold a path"},
+    {"V NCCL_NET_PLUGIN=/etc/x.so", "is not in a folder"},
     {"V SPARRING_TLS_CA=x", "is not a job's"},
     {"V SPARRING_TOKEN_FILE=x", "is not a job's"},
     {"V SPARRING_PROGRAMS=x", "is not a job's"},
@@ -77,13 +80,13 @@ static const struct {
 
 START_TEST(test_value)
 {
-    const char *text = values[_i].text;
-    const bool is_variable = strncmp(text, "V ", 2) == 0;
+    const bool is_variable = strncmp(values[_i].text, "V ", 2) == 0;
+    const char *text = values[_i].text + (is_variable ? 2 : 0);
     char value[PATH_MAX + 100];
     struct error err = {0};
     enum status status;
 
-    (void)snprintf(value, sizeof(value), "%s", is_variable ? text + 2 : text);
+    (void)snprintf(value, sizeof(value), "%s", text);
     if (strstr(value, "%s"))
         (void)snprintf(value, sizeof(value), "%.*s%s%s", (int)(strstr(text, "%s") - text), text,
                        folders.texts[0], strstr(text, "%s") + 2);
