@@ -50,8 +50,8 @@ static const struct subcommand nets[] = {
 
 static const struct subcommand standbys[] = {
     {"serve", standby_serve_main, "the daemon"},
-    {"run", standby_run_main, "one task on a daemon's host, as launch does"},
-    {"hold", standby_hold_main, "a command while which hosts are held, as compare does"},
+    {"run", standby_run_main, "run one task on a daemon's host, as launch does"},
+    {"hold", standby_hold_main, "hold hosts while a command runs, as compare does"},
 };
 
 static const struct subcommand benches[] = {

@@ -3,7 +3,9 @@
  */
 #include "experiments/cluster/engine.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 enum status engine_find(const char *on, const struct engine **ret, struct error *err)
 {
@@ -18,6 +20,21 @@ enum status engine_find(const char *on, const struct engine **ret, struct error 
             *ret = engines[i];
     return *ret ? STATUS_OK
                 : error_set(err, STATUS_INVALID, "--on: '%s' is none of " ENGINE_METAVAR, on);
+}
+
+enum status engine_exec(struct text_list *words, struct error *err)
+{
+    char *const *argv = text_list_words(words);
+    enum status status;
+
+    if (!argv) {
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
+    } else {
+        (void)execvp(argv[0], argv);
+        status = error_set_errno(err, errno, "cannot run '%s'", argv[0]);
+    }
+    text_list_release(words);
+    return status;
 }
 
 enum status engine_list_hosts(const char *on, const char *form, struct text_list *ret,

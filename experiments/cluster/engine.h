@@ -77,6 +77,10 @@ extern const struct engine engine_slurm;
 extern const struct engine engine_ssh;
 extern const struct engine engine_standby;
 
+/* Become this program, which is looked up in PATH; for `allocate`.  Returns only where that fails;
+ * then the words are released. */
+enum status engine_exec(struct text_list *words, struct error *err);
+
 /* The hosts of --on, "NAME:HOST,..."; `form` is that for the error's text. */
 enum status engine_list_hosts(const char *on, const char *form, struct text_list *ret,
                               struct error *err);

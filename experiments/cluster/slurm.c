@@ -27,7 +27,6 @@ static bool is_allocated(void)
 static enum status allocate(const char *on, size_t hosts, char *const *argv, struct error *err)
 {
     struct text_list words = {0};
-    enum status status = STATUS_OK;
 
     (void)on;
     text_list_addf(&words, "salloc");
@@ -36,12 +35,7 @@ static enum status allocate(const char *on, size_t hosts, char *const *argv, str
     text_list_addf(&words, "--exclusive");
     for (; *argv; argv++)
         text_list_addf(&words, "%s", *argv);
-    if (!text_list_words(&words))
-        status = error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
-    else if (execvp(words.texts[0], text_list_words(&words)) != 0)
-        status = error_set_errno(err, errno, "cannot run 'salloc'");
-    text_list_release(&words);
-    return status;
+    return engine_exec(&words, err);
 }
 
 /* False once the job was cancelled, is out of time or has lost a node. */

@@ -64,7 +64,6 @@ static enum status allocate(const char *on, size_t hosts, char *const *argv, str
 {
     struct text_list words = {0};
     const char *list = strchr(on, ':');
-    enum status status = STATUS_OK;
 
     (void)hosts;
     if (!list)
@@ -74,12 +73,7 @@ static enum status allocate(const char *on, size_t hosts, char *const *argv, str
     text_list_addf(&words, "--");
     for (; *argv; argv++)
         text_list_addf(&words, "%s", *argv);
-    if (!text_list_words(&words))
-        status = error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
-    else if (execv(words.texts[0], text_list_words(&words)) != 0)
-        status = error_set_errno(err, errno, "cannot run '%s'", words.texts[0]);
-    text_list_release(&words);
-    return status;
+    return engine_exec(&words, err);
 }
 
 /* The client takes the variables of a job from its environment. */

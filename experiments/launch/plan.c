@@ -97,8 +97,8 @@ static const struct option_spec specs[] = {
      .help = "slurm: run the job on the hosts of the Slurm allocation that this command is in; "
              "ssh: on these; standby: on these, which have daemons (sparring standby serve).  Each "
              "has --ranks-per-host ranks, and --nproc-per-node is then all ranks; servers that "
-             "stand alone have a host each.  But with standby, all hosts need this folder, that of "
-             "these programs and --run-dir."},
+             "stand alone have a host each.  Except with standby, all hosts need this folder, that "
+             "of these programs and --run-dir."},
     {.name = "hosts",
      .kind = OPTION_TEXT,
      .offset = AT(hosts),

@@ -99,7 +99,9 @@ static enum status open_links(struct hold *h, const struct hold_options *o, stru
     bool all = false;
     enum status status = STATUS_OK;
 
-    (void)snprintf(request.holder, sizeof(request.holder), "%.100s", o->holder);
+    if (strlen(o->holder) >= sizeof(request.holder))
+        return error_set(err, STATUS_INVALID, "--holder is too long");
+    (void)snprintf(request.holder, sizeof(request.holder), "%s", o->holder);
     for (const char *host = o->hosts; *host && status == STATUS_OK;) {
         const size_t length = strcspn(host, ",");
         char address[300];

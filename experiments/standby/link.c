@@ -94,7 +94,6 @@ enum status link_open(struct link *l, const char *address, const struct rpc_secu
     (void)snprintf(with_port, sizeof(with_port), "%s%s", address,
                    strchr(address, ':') ? "" : ":" STANDBY_PORT);
     status = endpoint_parse(with_port, "the address of a standby daemon", &config.target, err);
-
     *l = (struct link){.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
                        .heard_ns = clock_now_ns()};
     (void)pthread_mutex_init(&l->lock, NULL);

@@ -71,23 +71,23 @@ struct run {
 
 /* ---- the request */
 
+/* The task's run directory is its own folder; that of the words is for its files here. */
 static void add_words(const char *const *words, size_t count, struct run *r,
                       struct standby_request *request)
 {
     static const char option[] = "--run-dir";
-    const size_t length = sizeof(option) - 1;
+    static const char with_value[] = "--run-dir=";
 
     for (size_t i = 0; i < count; i++) {
-        const char *value = strncmp(words[i], option, length) == 0 ? words[i] + length : "x";
-
-        if (*value == '=')
-            r->folder = value + 1;
-        else if (*value == '\0' && i + 1 < count)
+        if (strncmp(words[i], with_value, sizeof(with_value) - 1) == 0) {
+            r->folder = words[i] + sizeof(with_value) - 1;
+            text_list_addf(&request->words, "%s.", with_value);
+        } else if (strcmp(words[i], option) == 0 && i + 1 < count) {
             r->folder = words[++i];
-        if (*value == '=' || *value == '\0')
-            text_list_addf(&request->words, "--run-dir=.");
-        else
+            text_list_addf(&request->words, "%s.", with_value);
+        } else {
             text_list_addf(&request->words, "%s", words[i]);
+        }
     }
 }
 

@@ -243,12 +243,8 @@ static void accept_task(struct standby *s, struct task *t)
 static void send_beat(struct task *t)
 {
     const struct standby_reply reply = {.kind = STANDBY_ALIVE};
-    uint8_t *bytes = NULL;
-    size_t size;
 
-    if (wire_pack_standby_reply(&reply, &bytes, &size, NULL) == STATUS_OK)
-        (void)rpc_call_send(t->call, bytes, size, NULL);
-    free(bytes);
+    task_send(t, &reply);
     t->beat_ns = clock_now_ns() + STANDBY_BEAT_NS;
 }
 
@@ -270,7 +266,7 @@ static void let_go(struct task *t, const struct task_mailbox *mailbox)
 
     if (t->state == TASK_RUNS || t->state == TASK_SENDS || (t->state == TASK_HOLDS && !is_gone))
         log_warning("task %u of %s: its client %s", t->number, t->holder,
-                    is_gone ? "is gone" : "has said nothing for 5 s");
+                    is_gone ? "is gone" : "has been silent for too long");
     task_kill(t);
     if (mailbox->is_left)
         rpc_call_finish(t->call, STATUS_OK, "");

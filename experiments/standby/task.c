@@ -18,7 +18,7 @@
 
 #define PIECES_AT_ONCE 16 /* before the call's queue is looked at again */
 
-static void send_reply(struct task *t, const struct standby_reply *reply)
+void task_send(struct task *t, const struct standby_reply *reply)
 {
     struct error err = {0};
     uint8_t *bytes = NULL;
@@ -98,7 +98,7 @@ static bool send_output(struct task *t, size_t index)
             break;
         reply.size = (size_t)got;
         if (t->state == TASK_RUNS)
-            send_reply(t, &reply);
+            task_send(t, &reply);
     }
     return o->fd < 0;
 }
@@ -107,7 +107,7 @@ static void end_task(struct task *t)
 {
     const struct standby_reply reply = {.kind = STANDBY_END, .code = (uint32_t)t->code};
 
-    send_reply(t, &reply);
+    task_send(t, &reply);
     t->state = TASK_OVER;
     log_info("task %u of %s: ended, code %d", t->number, t->holder, t->code);
     rpc_call_finish(t->call, STATUS_OK, "");
@@ -122,7 +122,7 @@ static void send_files(struct task *t)
         if (file_sender_next(t->sender, &reply, &err) != STATUS_OK)
             task_refuse(t, &err);
         else if (reply.kind == STANDBY_FILE)
-            send_reply(t, &reply);
+            task_send(t, &reply);
         else
             end_task(t);
     }

@@ -71,6 +71,9 @@ void task_step(struct task *t, const struct task_settings *s);
 void task_stop(struct task *t);
 void task_kill(struct task *t);
 
+/* To the client; a call that has ended drops it. */
+void task_send(struct task *t, const struct standby_reply *reply);
+
 /* End the call with a failure. */
 void task_refuse(struct task *t, const struct error *why);
 

@@ -20,7 +20,6 @@ enum status temporary_folder_make(const char *purpose, char *path, size_t size, 
 
     (void)snprintf(name, sizeof(name), "sparring-%s-XXXXXX", purpose);
     status = file_join(path, size, base && base[0] ? base : "/tmp", name, err);
-
     if (status == STATUS_OK && !mkdtemp(path))
         status = error_set_errno(err, errno, "cannot make a temporary folder '%s'", path);
     if (status != STATUS_OK)

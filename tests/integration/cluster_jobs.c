@@ -68,6 +68,18 @@ void cluster_check_same_values(int architecture, const char *allocation, const c
     ck_assert_str_eq(job_record_text("run", 2, "end", "status"), "ok");
 }
 
+void cluster_start_endless(struct process *job, const char *on)
+{
+    char line[600];
+
+    (void)snprintf(line, sizeof(line),
+                   "sparring launch --on %s --nproc-per-node 3 --servers 1 --run-dir run -- "
+                   "sparring-worker --sync ps --epochs 1000000 --evaluate never " CLUSTER_MODEL
+                   " & echo $! >pid; wait $!",
+                   on);
+    process_start(job, NULL, ARGS("sh", "-c", line));
+}
+
 void cluster_check_cancelled(unsigned ranks)
 {
     unsigned asked = 0; /* another may first see the one that was fastest leave */
@@ -134,4 +146,13 @@ void cluster_check_hosts_of_blocks(void)
         ck_assert_msg(strncmp(ps, ring, strlen(ring)) == 0, "%s, %s", ring, ps);
         ck_assert_uint_eq(strlen(ps), strlen("--hosts=n1,n2,n3"));
     }
+}
+
+void cluster_check_compare(const char *on)
+{
+    cluster_write_experiment(20);
+    (void)process_run(0, JOB_TIMEOUT_MS, NULL,
+                      ARGS("sparring", "compare", "e.yaml", "--on", on, "--out", "out"));
+    ck_assert_uint_eq(cluster_count_good_runs(), 4);
+    cluster_check_hosts_of_blocks();
 }

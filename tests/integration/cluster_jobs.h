@@ -6,6 +6,8 @@
 #ifndef SPARRING_TESTS_INTEGRATION_CLUSTER_JOBS_H
 #define SPARRING_TESTS_INTEGRATION_CLUSTER_JOBS_H
 
+#include "tests/support/process.h"
+
 #include <stddef.h>
 
 #define CLUSTER_MODEL                                                                              \
@@ -29,6 +31,10 @@ void cluster_wait(const char *what, const char *condition);
 void cluster_check_same_values(int architecture, const char *allocation, const char *on,
                                const char *saved);
 
+/* Start a job of three ranks and a server, whose launcher's number is in the file pid and whose
+ * records are in run/.  It does not end by itself. */
+void cluster_start_endless(struct process *job, const char *on);
+
 /* The ranks and the server of run/ were asked to stop, and ended in order. */
 void cluster_check_cancelled(unsigned ranks);
 
@@ -37,6 +43,9 @@ void cluster_write_experiment(int steps);
 
 /* Of out/report.json. */
 size_t cluster_count_good_runs(void);
+
+/* Write e.yaml, and run it by `compare --on`: no run fails. */
+void cluster_check_compare(const char *on);
 
 /* Both modes of each block of out/ used the same hosts, in the same order. */
 void cluster_check_hosts_of_blocks(void);

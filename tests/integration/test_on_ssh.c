@@ -18,11 +18,6 @@
 
 static struct process job;
 
-static void assert_line(const char *output, const char *line)
-{
-    ck_assert_msg(strstr(output, line) != NULL, "no '%s' in: %s", line, output);
-}
-
 START_TEST(test_same_values)
 {
     cluster_check_same_values(_i, "", "ssh", "there");
@@ -43,26 +38,26 @@ START_TEST(test_tasks)
 
     ck_assert_ptr_nonnull(getcwd(folder, sizeof(folder)));
     (void)snprintf(line, sizeof(line), " a b n2 it's \"$HOME\" `x` \\ in %s\n", folder);
-    assert_line(output, "0 of 3: 0 of 2 on ");
-    assert_line(output, "1 of 3: 1 of 2 on ");
-    assert_line(output, "2 of 3: 0 of 1 on ");
-    assert_line(output, line);
-    assert_line(output, "/dev/null\n");
+    assert_contains(output, "0 of 3: 0 of 2 on ");
+    assert_contains(output, "1 of 3: 1 of 2 on ");
+    assert_contains(output, "2 of 3: 0 of 1 on ");
+    assert_contains(output, line);
+    assert_contains(output, "/dev/null\n");
 }
 END_TEST
 
 START_TEST(test_hosts_that_do_not_answer)
 {
-    assert_line(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
-                            ARGS("sparring", "launch", "--on", "ssh:n1,n9", "--nproc-per-node", "2",
-                                 "--", "sleep", "60")),
-                "Could not resolve hostname n9");
-    assert_line(
+    assert_contains(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
+                                ARGS("sparring", "launch", "--on", "ssh:n1,n9", "--nproc-per-node",
+                                     "2", "--", "sleep", "60")),
+                    "Could not resolve hostname n9");
+    assert_contains(
         process_run(3, JOB_TIMEOUT_MS, NULL,
                     ARGS("sparring", "launch", "--on", "ssh:n1", "--nproc-per-node", "2", "true")),
         "the job takes 2 hosts, 2 of them for ranks, and there are 1: 'n1'");
     cluster_write_experiment(20);
-    assert_line(
+    assert_contains(
         process_run(3, JOB_TIMEOUT_MS, NULL,
                     ARGS("sparring", "compare", "e.yaml", "--on", "ssh:n1,n9,n2", "--out", "out")),
         "host n9 did not answer: ssh: Could not resolve hostname n9");
@@ -93,12 +88,7 @@ static const struct {
 
 START_TEST(test_ends)
 {
-    process_start(
-        &job, NULL,
-        ARGS("sh", "-c",
-             "sparring launch --on " ON_ALL " --nproc-per-node 3 --servers 1 --run-dir "
-             "run -- sparring-worker --sync ps --epochs 1000000 --evaluate never " CLUSTER_MODEL
-             " & echo $! >pid; wait $!"));
+    cluster_start_endless(&job, ON_ALL);
     for (unsigned r = 0; r < 3; r++)
         job_await_step("run", r, 3);
     ck_assert(process_shell("%s", ends[_i].shell));
@@ -112,11 +102,7 @@ END_TEST
 
 START_TEST(test_compare)
 {
-    cluster_write_experiment(20);
-    (void)process_run(0, JOB_TIMEOUT_MS, NULL,
-                      ARGS("sparring", "compare", "e.yaml", "--on", ON_ALL, "--out", "out"));
-    ck_assert_uint_eq(cluster_count_good_runs(), 4);
-    cluster_check_hosts_of_blocks();
+    cluster_check_compare(ON_ALL);
     cluster_wait("processes are left", CLUSTER_NOTHING_LEFT);
 }
 END_TEST

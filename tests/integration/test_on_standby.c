@@ -25,7 +25,7 @@
 
 /* Shell: the daemons' folders of tasks are gone, too. */
 #define NOTHING_LEFT CLUSTER_NOTHING_LEFT " && ! ls tasks | grep -q ."
-#define HAS_BEGUN    "cat tasks/*/rank0.jsonl 2>/dev/null | grep -q '\"step\"'"
+#define STEPS        "$(cat tasks/*/rank0.jsonl 2>/dev/null | grep -c '\"step\"')"
 
 static struct process daemons[NODES], job;
 static char make_certificates[4096];
@@ -63,11 +63,6 @@ static void teardown(void)
     cluster_teardown();
 }
 
-static void assert_line(const char *output, const char *line)
-{
-    ck_assert_msg(strstr(output, line) != NULL, "no '%s' in: %s", line, output);
-}
-
 START_TEST(test_same_values)
 {
     cluster_check_same_values(_i, "", "standby", "run/there");
@@ -91,33 +86,33 @@ START_TEST(test_refusal)
 {
     const char *const *w = refusals[_i].words;
 
-    assert_line(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
-                            ARGS(RUN, "--host", "n1", "--", w[0], w[1], w[2], w[3])),
-                refusals[_i].answer);
+    assert_contains(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
+                                ARGS(RUN, "--host", "n1", "--", w[0], w[1], w[2], w[3])),
+                    refusals[_i].answer);
     cluster_wait("something is left", NOTHING_LEFT);
 }
 END_TEST
 
 START_TEST(test_hosts_that_do_not_answer)
 {
-    assert_line(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
-                            ARGS(RUN, "--host", "n1:9", "--", "cksum")),
-                "the standby daemon at n1:9: ");
-    assert_line(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
-                            ARGS("sparring", "launch", "--on", "standby:n1,n9", "--nproc-per-node",
-                                 "2", "--", "sparring-worker")),
-                "the standby daemon at n9:5750: ");
+    assert_contains(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
+                                ARGS(RUN, "--host", "n1:9", "--", "cksum")),
+                    "the standby daemon at n1:9: ");
+    assert_contains(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
+                                ARGS("sparring", "launch", "--on", "standby:n1,n9",
+                                     "--nproc-per-node", "2", "--", "sparring-worker")),
+                    "the standby daemon at n9:5750: ");
 }
 END_TEST
 
 /* Of another user, while the host is held, and afterwards. */
 START_TEST(test_busy)
 {
-    assert_line(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
-                            ARGS("sparring", "standby", "hold", "--holder", "alice", "--hosts",
-                                 "n1,n2", "--", "sparring", "standby", "run", "--holder", "bob",
-                                 "--host", "n2", "--", "cksum")),
-                "the host is in use by alice since 20");
+    assert_contains(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
+                                ARGS("sparring", "standby", "hold", "--holder", "alice", "--hosts",
+                                     "n1,n2", "--", "sparring", "standby", "run", "--holder", "bob",
+                                     "--host", "n2", "--", "cksum")),
+                    "the host is in use by alice since 20");
     (void)process_run(0, JOB_TIMEOUT_MS, NULL,
                       ARGS("sparring", "standby", "hold", "--holder", "alice", "--hosts", "n1,n2",
                            "--", "sh", "-c", "sparring standby run --host n2 -- cksum"));
@@ -183,16 +178,13 @@ START_TEST(test_ends)
 {
     const size_t kind = (size_t)_i % (sizeof(ends) / sizeof(ends[0]));
     const unsigned draw = (unsigned)_i * 2654435761u >> 30;
+    char has_begun[200];
     int code;
 
-    process_start(
-        &job, NULL,
-        ARGS("sh", "-c",
-             "sparring launch --on " ON_ALL " --nproc-per-node 3 --servers 1 --run-dir "
-             "run -- sparring-worker --sync ps --epochs 1000000 --evaluate never " CLUSTER_MODEL
-             " & echo $! >pid; wait $!"));
-    cluster_wait("the job does not begin", HAS_BEGUN);
-    (void)usleep((unsigned)_i * 40503u % 200000u); /* anywhere in a step */
+    (void)snprintf(has_begun, sizeof(has_begun), "[ " STEPS " -gt %u ]",
+                   (unsigned)_i * 40503u % 200u);
+    cluster_start_endless(&job, ON_ALL);
+    cluster_wait("the job does not begin", has_begun);
     if (ends[kind].shell)
         ck_assert(process_shell("draw=%u; %s", draw + 1, ends[kind].shell));
     else
@@ -215,11 +207,7 @@ END_TEST
 
 START_TEST(test_compare)
 {
-    cluster_write_experiment(20);
-    (void)process_run(0, JOB_TIMEOUT_MS, NULL,
-                      ARGS("sparring", "compare", "e.yaml", "--on", ON_ALL, "--out", "out"));
-    ck_assert_uint_eq(cluster_count_good_runs(), 4);
-    cluster_check_hosts_of_blocks();
+    cluster_check_compare(ON_ALL);
     cluster_wait("something is left", NOTHING_LEFT);
 }
 END_TEST

@@ -100,11 +100,6 @@ static void run_plain_job(void)
         plain_checkpoint = undisturbed_checkpoint("none", "none");
 }
 
-static void assert_contains(const char *text, const char *part)
-{
-    ck_assert_msg(strstr(text, part) != NULL, "no '%s' in:\n%.3000s", part, text);
-}
-
 static pid_t worker_pid(const struct launched_job *r, unsigned rank)
 {
     return (pid_t)job_newest_int(r->folder, rank, "start", "pid");

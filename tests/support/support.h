@@ -38,6 +38,15 @@ void support_note_assertion(const char *file, int line);
         ck_assert_msg(strstr(err.text, (part)) != NULL, "'%s' lacks '%s'", err.text, (part));      \
     } while (0)
 
+/* The text holds `part`. */
+#define assert_contains(text, part)                                                                \
+    do {                                                                                           \
+        const char *assert_text_ = (text);                                                         \
+        const char *assert_part_ = (part);                                                         \
+        ck_assert_msg(strstr(assert_text_, assert_part_) != NULL, "no '%s' in:\n%.3000s",          \
+                      assert_part_, assert_text_);                                                 \
+    } while (0)
+
 /* Number of random draws, or amount of data: smaller under a sanitizer, where each costs ten times
  * as much and few cover the same lines. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -34,8 +34,3 @@ void assert_mentions(const struct text_list *list, const char *text)
         (void)printf("  %s\n", list->texts[i]);
     ck_assert_msg(mentions(list, text), "no text with '%s'", text);
 }
-
-void assert_contains(const char *whole, const char *text)
-{
-    ck_assert_msg(strstr(whole, text) != NULL, "'%s' lacks '%s'", whole, text);
-}

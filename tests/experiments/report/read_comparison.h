@@ -13,6 +13,5 @@ struct comparison *read_comparison(const char *path);
 
 /* Fails, and prints all texts, unless one of them contains `text`. */
 void assert_mentions(const struct text_list *list, const char *text);
-void assert_contains(const char *whole, const char *text);
 
 #endif
