@@ -1,7 +1,8 @@
 /*
  * log: lines on stderr, for people.  Only main functions, the server's handlers and the training
  * loop log; every other module returns its error.  Measurements are metrics and never go here.  A
- * line reads "sparring-worker[1]: text"; one write(2) per line, so ranks do not mix inside a line.
+ * line reads "sparring-worker[1]: text", or with SPARRING_LOG_FORMAT=json is a JSON object with
+ * time, level, program, rank and message; one write(2) per line, so ranks do not mix inside a line.
  */
 #ifndef SPARRING_COMMON_BASE_LOG_H
 #define SPARRING_COMMON_BASE_LOG_H
@@ -10,7 +11,7 @@
 
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARNING, LOG_ERROR, LOG_QUIET };
 
-/* Set the prefix of each line; `rank` < 0 omits the brackets.  Call before threads start. */
+/* Set what each line begins with; `rank` < 0: none.  Call before threads start. */
 void log_open(const char *program, int rank);
 
 /* Lines below `level` are dropped; the default is LOG_INFO. */
