@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define HEADER_KEY     "authorization"
 #define FILE_BYTES_MAX 4096
@@ -69,7 +70,9 @@ static void warn_of_readers(const char *path)
 {
     struct stat info;
 
-    if (stat(path, &info) == 0 && (info.st_mode & (S_IRGRP | S_IROTH)))
+    /* Kubernetes mounts secrets as root's, for the group of the pod. */
+    if (stat(path, &info) == 0 &&
+        (info.st_mode & S_IROTH || (info.st_mode & S_IRGRP && info.st_uid == geteuid())))
         log_warning("the token file '%s' can be read by others (mode %03o; 600 keeps it secret)",
                     path, (unsigned)info.st_mode & 0777u);
 }

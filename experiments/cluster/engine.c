@@ -9,7 +9,8 @@
 
 enum status engine_find(const char *on, const struct engine **ret, struct error *err)
 {
-    static const struct engine *const engines[] = {&engine_slurm, &engine_ssh, &engine_standby};
+    static const struct engine *const engines[] = {&engine_slurm, &engine_ssh, &engine_standby,
+                                                   &engine_kubernetes};
     const size_t length = strcspn(on, ":");
 
     *ret = NULL;

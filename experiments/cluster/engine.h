@@ -1,6 +1,7 @@
 /*
- * engine: what has the hosts of a cluster: Slurm, which allocates them, or a list of hosts that are
- * reached by ssh or by our standby daemons.  It starts the processes of a job on them, in steps.
+ * engine: what has the hosts of a cluster: Slurm, which allocates them, a list of hosts that are
+ * reached by ssh or by our standby daemons, or Kubernetes, for which manifests are written and
+ * nothing is run.  It starts the processes of a job on them, in steps.
  * Queues, priorities, limits and accounts are its own.
  *
  * Promises: a step ends when the program that add_command names ends or is killed.  Needs: folders
@@ -17,7 +18,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define ENGINE_METAVAR "local|slurm|ssh:HOST,...|standby:HOST,..."
+#define ENGINE_METAVAR "local|slurm|ssh:HOST,...|standby:HOST,...|kubernetes"
 
 /* Prints a line that is equal on hosts with the same programs; $0 is the folder of these.  A
  * standby daemon knows the script by a name. */
@@ -34,6 +35,15 @@ struct engine_step {
     const char *const *variables; /* "NAME=value" beside this process's own; NULL: none */
     bool is_labelled; /* each line of a task's output begins with the task's number and ": " */
     bool is_stopped;  /* by signals, or by their names on standard input; else it ends by itself */
+};
+
+/* A command that runs again after a preemption or a failure, and goes on where it was. */
+struct engine_script {
+    const char *on; /* of --on */
+    size_t hosts;
+    const char *job;
+    const char *const *program; /* its words without --on; NULL-terminated */
+    const struct kubernetes_options *kubernetes;
 };
 
 struct engine {
@@ -58,10 +68,11 @@ struct engine {
      * are that of the tasks; its exit code is the largest of the tasks. */
     void (*add_command)(const struct engine_step *step, struct text_list *words);
 
-    /* A script for the engine's queue that runs a command on so many hosts, and again after a
-     * preemption: the lines before the command.  NULL: it has no queue. */
-    void (*add_script)(size_t hosts, const char *job, struct strbuf *text);
+    /* What the engine's queue takes, as text.  NULL: it has none. */
+    enum status (*add_script)(const struct engine_script *script, struct strbuf *text,
+                              struct error *err);
 
+    bool writes_manifests; /* it starts nothing from here: there is only add_script */
     bool has_own_folders;  /* nothing is shared, a task's run directory comes back when it ends */
     bool has_single_tasks; /* a step has one task, without a label */
     bool reads_signals; /* the program reads "TERM" and "KILL", a line each, on standard input, in
@@ -76,6 +87,7 @@ enum status engine_find(const char *on, const struct engine **ret, struct error 
 extern const struct engine engine_slurm;
 extern const struct engine engine_ssh;
 extern const struct engine engine_standby;
+extern const struct engine engine_kubernetes;
 
 /* Become this program, which is looked up in PATH; for `allocate`.  Returns only where that fails;
  * then the words are released. */

@@ -115,8 +115,11 @@ static void add_command(const struct engine_step *step, struct text_list *words)
     strbuf_release(&list);
 }
 
-static void add_script(size_t hosts, const char *job, struct strbuf *text)
+static enum status add_script(const struct engine_script *script, struct strbuf *text,
+                              struct error *err)
 {
+    char *folder = getcwd(NULL, 0);
+
     strbuf_addf(text,
                 "#!/bin/sh\n"
                 "#SBATCH --job-name=%s\n"
@@ -124,8 +127,18 @@ static void add_script(size_t hosts, const char *job, struct strbuf *text)
                 "#SBATCH --exclusive\n"
                 "#SBATCH --requeue\n"
                 "#SBATCH --open-mode=append\n"
-                "#SBATCH --signal=B:TERM@%d\n",
-                job, hosts, STOP_SECONDS);
+                "#SBATCH --signal=B:TERM@%d\n"
+                "cd ",
+                script->job, script->hosts, STOP_SECONDS);
+    strbuf_add_shell_word(text, folder ? folder : ".");
+    strbuf_add(text, "\n# Started again, it goes on where it was.\nexec");
+    for (const char *const *word = script->program; *word; word++) {
+        strbuf_add(text, " ");
+        strbuf_add_shell_word(text, *word);
+    }
+    strbuf_add(text, " --on slurm\n");
+    free(folder);
+    return strbuf_ok(text) ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "no memory for a script");
 }
 
 const struct engine engine_slurm = {.name = "slurm",

@@ -9,6 +9,7 @@
 #include "common/base/memory.h"
 #include "common/base/stop.h"
 #include "common/option/program.h"
+#include "experiments/cluster/kubernetes.h"
 #include "experiments/compare/experiment.h"
 #include "experiments/compare/experiment_set.h"
 #include "experiments/compare/sweep.h"
@@ -35,6 +36,7 @@ struct compare_options {
     char ignore[OPTION_TEXT_MAX];
     char programs[OPTION_TEXT_MAX];
     char on[OPTION_TEXT_MAX];
+    struct kubernetes_options kubernetes;
 };
 
 static char *const *arguments; /* of this command, its name first */
@@ -102,7 +104,8 @@ static const struct option_spec specs[] = {
      .kind = OPTION_BOOL,
      .offset = AT(dry_run),
      .help = "Print the cells of the axes and how many runs they are, and run nothing.  With --on "
-             "slurm print the script for sbatch that runs them."},
+             "slurm print the script for sbatch that runs them, with --on kubernetes the manifests "
+             "of pods with standby daemons and of one with this command."},
     {.name = "on",
      .kind = OPTION_TEXT,
      .offset = AT(on),
@@ -148,7 +151,7 @@ static const struct option_set options_set = {
     .program = "sparring compare",
     .summary = "Run the modes of an experiment in turn and report which is faster, and why.",
     .usage = "[EXPERIMENT.yaml|NAME|all]... [OPTION]...",
-    .tables = {{specs, 0}},
+    .tables = {{specs, 0}, {kubernetes_option_specs, AT(kubernetes)}},
 };
 
 static enum status read_experiment(const char *path, const struct compare_options *options,
@@ -308,27 +311,6 @@ static enum status run_sweep(struct compare_sweep *s, const struct compare_optio
     return status;
 }
 
-/* For the queue of the engine. */
-static void print_script(const struct engine *engine, size_t hosts, const char *path,
-                         const char *out)
-{
-    struct strbuf text = STRBUF_INIT;
-    char *folder = getcwd(NULL, 0);
-    char name[256];
-
-    experiment_set_name(path, name, sizeof(name));
-    engine->add_script(hosts, name, &text);
-    strbuf_add(&text, "cd ");
-    strbuf_add_shell_word(&text, folder ? folder : ".");
-    strbuf_add(&text, "\n# Started again, it goes on where it was.\nexec sparring compare ");
-    strbuf_add_shell_word(&text, path);
-    strbuf_addf(&text, " --on %s --out ", engine->name);
-    strbuf_add_shell_word(&text, out);
-    (void)printf("%s\n", text.text);
-    strbuf_release(&text);
-    free(folder);
-}
-
 static enum status run_experiment(const struct compare_options *options, const char *programs,
                                   const char *path, const char *out, struct compare_result *ret,
                                   struct error *err)
@@ -341,10 +323,7 @@ static enum status run_experiment(const struct compare_options *options, const c
         status = read_experiment(path, options, experiment, err);
     if (status == STATUS_OK)
         status = compare_sweep_open(experiment, programs, out, &sweep, err);
-    if (status == STATUS_OK && options->dry_run && experiment->engine &&
-        experiment->engine->add_script) {
-        print_script(experiment->engine, compare_sweep_hosts(&sweep), path, out);
-    } else if (status == STATUS_OK && options->dry_run) {
+    if (status == STATUS_OK && options->dry_run) {
         compare_sweep_print_plan(&sweep);
     } else if (status == STATUS_OK) {
         print_announcement(&sweep);
@@ -355,40 +334,90 @@ static enum status run_experiment(const struct compare_options *options, const c
     return status;
 }
 
-/* Go on in an allocation of as many hosts as the experiments take at most, unless this is one. */
-static enum status allocate_hosts(const struct compare_options *options, const char *programs,
-                                  const struct text_list *paths, struct error *err)
+/* The hosts of the experiment that takes most. */
+static enum status count_hosts(const struct compare_options *options, const char *programs,
+                               const struct text_list *paths, size_t *ret, struct error *err)
 {
-    const struct engine *engine;
-    struct text_list words = {0};
     struct experiment *e = NULL;
-    char folder[4096] = "";
-    size_t most = 0;
-    enum status status = engine_find(options->on, &engine, err);
+    enum status status = mem_calloc(1, sizeof(*e), "an experiment", &e, err);
 
-    if (status != STATUS_OK || !engine || options->dry_run || engine->is_allocated())
-        return status;
-    status = mem_calloc(1, sizeof(*e), "an experiment", &e, err);
+    *ret = 0;
     for (size_t i = 0; i < paths->length && status == STATUS_OK; i++) {
         struct compare_sweep sweep = {0};
 
         status = read_experiment(paths->texts[i], options, e, err);
         if (status == STATUS_OK)
             status = compare_sweep_open(e, programs, ".", &sweep, err);
-        if (status == STATUS_OK && compare_sweep_hosts(&sweep) > most)
-            most = compare_sweep_hosts(&sweep);
+        if (status == STATUS_OK && compare_sweep_hosts(&sweep) > *ret)
+            *ret = compare_sweep_hosts(&sweep);
         compare_sweep_close(&sweep);
     }
     free(e);
-    if (status == STATUS_OK)
-        status = subprocess_program_folder(folder, sizeof(folder), err);
+    return status;
+}
+
+/* Go on in an allocation of so many hosts. */
+static enum status allocate_hosts(const struct engine *engine,
+                                  const struct compare_options *options, size_t hosts,
+                                  struct error *err)
+{
+    struct text_list words = {0};
+    char folder[4096] = "";
+    enum status status = subprocess_program_folder(folder, sizeof(folder), err);
+
     text_list_addf(&words, "%s/sparring", folder);
     for (char *const *word = arguments; *word; word++)
         text_list_addf(&words, "%s", *word);
     if (status == STATUS_OK && !text_list_words(&words))
         status = error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
     if (status == STATUS_OK)
-        status = engine->allocate(options->on, most, text_list_words(&words), err);
+        status = engine->allocate(options->on, hosts, text_list_words(&words), err);
+    text_list_release(&words);
+    return status;
+}
+
+/* Is this word, with the next one where it has no '=', not for the command of a script? */
+static bool is_of_script(const char *word)
+{
+    static const char *const names[] = {"--on",    "--out",           "--dry-run",  "--job-name",
+                                        "--image", "--pod-resources", "--pod-claim"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        size_t k = 0;
+
+        while (word[k] && (word[k] == '_' ? '-' : word[k]) == names[i][k])
+            k++;
+        if (names[i][k] == '\0' && (word[k] == '\0' || word[k] == '='))
+            return true;
+    }
+    return false;
+}
+
+/* This command for the queue of the engine. */
+static enum status print_script(const struct engine *engine, const struct compare_options *options,
+                                size_t hosts, const char *path, const char *out, struct error *err)
+{
+    struct text_list words = {0};
+    struct strbuf text = STRBUF_INIT;
+    char name[256];
+    struct engine_script script = {
+        .on = options->on, .hosts = hosts, .job = name, .kubernetes = &options->kubernetes};
+    enum status status;
+
+    experiment_set_name(path, name, sizeof(name));
+    text_list_addf(&words, "sparring");
+    for (char *const *word = arguments; *word; word++)
+        if (!is_of_script(*word))
+            text_list_addf(&words, "%s", *word);
+        else if (!strchr(*word, '=') && (*word)[2] != 'd' && word[1]) /* --dry-run has no value */
+            word++;
+    text_list_addf(&words, "--out=%s", out);
+    script.program = (const char *const *)text_list_words(&words);
+    status = script.program ? engine->add_script(&script, &text, err)
+                            : error_set(err, STATUS_NO_MEMORY, "no memory for a script");
+    if (status == STATUS_OK)
+        (void)printf("%s", text.text);
+    strbuf_release(&text);
     text_list_release(&words);
     return status;
 }
@@ -431,14 +460,25 @@ static enum status run_paths(const struct compare_options *options, const char *
                              const struct text_list *paths, int *ret_exit_code, struct error *err)
 {
     struct compare_result result = {.exit_code = 0};
+    const struct engine *engine;
     char out[OPTION_TEXT_MAX];
-    enum status status;
+    size_t hosts;
+    enum status status = engine_find(options->on, &engine, err);
 
+    if (status != STATUS_OK)
+        return status;
     default_out(paths->length == 1 ? paths->texts[0] : "experiments", out, sizeof(out));
     if (options->out[0] != '\0')
         (void)snprintf(out, sizeof(out), "%s", options->out);
     if (paths->length > 1 && options->fail_if[0] != '\0')
         return error_set(err, STATUS_INVALID, "--fail-if goes with one experiment");
+    if (engine && (options->dry_run ? engine->add_script != NULL : !engine->is_allocated())) {
+        status = count_hosts(options, programs, paths, &hosts, err);
+        if (status != STATUS_OK)
+            return status;
+        return options->dry_run ? print_script(engine, options, hosts, paths->texts[0], out, err)
+                                : allocate_hosts(engine, options, hosts, err);
+    }
     if (paths->length > 1)
         return run_set(options, programs, paths, out, err);
     status = run_experiment(options, programs, paths->texts[0], out, &result, err);
@@ -477,8 +517,6 @@ static enum status run_compare(const void *parsed, const char *const *words, siz
     if (status == STATUS_OK)
         status = experiment_set_find(count > 0 ? words : by_default, count > 0 ? count : 1,
                                      programs, &paths, err);
-    if (status == STATUS_OK)
-        status = allocate_hosts(o, programs, &paths, err);
     if (status == STATUS_OK)
         status = run_paths(o, programs, &paths, ret_exit_code, err);
     text_list_release(&paths);

@@ -44,12 +44,18 @@ enum status engine_hosts_read(struct plan *p, struct error *err)
 
     if (status != STATUS_OK)
         return status;
+    if (!h->engine && (p->options.hosts[0] != '\0' || p->options.dry_run))
+        return error_set(err, STATUS_INVALID, "%s",
+                         p->options.dry_run ? "--dry-run goes with --on kubernetes"
+                                            : "--hosts goes with --on, such as --on slurm");
     if (!h->engine)
-        return p->options.hosts[0] == '\0'
-                   ? STATUS_OK
-                   : error_set(err, STATUS_INVALID, "--hosts goes with --on, such as --on slurm");
+        return STATUS_OK;
+    if (p->options.dry_run != h->engine->writes_manifests)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "--on kubernetes and --dry-run go together: manifests are printed here, "
+                         "and kubectl starts them");
     (void)snprintf(h->names, sizeof(h->names), "%s", p->options.hosts);
-    if (h->names[0] != '\0')
+    if (h->names[0] != '\0' || h->engine->writes_manifests)
         return STATUS_OK;
     status = h->engine->read_hosts(p->options.on, &names, err);
     for (size_t i = 0; i < names.length; i++)
@@ -74,7 +80,11 @@ enum status engine_hosts_check(struct plan *p, struct error *err)
     if (!h->engine)
         return STATUS_OK;
     status = check_options(p, err);
-    if (status != STATUS_OK)
+    if (p->master_port == 0) /* on the first host nobody looks for a free one */
+        p->master_port = MASTER_PORT;
+    if (p->options.server_port == 0)
+        p->options.server_port = SERVER_PORT;
+    if (status != STATUS_OK || h->engine->writes_manifests)
         return status;
     for (const char *c = h->names; *c; c++)
         there += *c == ',';
@@ -84,10 +94,6 @@ enum status engine_hosts_check(struct plan *p, struct error *err)
                          h->count, h->workers, there, h->names);
     placement_host_address(p, 0, h->master_addr, sizeof(h->master_addr));
     p->master_addr = h->master_addr;
-    if (p->master_port == 0) /* on the first host nobody looks for a free one */
-        p->master_port = MASTER_PORT;
-    if (p->options.server_port == 0)
-        p->options.server_port = SERVER_PORT;
     p->has_one_child = !h->engine->has_single_tasks;
     return STATUS_OK;
 }

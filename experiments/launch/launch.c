@@ -15,6 +15,7 @@
 #include "experiments/launch/fault_injector.h"
 #include "experiments/launch/placement.h"
 #include "experiments/launch/plan.h"
+#include "experiments/launch/pods.h"
 #include "experiments/launch/servers.h"
 #include "experiments/launch/step.h"
 
@@ -509,6 +510,8 @@ int launch_main(int argc, char **argv)
         return log_failure(&err);
     if (plan.exit_now)
         return 0;
+    if (plan.options.dry_run)
+        return pods_print(&plan, &err) == STATUS_OK ? 0 : log_failure(&err);
     status = run_job(&job, &err);
     if (status == STATUS_OK)
         status = write_records(&job, &err);

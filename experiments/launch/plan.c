@@ -104,6 +104,13 @@ static const struct option_spec specs[] = {
      .offset = AT(hosts),
      .metavar = "NAME,...",
      .help = "Of --on: these of its hosts, in this order; first those of ranks.  By default all."},
+    {.name = "dry-run",
+     .kind = OPTION_BOOL,
+     .offset = AT(dry_run),
+     .default_text = "false",
+     .help =
+         "With --on kubernetes: print the manifests of the job, a JobSet, and run nothing; with "
+         "kubernetes:jobs a Service and Indexed Jobs.  Each host is a pod."},
     {.help = "Parameter servers:"},
     {.name = "servers",
      .kind = OPTION_INT,
@@ -301,7 +308,10 @@ static const struct option_set set = {
                "rank fails the others are stopped, and its exit code is kept; but see "
                "--on-rank-loss.",
     .usage = "[OPTION]... [--] PROGRAM [ARG]...",
-    .tables = {{specs, 0}, {network_option_specs, AT(network)}, {last_specs, 0}},
+    .tables = {{specs, 0},
+               {network_option_specs, AT(network)},
+               {last_specs, 0},
+               {kubernetes_option_specs, AT(kubernetes)}},
 };
 
 /* The length of CUDA_VISIBLE_DEVICES where it is set, else the number of /dev/nvidia<n>. */

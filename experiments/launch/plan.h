@@ -6,6 +6,7 @@
 
 #include "common/option/option.h"
 #include "experiments/cluster/engine.h"
+#include "experiments/cluster/kubernetes.h"
 #include "experiments/launch/binding.h"
 #include "experiments/network/network_options.h"
 
@@ -41,6 +42,8 @@ struct plan_options {
     bool tee;
     bool pass_local_rank;
     char backend[OPTION_TEXT_MAX];
+    bool dry_run;
+    struct kubernetes_options kubernetes;
     bool no_python;
     bool use_env;
     int64_t timeout_ms;

@@ -169,7 +169,8 @@ START_TEST(test_dead_node)
     size_t size;
 
     cluster_write_experiment(500);
-    ck_assert(process_shell("sparring compare e.yaml --on slurm --out out --dry-run >job.sh && "
+    ck_assert(process_shell("sparring compare --on slurm --out out --dry-run e.yaml --repeats 2 "
+                            ">job.sh && grep -q 'compare e.yaml --repeats 2 ' job.sh && "
                             "ASAN_OPTIONS=detect_leaks=0 sbatch --output log.txt job.sh"));
     cluster_wait("no run has begun", CLUSTER_HAS_BEGUN);
     ck_assert(process_shell("kill -KILL $(cat ${SLURM_CONF%%/*}/slurmd.n2.pid) && "

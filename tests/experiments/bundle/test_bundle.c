@@ -83,6 +83,7 @@ START_TEST(test_a_moved_bundle_needs_glibc_alone)
     ck_assert_ptr_nonnull(strstr(output, "libgrpc.so"));
     ck_assert_ptr_nonnull(strstr(output, "left to the host, glibc: ld-linux"));
     ck_assert_ptr_nonnull(strstr(output, "needs glibc 2."));
+    ck_assert(has_file(made, "Containerfile"));
     ck_assert(has_file(made, "share/sparring/sparring.protoset"));
     ck_assert(has_file(made, "share/sparring/experiments/stragglers.delays"));
     ck_assert(has_file(made, "share/sparring/experiments/peers/torch_train.py"));
