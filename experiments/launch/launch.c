@@ -501,7 +501,7 @@ int launch_main(int argc, char **argv)
                       .replicas = STRBUF_INIT,
                       .weights = STRBUF_INIT};
     struct error err = {0};
-    int code;
+    int code = 0;
     enum status status;
 
     log_open("sparring launch", -1);
@@ -510,6 +510,10 @@ int launch_main(int argc, char **argv)
         return log_failure(&err);
     if (plan.exit_now)
         return 0;
+    if (plan.role.kind != ROLE_NONE) {
+        status = role_run(&plan.role, &plan.options, argv, &code, &err);
+        return status == STATUS_OK ? code : log_failure(&err);
+    }
     if (plan.options.dry_run)
         return pods_print(&plan, &err) == STATUS_OK ? 0 : log_failure(&err);
     status = run_job(&job, &err);

@@ -575,13 +575,17 @@ static enum status resolve_plan(struct plan *p, const struct option_result *r, i
 enum status plan_read(struct plan *p, int argc, char **argv, struct error *err)
 {
     struct option_result result = {0};
-    enum status status;
+    struct error why;
+    enum status status, role_status;
 
     *p = (struct plan){0};
+    role_status = role_read(&p->role, &why); /* first: it sets variables of options */
     status = option_parse(&set, argc, argv, &p->options, &result, err);
     if (status == STATUS_OK && result.exit_now)
         p->exit_now = true;
-    else if (status == STATUS_OK)
+    else if (status == STATUS_OK && role_status != STATUS_OK)
+        status = error_set(err, role_status, "%s", why.text);
+    else if (status == STATUS_OK && p->role.kind == ROLE_NONE) /* others start no ranks */
         status = resolve_plan(p, &result, argc, argv, err);
     option_result_release(&result);
     return status;

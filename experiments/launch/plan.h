@@ -8,6 +8,7 @@
 #include "experiments/cluster/engine.h"
 #include "experiments/cluster/kubernetes.h"
 #include "experiments/launch/binding.h"
+#include "experiments/launch/role.h"
 #include "experiments/network/network_options.h"
 
 #include <stdbool.h>
@@ -75,6 +76,7 @@ struct hosts {
 
 struct plan {
     struct plan_options options;
+    struct role role; /* of any kind but ROLE_NONE: the rest is empty */
     unsigned nodes;
     unsigned node_rank;
     unsigned ranks;           /* of this node */
