@@ -1,6 +1,6 @@
 /*
- * What bash completes, and the manual pages: both come from --help, so that a command or an option
- * that is added needs nothing more.
+ * What bash, zsh and fish complete, and the manual pages: both come from --help, so that a command
+ * or an option that is added needs nothing more.
  */
 #include "tests/support/process.h"
 #include "tests/support/support.h"
@@ -11,17 +11,38 @@
 
 #define TIMEOUT_MS 60000
 
-/* What bash offers for the last of these words, one per line, with blanks around each. */
-static const char *complete(const char *words)
-{
-    static const char script[] =
-        "PATH=$(dirname \"$(realpath \"$1\")\"):$PATH; source \"$2\"; COMP_WORDS=($3); "
-        "[[ $3 == *' ' ]] && COMP_WORDS+=(''); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); "
-        "cd /; _sparring; printf ' %s \\n' \"${COMPREPLY[@]}\"";
+#define OUR_PROGRAMS "PATH=$(dirname \"$(realpath \"$1\")\"):$PATH; cd /; "
 
-    return process_run(0, TIMEOUT_MS, NULL,
-                       ARGS("bash", "-c", script, "bash", support_program("sparring"),
-                            support_source("experiments/shell/completion.bash"), words));
+/* A script that prints what a shell offers for the last of the words $3, one per line, with blanks
+ * around each; $1 is our program, $2 the completion. */
+static const struct {
+    const char *shell, *completion, *script;
+} shells[] = {
+    {"bash", "experiments/shell/completion.bash",
+     OUR_PROGRAMS "source \"$2\"; COMP_WORDS=($3); "
+                  "[[ $3 == *' ' ]] && COMP_WORDS+=(''); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); "
+                  "_sparring; printf ' %s \\n' \"${COMPREPLY[@]}\""},
+    {"zsh", "experiments/shell/completion.zsh",
+     OUR_PROGRAMS "words=(${(s: :)3}); [[ $3 == *' ' ]] && words+=(''); CURRENT=$#words; "
+                  "compadd() { shift; print -rl -- \" \"${^${(M)@:#$words[CURRENT]*}}\" \" }; "
+                  "_files() { print -rl -- \" \"${^$(print -rl -- $words[CURRENT]*(N))}\" \" }; "
+                  "source $2"},
+    {"fish", "experiments/shell/completion.fish",
+     "set -x PATH (dirname (realpath $argv[1])) $PATH; cd /; source $argv[2]; "
+     "complete -C $argv[3] | string replace -r '/?(\\t.*)?$' ' ' | string replace -r '^' ' '"},
+};
+
+static const char *complete(int shell, const char *words)
+{
+    const bool is_fish = strcmp(shells[shell].shell, "fish") == 0;
+
+    return process_run(
+        0, TIMEOUT_MS, NULL,
+        is_fish
+            ? ARGS("fish", "--no-config", "-c", shells[shell].script, support_program("sparring"),
+                   support_source(shells[shell].completion), words)
+            : ARGS(shells[shell].shell, "-c", shells[shell].script, "sh",
+                   support_program("sparring"), support_source(shells[shell].completion), words));
 }
 
 static const struct {
@@ -41,10 +62,18 @@ static const struct {
 
 START_TEST(test_completion)
 {
-    const char *offered = complete(completions[_i].words);
+    for (int s = 0; s < (int)(sizeof(shells) / sizeof(shells[0])); s++) {
+        const char *offered;
 
-    ck_assert_msg(strstr(offered, completions[_i].offered) != NULL, "%s", offered);
-    ck_assert_msg(strstr(offered, completions[_i].not_offered) == NULL, "%s", offered);
+        if (!process_shell("command -v %s >/dev/null", shells[s].shell)) {
+            support_skip_package(shells[s].shell);
+            continue;
+        }
+        offered = complete(s, completions[_i].words);
+        assert_contains(offered, completions[_i].offered);
+        ck_assert_msg(strstr(offered, completions[_i].not_offered) == NULL, "%s: %s",
+                      shells[s].shell, offered);
+    }
 }
 END_TEST
 
