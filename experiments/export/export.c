@@ -7,6 +7,7 @@
 #include "common/base/file.h"
 #include "common/base/stop.h"
 #include "common/option/program.h"
+#include "experiments/export/tensorboard.h"
 #include "experiments/subprocess/subprocess.h"
 
 #include <errno.h>
@@ -22,7 +23,7 @@
 
 struct export_options {
     char out[OPTION_TEXT_MAX];
-    bool check;
+    bool check, tensorboard;
 };
 
 #define AT(field) offsetof(struct export_options, field)
@@ -39,6 +40,11 @@ static const struct option_spec specs[] = {
      .offset = AT(check),
      .help = "Unpack an archive, check every file against its sum, and make the reports again: "
              "their figures must be those that were packed."},
+    {.name = "tensorboard",
+     .kind = OPTION_BOOL,
+     .offset = AT(tensorboard),
+     .help = "Write event files for TensorBoard instead, of a run or of all runs of an experiment, "
+             "into a folder for each below --out (by default FOLDER/tensorboard)."},
     {0},
 };
 
@@ -224,8 +230,14 @@ static enum status run_export(const void *parsed, const char *const *words, size
     if (status == STATUS_OK && count != 1)
         status = error_set(err, STATUS_INVALID,
                            "name one folder or archive; 'sparring export --help' explains");
+    if (status == STATUS_OK && o->check && o->tensorboard)
+        status = error_set(err, STATUS_INVALID, "--check and --tensorboard exclude each other");
     if (status == STATUS_OK && !realpath(words[0], from))
         status = error_set_errno(err, errno, "'%s'", words[0]);
+    if (status == STATUS_OK && o->tensorboard && o->out[0] == '\0')
+        status = file_join(target, sizeof(target), from, "tensorboard", err);
+    if (status == STATUS_OK && o->tensorboard)
+        return tensorboard_export(from, o->out[0] != '\0' ? o->out : target, err);
     if (status == STATUS_OK)
         status = find_target(o, from, target, sizeof(target), err);
     if (status != STATUS_OK)

@@ -118,8 +118,38 @@ START_TEST(test_refused)
 }
 END_TEST
 
+/* What is in them: tests/experiments/export/read_events. */
+START_TEST(test_tensorboard)
+{
+    const char *run = support_path("run"), *out = support_path("run/tensorboard");
+    const char *printed;
+
+    (void)process_run(0, TIMEOUT_MS, NULL,
+                      ARGS(support_program("sparring"), "launch", "--standalone",
+                           "--nproc-per-node", "2", "--run-dir", run, "--", "sparring-worker",
+                           "--model", "mlp:784-16-10", "--data", "digits", "--samples", "320",
+                           "--batch-size", "16", "--epochs", "3", "--lr", "0.25", "--shuffle=false",
+                           "--threads", "1"));
+    (void)process_run(0, TIMEOUT_MS, NULL,
+                      ARGS(support_program("sparring"), "export", run, "--tensorboard"));
+    (void)printf(
+        "%s", process_run(0, TIMEOUT_MS, NULL,
+                          ARGS(support_python(),
+                               support_source("tests/experiments/export/read_events"), run, out)));
+    printed = process_run(1, TIMEOUT_MS, NULL,
+                          ARGS(support_program("sparring"), "export", run, "--tensorboard"));
+    assert_contains(printed, "File exists");
+    printed = process_run(
+        1, TIMEOUT_MS, NULL,
+        ARGS(support_program("sparring"), "export", run, "--tensorboard", "--out", "/dev/full/x"));
+    assert_contains(printed, "/dev/full");
+    (void)process_run(2, TIMEOUT_MS, NULL,
+                      ARGS(support_program("sparring"), "export", run, "--tensorboard", "--check"));
+}
+END_TEST
+
 int main(void)
 {
     return SUPPORT_RUN("export", 120, TEST(test_there_and_back), TEST(test_changed),
-                       TEST(test_refused));
+                       TEST(test_refused), TEST(test_tensorboard));
 }
