@@ -20,6 +20,8 @@
 
 #define ENGINE_METAVAR "local|slurm|ssh:HOST,...|standby:HOST,...|kubernetes"
 
+#define ENGINE_STANDBY_PORT 5750 /* of a daemon, where none is named */
+
 /* Prints a line that is equal on hosts with the same programs; $0 is the folder of these.  A
  * standby daemon knows the script by a name. */
 #define ENGINE_CKSUM "cksum"
@@ -72,7 +74,8 @@ struct engine {
     enum status (*add_script)(const struct engine_script *script, struct strbuf *text,
                               struct error *err);
 
-    bool writes_manifests; /* it starts nothing from here: there is only add_script */
+    bool writes_manifests; /* it starts nothing from here: it has no other function than add_script,
+                              is_allocated (false) and allocate (an error) */
     bool has_own_folders;  /* nothing is shared, a task's run directory comes back when it ends */
     bool has_single_tasks; /* a step has one task, without a label */
     bool reads_signals; /* the program reads "TERM" and "KILL", a line each, on standard input, in
@@ -89,7 +92,7 @@ extern const struct engine engine_ssh;
 extern const struct engine engine_standby;
 extern const struct engine engine_kubernetes;
 
-/* Become this program, which is looked up in PATH; for `allocate`.  Returns only where that fails;
+/* Become this program, which is looked up in PATH.  Returns only where that fails;
  * then the words are released. */
 enum status engine_exec(struct text_list *words, struct error *err);
 

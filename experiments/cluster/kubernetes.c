@@ -20,7 +20,6 @@
 #define USER            65532
 #define SECRET_FOLDER   "/run/secrets/sparring"
 #define WORK_FOLDER     "/work"
-#define STANDBY_PORT    5750
 #define KUBERNETES_JOBS "kubernetes:jobs"
 #define LABEL           "app.kubernetes.io/"
 
@@ -460,25 +459,12 @@ static bool is_allocated(void)
     return false;
 }
 
-static enum status refuse(struct error *err)
-{
-    return error_set(err, STATUS_UNSUPPORTED,
-                     "--on kubernetes prints manifests, with --dry-run; kubectl starts them");
-}
-
 static enum status allocate(const char *on, size_t hosts, char *const *argv, struct error *err)
 {
     (void)on;
     (void)hosts;
     (void)argv;
-    return refuse(err);
-}
-
-static enum status read_hosts(const char *on, struct text_list *ret, struct error *err)
-{
-    (void)on;
-    *ret = (struct text_list){0};
-    return refuse(err);
+    return error_set(err, STATUS_UNSUPPORTED, KUBERNETES_DRY_RUN);
 }
 
 /* Pods with standby daemons, and one that runs the command on them; started again it goes on. */
@@ -488,7 +474,10 @@ static enum status add_script(const struct engine_script *script, struct strbuf 
     struct kubernetes_job job = {
         .options = script->kubernetes,
         .on = script->on,
-        .pods = {{.name = "hosts", .count = script->hosts, .port = STANDBY_PORT, .has_host = true},
+        .pods = {{.name = "hosts",
+                  .count = script->hosts,
+                  .port = ENGINE_STANDBY_PORT,
+                  .has_host = true},
                  {.name = "compare", .count = 1, .is_awaited = true, .is_restarted = true}},
         .length = 2};
     struct strbuf on = STRBUF_INIT;
@@ -502,7 +491,7 @@ static enum status add_script(const struct engine_script *script, struct strbuf 
     text_list_addf(&job.pods[0].words, "sparring");
     text_list_addf(&job.pods[0].words, "standby");
     text_list_addf(&job.pods[0].words, "serve");
-    text_list_addf(&job.pods[0].words, "--listen=0.0.0.0:%d", STANDBY_PORT);
+    text_list_addf(&job.pods[0].words, "--listen=0.0.0.0:%d", ENGINE_STANDBY_PORT);
     text_list_addf(&job.pods[0].words, "--allow-dir=.");
     for (const char *const *word = script->program; *word; word++)
         text_list_addf(&job.pods[1].words, "%s", *word);
@@ -517,6 +506,5 @@ static enum status add_script(const struct engine_script *script, struct strbuf 
 const struct engine engine_kubernetes = {.name = "kubernetes",
                                          .is_allocated = is_allocated,
                                          .allocate = allocate,
-                                         .read_hosts = read_hosts,
                                          .add_script = add_script,
                                          .writes_manifests = true};

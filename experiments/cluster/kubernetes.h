@@ -29,6 +29,11 @@ struct kubernetes_options {
 
 extern const struct option_spec kubernetes_option_specs[];
 
+/* The error where a job is to be run. */
+#define KUBERNETES_DRY_RUN                                                                         \
+    "--on kubernetes and --dry-run go together: manifests are printed here, and kubectl starts "   \
+    "them"
+
 /* Equal pods: an Indexed Job. */
 struct kubernetes_pods {
     const char *name; /* "workers" */

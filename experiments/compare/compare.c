@@ -376,21 +376,28 @@ static enum status allocate_hosts(const struct engine *engine,
     return status;
 }
 
-/* Is this word, with the next one where it has no '=', not for the command of a script? */
-static bool is_of_script(const char *word)
+/* Is this word the option, alone or with a value? */
+static bool is_option(const char *word, const char *name)
 {
-    static const char *const names[] = {"--on",    "--out",           "--dry-run",  "--job-name",
-                                        "--image", "--pod-resources", "--pod-claim"};
+    size_t k = 0;
 
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        size_t k = 0;
+    if (strncmp(word, "--", 2) != 0)
+        return false;
+    for (word += 2; name[k] && (word[k] == '_' ? '-' : word[k]) == name[k];)
+        k++;
+    return name[k] == '\0' && (word[k] == '\0' || word[k] == '=');
+}
 
-        while (word[k] && (word[k] == '_' ? '-' : word[k]) == names[i][k])
-            k++;
-        if (names[i][k] == '\0' && (word[k] == '\0' || word[k] == '='))
-            return true;
-    }
-    return false;
+/* How many words from here on are not for the command in a script: 0, 1, or 2 with a value. */
+static size_t count_left_out(char *const *word)
+{
+    bool is_left_out = is_option(*word, "on") || is_option(*word, "out");
+
+    for (const struct option_spec *spec = kubernetes_option_specs; spec->help; spec++)
+        is_left_out = is_left_out || (spec->name && is_option(*word, spec->name));
+    if (is_option(*word, "dry-run"))
+        return 1;
+    return !is_left_out ? 0 : strchr(*word, '=') || !word[1] ? 1 : 2;
 }
 
 /* This command for the queue of the engine. */
@@ -406,11 +413,13 @@ static enum status print_script(const struct engine *engine, const struct compar
 
     experiment_set_name(path, name, sizeof(name));
     text_list_addf(&words, "sparring");
-    for (char *const *word = arguments; *word; word++)
-        if (!is_of_script(*word))
+    for (char *const *word = arguments; *word;) {
+        const size_t left_out = count_left_out(word);
+
+        if (left_out == 0)
             text_list_addf(&words, "%s", *word);
-        else if (!strchr(*word, '=') && (*word)[2] != 'd' && word[1]) /* --dry-run has no value */
-            word++;
+        word += left_out > 0 ? left_out : 1;
+    }
     text_list_addf(&words, "--out=%s", out);
     script.program = (const char *const *)text_list_words(&words);
     status = script.program ? engine->add_script(&script, &text, err)

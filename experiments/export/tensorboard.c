@@ -20,7 +20,6 @@
 #define VALUES_MAX  8
 #define HPARAMS_MAX 256
 #define DT_FLOAT    1
-#define PLUGIN      "hparams"
 
 typedef Sparring__Tensorboard__Event event;
 typedef Sparring__Tensorboard__SummaryValue summary_value;
@@ -72,22 +71,36 @@ struct values {
     size_t length;
 };
 
-/* `tag` is a constant text; a value that is not known is left out. */
-static void add_scalar(struct values *v, const char *tag, double value)
+/* protobuf-c has no constant texts, and writes to none. */
+static char *text_of(const char *text)
 {
     union {
         const char *from;
-        char *to; /* protobuf-c does not write there */
-    } name = {.from = tag};
+        char *to;
+    } same = {.from = text};
 
-    if (!isfinite(value))
+    return same.to;
+}
+
+static summary_value *add_value(struct values *v, const char *tag)
+{
+    summary_value *added = &v->items[v->length];
+
+    sparring__tensorboard__summary_value__init(added);
+    added->tag = text_of(tag);
+    v->list[v->length++] = added;
+    return added;
+}
+
+/* A value that is not known is left out. */
+static void add_scalar(struct values *v, const char *tag, double value)
+{
+    summary_value *added = isfinite(value) ? add_value(v, tag) : NULL;
+
+    if (!added)
         return;
-    sparring__tensorboard__summary_value__init(&v->items[v->length]);
-    v->items[v->length].tag = name.to;
-    v->items[v->length].value_case = SPARRING__TENSORBOARD__SUMMARY_VALUE__VALUE_SIMPLE_VALUE;
-    v->items[v->length].simple_value = (float)value;
-    v->list[v->length] = &v->items[v->length];
-    v->length++;
+    added->value_case = SPARRING__TENSORBOARD__SUMMARY_VALUE__VALUE_SIMPLE_VALUE;
+    added->simple_value = (float)value;
 }
 
 static enum status write_values(FILE *file, struct values *v, double wall, uint64_t step,
@@ -159,7 +172,7 @@ static enum status write_hparams(FILE *file, const char *tag, double wall,
     Sparring__Tensorboard__PluginData data;
     Sparring__Tensorboard__SummaryMetadata metadata;
     struct values v = {.length = 0};
-    char plugin[] = PLUGIN;
+    summary_value *value;
     uint8_t *content = malloc(sparring__tensorboard__hparams__get_packed_size(hparams) + 1);
     enum status status;
 
@@ -169,16 +182,16 @@ static enum status write_hparams(FILE *file, const char *tag, double wall,
     sparring__tensorboard__summary_metadata__init(&metadata);
     if (!content)
         return error_set(err, STATUS_NO_MEMORY, "no memory for hyperparameters");
-    data.plugin_name = plugin;
+    data.plugin_name = text_of("hparams");
     data.content.data = content;
     data.content.len = sparring__tensorboard__hparams__pack(hparams, content);
     metadata.plugin_data = &data;
     tensor.dtype = DT_FLOAT;
     tensor.shape = &shape;
-    add_scalar(&v, tag, 0);
-    v.items[0].value_case = SPARRING__TENSORBOARD__SUMMARY_VALUE__VALUE_TENSOR;
-    v.items[0].tensor = &tensor;
-    v.items[0].metadata = &metadata;
+    value = add_value(&v, tag);
+    value->value_case = SPARRING__TENSORBOARD__SUMMARY_VALUE__VALUE_TENSOR;
+    value->tensor = &tensor;
+    value->metadata = &metadata;
     status = write_values(file, &v, wall, 0, err);
     free(content);
     return status;
@@ -191,18 +204,13 @@ struct hparams {
     size_t length;
 };
 
-/* The texts are borrowed, and not written to.  False: it has no such type. */
+/* The texts are borrowed.  False: it has no such type. */
 static bool set_value(Sparring__Tensorboard__HParamValue *ret, const json_t *value)
 {
-    union {
-        const char *from;
-        char *to;
-    } text = {.from = json_string_value(value)};
-
     sparring__tensorboard__hparam_value__init(ret);
-    if (text.from) {
+    if (json_is_string(value)) {
         ret->kind_case = SPARRING__TENSORBOARD__HPARAM_VALUE__KIND_STRING_VALUE;
-        ret->string_value = text.to;
+        ret->string_value = text_of(json_string_value(value));
     } else if (json_is_number(value)) {
         ret->kind_case = SPARRING__TENSORBOARD__HPARAM_VALUE__KIND_NUMBER_VALUE;
         ret->number_value = json_number_value(value);
@@ -215,15 +223,10 @@ static bool set_value(Sparring__Tensorboard__HParamValue *ret, const json_t *val
 
 static void add_hparam(struct hparams *h, const char *name, const json_t *value)
 {
-    union {
-        const char *from;
-        char *to;
-    } key = {.from = name};
-
     if (h->length == HPARAMS_MAX || !set_value(&h->values[h->length], value))
         return;
     sparring__tensorboard__hparam__init(&h->items[h->length]);
-    h->items[h->length].key = key.to;
+    h->items[h->length].key = text_of(name);
     h->items[h->length].value = &h->values[h->length];
     h->list[h->length] = &h->items[h->length];
     h->length++;
@@ -285,12 +288,11 @@ static enum status write_run(FILE *file, const struct run *run, struct error *er
     const double first = rank->length > 0 ? rank->steps[0].begin_wall : 0;
     const double last = rank->length > 0 ? end_wall(&rank->steps[rank->length - 1]) : first;
     event version;
-    char text[] = "brain.Event:2";
     enum status status;
 
     sparring__tensorboard__event__init(&version);
     version.wall_time = first;
-    version.file_version = text;
+    version.file_version = text_of("brain.Event:2");
     status = write_event(file, &version, err);
     if (status == STATUS_OK)
         status = write_start(file, run, first, err);

@@ -51,9 +51,7 @@ enum status engine_hosts_read(struct plan *p, struct error *err)
     if (!h->engine)
         return STATUS_OK;
     if (p->options.dry_run != h->engine->writes_manifests)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "--on kubernetes and --dry-run go together: manifests are printed here, "
-                         "and kubectl starts them");
+        return error_set(err, STATUS_UNSUPPORTED, KUBERNETES_DRY_RUN);
     (void)snprintf(h->names, sizeof(h->names), "%s", p->options.hosts);
     if (h->names[0] != '\0' || h->engine->writes_manifests)
         return STATUS_OK;

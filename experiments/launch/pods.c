@@ -5,6 +5,7 @@
 #include "experiments/launch/pods.h"
 
 #include "experiments/cluster/kubernetes.h"
+#include "experiments/launch/servers.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +20,6 @@ struct pods {
     struct kubernetes_job job;
     struct strbuf workers; /* "HOST,..." */
     struct strbuf servers; /* of those that stand alone, "HOST:PORT,..." */
-    bool is_colocated;
 };
 
 static enum status check_plan(const struct plan *p, struct error *err)
@@ -65,7 +65,7 @@ static enum status add_addresses(struct pods *pods, struct error *err)
     }
     if (!strbuf_ok(&pods->workers) || !strbuf_ok(&pods->servers))
         return error_set(err, STATUS_NO_MEMORY, "no memory for the names of pods");
-    if ((pods->is_colocated && pods->workers.length >= OPTION_TEXT_MAX) ||
+    if ((p->placement.colocated > 0 && pods->workers.length >= OPTION_TEXT_MAX) ||
         pods->servers.length >= OPTION_TEXT_MAX)
         return error_set(err, STATUS_UNSUPPORTED,
                          "the addresses of the servers take more than %d bytes; a shorter "
@@ -82,14 +82,14 @@ static void add_text_option(struct text_list *words, const char *name, const cha
 
 static void add_server_words(const struct pods *pods, struct text_list *words)
 {
-    const struct plan_options *o = &pods->plan->options;
+    const struct plan *p = pods->plan;
 
     add_text_option(words, "server-addresses", pods->servers.text);
-    if (!pods->is_colocated)
+    if (p->placement.colocated == 0)
         return;
-    text_list_addf(words, "--server-placement=%s", o->server_placement);
-    text_list_addf(words, "--server-port=%jd", (intmax_t)o->server_port);
-    if (pods->plan->hosts.workers > 1)
+    text_list_addf(words, "--server-placement=%s", p->options.server_placement);
+    text_list_addf(words, "--server-port=%jd", (intmax_t)p->options.server_port);
+    if (p->hosts.workers > 1)
         text_list_addf(words, "--node-addresses=%s", pods->workers.text);
     else
         text_list_addf(words, "--servers=1");
@@ -133,10 +133,10 @@ static struct kubernetes_pods make_servers(const struct pods *pods)
                                    .port = (uint16_t)p->options.server_port,
                                    .has_health = true,
                                    .has_host = true};
+    char listen[32];
 
-    text_list_addf(&made.words, "sparring-server");
-    text_list_addf(&made.words, "--listen=0.0.0.0:%jd", (intmax_t)p->options.server_port);
-    add_text_option(&made.words, "run-dir", p->options.run_dir);
+    (void)snprintf(listen, sizeof(listen), "0.0.0.0:%jd", (intmax_t)p->options.server_port);
+    servers_add_words("sparring-server", listen, p->options.run_dir, &made.words);
     return made;
 }
 
@@ -145,8 +145,7 @@ enum status pods_print(const struct plan *plan, struct error *err)
     struct pods pods = {.plan = plan,
                         .job = {.options = &plan->options.kubernetes, .on = plan->options.on},
                         .workers = STRBUF_INIT,
-                        .servers = STRBUF_INIT,
-                        .is_colocated = plan->placement.colocated > 0};
+                        .servers = STRBUF_INIT};
     struct strbuf text = STRBUF_INIT;
     enum status status = check_plan(plan, err);
 

@@ -9,6 +9,7 @@
 #include "common/base/text_list.h"
 #include "experiments/cluster/engine.h"
 #include "experiments/launch/plan.h"
+#include "experiments/launch/servers.h"
 #include "experiments/subprocess/subprocess.h"
 
 #include <errno.h>
@@ -200,19 +201,16 @@ enum status role_read(struct role *ret, struct error *err)
 enum status role_run(const struct role *role, const struct plan_options *options, char *const *argv,
                      int *ret_exit_code, struct error *err)
 {
-    char folder[4096];
+    char folder[4096], program[4400];
     struct text_list words = {0};
     enum status status;
 
     if (role->kind != ROLE_PS)
         return role_run_dmlc(role, options, argv, ret_exit_code, err);
     status = subprocess_program_folder(folder, sizeof(folder), err);
-    text_list_addf(&words, "%s/sparring-server", folder);
-    text_list_addf(&words, "--listen=%s", role->listen);
-    if (options->run_dir[0] != '\0')
-        text_list_addf(&words, "--run-dir=%s", options->run_dir);
-    if (status == STATUS_OK)
-        return engine_exec(&words, err);
-    text_list_release(&words);
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    (void)snprintf(program, sizeof(program), "%s/sparring-server", folder);
+    servers_add_words(program, role->listen, options->run_dir, &words);
+    return engine_exec(&words, err);
 }

@@ -12,7 +12,6 @@
 
 #include "common/base/error.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct plan_options;

@@ -17,7 +17,6 @@
 #include "experiments/launch/role.h"
 
 #include "common/base/clock.h"
-#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/net.h"
 #include "common/base/parse.h"
@@ -27,6 +26,7 @@
 #include "common/store/store.h"
 #include "experiments/launch/child_set.h"
 #include "experiments/launch/plan.h"
+#include "experiments/launch/servers.h"
 #include "experiments/subprocess/subprocess.h"
 
 #include <stdio.h>
@@ -34,11 +34,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOK_NS       250000000
-#define LEAVE_MS      5000 /* for all to see the end */
-#define FOREVER_MS    ((int64_t)1 << 40)
-#define START_MS      300000
-#define VARIABLES_MAX 8
+#define LOOK_NS    250000000
+#define LEAVE_MS   5000 /* for all to see the end */
+#define FOREVER_MS ((int64_t)1 << 40)
+#define START_MS   300000
 
 struct member {
     const struct role *role;
@@ -250,14 +249,6 @@ static enum status read_job(struct member *m, struct text_list *variables, struc
     return status;
 }
 
-static void add_server_words(const struct member *m, struct text_list *words)
-{
-    text_list_addf(words, "sparring-server");
-    text_list_addf(words, "--listen=%s", m->address);
-    if (m->options->run_dir[0] != '\0')
-        text_list_addf(words, "--run-dir=%s", m->options->run_dir);
-}
-
 static enum status run_child(struct member *m, char *const *argv, int *ret_exit_code,
                              struct error *err)
 {
@@ -269,7 +260,7 @@ static enum status run_child(struct member *m, char *const *argv, int *ret_exit_
 
     (void)snprintf(file, sizeof(file), "%s/%s", folder, is_server ? "sparring-server" : "sparring");
     if (is_server)
-        add_server_words(m, &words);
+        servers_add_words("sparring-server", m->address, m->options->run_dir, &words);
     else
         text_list_addf(&words, "sparring");
     for (; *argv && !is_server; argv++)

@@ -310,6 +310,15 @@ enum status servers_restart(struct child_set *child_set, const struct plan *plan
     return start_server(&start, index, program, err);
 }
 
+void servers_add_words(const char *program, const char *listen, const char *run_dir,
+                       struct text_list *words)
+{
+    text_list_addf(words, "%s", program);
+    text_list_addf(words, "--listen=%s", listen);
+    if (run_dir[0] != '\0')
+        text_list_addf(words, "--run-dir=%s", run_dir);
+}
+
 void servers_addresses(const struct plan *plan, struct strbuf *addresses)
 {
     const struct placement *m = &plan->placement;

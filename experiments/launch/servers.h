@@ -5,6 +5,7 @@
 #define SPARRING_EXPERIMENTS_LAUNCH_SERVERS_H
 
 #include "common/base/strbuf.h"
+#include "common/base/text_list.h"
 #include "experiments/launch/child_set.h"
 #include "experiments/launch/plan.h"
 
@@ -30,6 +31,10 @@ enum status servers_start(struct child_set *child_set, const struct plan *plan, 
 enum status servers_restart(struct child_set *child_set, const struct plan *plan,
                             const char *program, const char *addresses, const char *folder,
                             size_t index, struct error *err);
+
+/* Append the words of a server that others address; run_dir: "" for none. */
+void servers_add_words(const char *program, const char *listen, const char *run_dir,
+                       struct text_list *words);
 
 /* Remove what killed servers left in the folder, and the folder; "" is allowed. */
 void servers_remove_folder(const struct plan *plan, const char *folder);

@@ -9,10 +9,15 @@
 #ifndef SPARRING_EXPERIMENTS_STANDBY_STANDBY_H
 #define SPARRING_EXPERIMENTS_STANDBY_STANDBY_H
 
+#include "experiments/cluster/engine.h"
+
 #include <stdint.h>
 
+#define STANDBY_TEXT(number)  STANDBY_TEXT_(number)
+#define STANDBY_TEXT_(number) #number
+
 #define STANDBY_PATH    "/sparring.v1.Standby/Run"
-#define STANDBY_PORT    "5750"              /* where none is named */
+#define STANDBY_PORT    STANDBY_TEXT(ENGINE_STANDBY_PORT)
 #define STANDBY_BEAT_NS INT64_C(1000000000) /* a side says something at least so often ... */
 #define STANDBY_LOST_NS                                                                            \
     INT64_C(5000000000) /* ... and is lost when it has been silent for so long */
