@@ -391,6 +391,11 @@ void model_set_await(struct model *m, model_await_fn *await, void *user)
     m->await_user = user;
 }
 
+void model_set_ready_after_reads(struct model *m, bool after_reads)
+{
+    m->ready_after_reads = after_reads;
+}
+
 void model_set_layer_drop(struct model *m, double p, uint64_t seed)
 {
     m->drop_probability = p;

@@ -150,9 +150,14 @@ typedef enum status model_issued_fn(void *user, struct error *err);
 void model_set_issued(struct model *m, model_issued_fn *issued, void *user);
 
 /* Called during backward: gradient elements [0, ready_count) of the slab are final, on the host or
- * where enum gradient_path says.  Parameters of the elements that are new in this call are read
- * until the next call; after the last call none are. */
+ * where enum gradient_path says.  Parameters of the elements that are new in this call may be read
+ * until the next call, but for a model that is set otherwise; after the last call none are. */
 typedef void model_ready_fn(void *user, size_t ready_count);
+
+/* True: `ready` comes when the step does not read the parameters of these elements any more, so
+ * that new ones may be written there: after the gradient of the layer's input, too.  False, which a
+ * new model has: as soon as the gradients are final. */
+void model_set_ready_after_reads(struct model *m, bool after_reads);
 
 /*
  * Forward and backward of one batch.

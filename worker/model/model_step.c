@@ -223,10 +223,12 @@ static enum status backward_operation(struct model *m, size_t index, struct step
     }
     if (op->kind->backward)
         status = op->kind->backward(m, op, s->batch, s->accumulate, err);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && !m->ready_after_reads)
         status = publish_gradients(m, s, op->ready_count, err);
     if (status == STATUS_OK && op->kind->backward_input && op->in != INPUT_VALUE)
         status = op->kind->backward_input(m, op, s->batch, err);
+    if (status == STATUS_OK && m->ready_after_reads)
+        status = publish_gradients(m, s, op->ready_count, err);
     return status;
 }
 

@@ -43,31 +43,15 @@
 
 /* ------------------------------------------------------------------ rounds */
 
-/*
- * Elements whose gradients may be sent now.  Received parameters overwrite those that the model
- * reads, and backward still reads the weights of the layer that it has just reported (for the
- * gradient of its input).  So with the optimizer on the server a layer is sent when the next one is
- * reported.
- */
-static size_t sendable_count(struct sync_ps *s, size_t ready_count)
-{
-    size_t before = s->ready_elements;
-
-    s->ready_elements = ready_count;
-    return s->base.yields == SYNC_YIELDS_PARAMETERS && ready_count < s->count ? before
-                                                                              : ready_count;
-}
-
 static void ps_ready(struct sync *base, size_t ready_count)
 {
     struct sync_ps *s = (struct sync_ps *)base;
-    size_t sendable = sendable_count(s, ready_count);
 
     while (s->queued < s->map.length) {
         size_t i = s->queued;
         const struct partition *p = &s->map.partitions[i];
 
-        if (p->offset + p->count > sendable)
+        if (p->offset + p->count > ready_count)
             return;
         if (i == 0)
             ps_row_selection_commit(&s->selection);
@@ -98,7 +82,6 @@ static enum status begin_round(struct sync_ps *s, uint64_t round, struct error *
     s->received = 0;
     s->oldest_round = UINT64_MAX;
     s->queued = 0;
-    s->ready_elements = 0;
     s->notified_count = s->first_unnotified = 0;
     (void)pthread_mutex_unlock(&s->lock);
     return status;

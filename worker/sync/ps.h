@@ -71,10 +71,9 @@ struct sync_ps {
     struct ps_link *links; /* owned, one per server */
     unsigned link_count;
     struct ps_channel_reader reader;
-    size_t ready_elements; /* (T) argument of the last `ready` */
-    bool overlaps;         /* finish does not wait for parameters */
-    bool begin_deferred;   /* (T) begin was called while parameters were outstanding */
-    int64_t deadline_ns;   /* (T) for outstanding parameters */
+    bool overlaps;       /* finish does not wait for parameters */
+    bool begin_deferred; /* (T) begin was called while parameters were outstanding */
+    int64_t deadline_ns; /* (T) for outstanding parameters */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;   /* CLOCK_MONOTONIC: received, a link's state or failed has changed */

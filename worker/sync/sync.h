@@ -4,7 +4,8 @@
  *
  * A step: sync_begin, then (see sync_await) forward, then backward calls sync_ready with a rising
  * count, then sync_finish waits for the result.  sync_yields says which result: the mean gradient
- * (the worker's optimizer runs next) or updated parameters (the server's optimizer has run).
+ * (the worker's optimizer runs next) or updated parameters (the server's optimizer has run).  These
+ * may be written as soon as sync_ready has reported an element: backward must not read it any more.
  *
  * Threads: begin, ready and finish are called by the training thread; implementations own their I/O
  * threads.

@@ -209,6 +209,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
     resident_configure(t, &config);
     status = sync_open(&config, &t->sync, err);
     if (status == STATUS_OK) {
+        model_set_ready_after_reads(t->model, sync_yields(t->sync) == SYNC_YIELDS_PARAMETERS);
         overlap_open(t);
         upload_ahead_open(t);
         /* the opened backend, in place of the requested one */

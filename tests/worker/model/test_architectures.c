@@ -261,6 +261,7 @@ END_TEST
 struct ready_log {
     struct fixture *f;
     const float *expected; /* the whole gradient */
+    bool after_reads;      /* model_set_ready_after_reads */
     size_t last;
 };
 
@@ -304,13 +305,14 @@ static enum status write_awaited_params(void *user, size_t offset, size_t count,
     return STATUS_OK;
 }
 
-/* After ready has reported an element, its parameter is read until the next call only: overwrite
- * the elements of the previous call. */
+/* After ready has reported an element, its parameter is read until the next call only, or not any
+ * more: overwrite the elements of the previous call, or of this one. */
 static void overwrite_read_params(void *user, size_t ready_count)
 {
     struct ready_log *log = user;
+    const size_t count = log->after_reads ? ready_count : log->last;
 
-    for (size_t i = 0; i < log->last; i++)
+    for (size_t i = 0; i < count; i++)
         model_params(log->f->model)[i] = nanf("");
     log->last = ready_count;
 }
@@ -318,7 +320,6 @@ static void overwrite_read_params(void *user, size_t ready_count)
 START_TEST(test_parameters_come_and_go)
 {
     struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].scale);
-    struct ready_log log = {.f = &f};
     double expected_loss;
     float *expected;
 
@@ -329,13 +330,18 @@ START_TEST(test_parameters_come_and_go)
     step(&f, false);
     expected_loss = f.loss;
     expected = copy_grads(&f);
-    for (size_t i = 0; i < f.count; i++)
-        model_params(f.model)[i] = nanf("");
     model_set_await(f.model, write_awaited_params, &f);
-    assert_ok(model_step(f.model, f.x, f.labels, f.batch, false, overwrite_read_params, &log,
-                         &f.loss, &err));
-    ck_assert(f.loss == expected_loss);
-    ck_assert_mem_eq(model_grads(f.model), expected, f.count * sizeof(float));
+    for (int after_reads = 0; after_reads < 2; after_reads++) {
+        struct ready_log log = {.f = &f, .after_reads = after_reads};
+
+        for (size_t i = 0; i < f.count; i++)
+            model_params(f.model)[i] = nanf("");
+        model_set_ready_after_reads(f.model, log.after_reads);
+        assert_ok(model_step(f.model, f.x, f.labels, f.batch, false, overwrite_read_params, &log,
+                             &f.loss, &err));
+        ck_assert(f.loss == expected_loss);
+        ck_assert_mem_eq(model_grads(f.model), expected, f.count * sizeof(float));
+    }
     free(expected);
     fixture_close(&f);
 }
