@@ -19,7 +19,7 @@
 
 #define PARTITION_BYTES_MIN     (4u << 10)
 #define PARTITION_BYTES_MAX     (4u << 20)
-#define PARTITION_BYTES_DEFAULT (1u << 20)
+#define PARTITION_BYTES_DEFAULT (512u << 10)
 
 /* The numbers may come from a wire: these limits bound the allocations. */
 #define SHARD_MAP_PARTITIONS_MAX (1u << 18)
