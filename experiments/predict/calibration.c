@@ -39,7 +39,6 @@ static const struct json_field fields[] = {
     NUMBER(exchange_cpu_s),
     NUMBER(exchange_cpu_byte_s),
     {"cores", FIELD_NUMBER, offsetof(struct calibration, cores), 0, 1},
-    {"start_cpu_s", FIELD_NUMBER, offsetof(struct calibration, start_cpu_s), 0, 1},
     {"error_control", FIELD_NUMBER, offsetof(struct calibration, errors.of_side[COST_CONTROL]), 0,
      0},
     {"error_ring", FIELD_NUMBER, offsetof(struct calibration, errors.of_side[COST_ALLREDUCE]), 0,
@@ -112,7 +111,7 @@ static enum status run_job(const struct trial *t, const struct calibration_job *
     if (status == STATUS_OK)
         status = trial_run(&where, job->name, RANKS, job->servers, &options, &run, err);
     if (status == STATUS_OK)
-        status = trial_read_times(&run, 0, ret, err);
+        status = trial_read_times(&run, ret, err);
     run_release(&run);
     text_list_release(&options);
     return status;
@@ -174,7 +173,6 @@ enum status calibration_measure(const struct trial *t, struct calibration *ret, 
     *ret = calibration_none();
     ret->machine = fit_machine(&times[0], &times[2], &times[4], &times[6]);
     ret->cores = host_cores();
-    ret->start_cpu_s = times[6].cpu_s * SMALL_STEPS / RANKS;
     ret->in_network = t->in_network;
     return STATUS_OK;
 }

@@ -11,9 +11,8 @@
 
 struct calibration {
     struct cost_machine machine;
-    double cores;       /* of this machine, for jobs */
-    double start_cpu_s; /* processor time of a process that starts and ends */
-    bool in_network;    /* by jobs on emulated hosts */
+    double cores;    /* of this machine, for jobs */
+    bool in_network; /* by jobs on emulated hosts */
     struct prediction_errors errors;
 };
 

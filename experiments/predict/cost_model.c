@@ -194,16 +194,18 @@ struct slowest {
     double others; /* shares of the others */
 };
 
-static struct slowest slowest_of(double flows, const struct cost_network *n)
+static struct slowest slowest_of(double flows, bool is_equal, const struct cost_network *n)
 {
     struct slowest s = {.share = 2.0 / 3 + 2.0 / 3 / (flows + 1)};
     const double trip_s = fmax(2 * n->latency_s, 1e-9);
 
+    if (n->queue_s <= 0 && is_equal)
+        return (struct slowest){1, 1, 1};
     s.others = 1 + (1 - s.share) / fmax(1, flows - 1);
     /* All windows are on average 3/4 of what the link and its queue hold.  No flow is slower alone
      * than beside the others. */
     s.alone = s.share / flows * fmax(1, 0.75 * (1 + n->queue_s / trip_s));
-    s.alone = fmin(1, s.alone);
+    s.alone = n->queue_s > 0 ? fmin(1, s.alone) : 1;
     return s;
 }
 
@@ -262,7 +264,7 @@ struct cost cost_of_servers(const struct cost_machine *m, const struct cost_netw
     const double partitions = ceil(p.total / p.partition_bytes);
     const double way_s = m->exchange_s / 2 + n->latency_s;
     const double stride = ceil(p.servers / SERVERS_TRIED);
-    const struct slowest s = slowest_of(ranks, n);
+    const struct slowest s = slowest_of(ranks, p.servers <= 1, n);
     double end_s = 0, bytes_s = 0;
 
     for (size_t i = 0; (double)i * stride < fmin(p.servers, partitions); i++) {

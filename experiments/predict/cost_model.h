@@ -10,8 +10,8 @@
  * - Servers, where there are too many for a simulation (simulation.h): the one with the most
  *   partitions decides.  A partition is pushed when it is ready, summed when all n ranks have
  *   pushed it, and pulled; pushes and pulls overlap.  The ranks' flows into the server's link are
- *   not equally fast: TCP halves its window at a loss, so windows are between 2/3 and 4/3 of their
- *   mean, and the smallest of n is on average 2/3 + 2/(3(n+1)) of it.
+ *   not equally fast where its queue is bounded: TCP halves its window at a loss, so windows are
+ *   between 2/3 and 4/3 of their mean, and the smallest of n is on average 2/3 + 2/(3(n+1)) of it.
  * - A step in lockstep takes as long as that of its slowest rank.
  * - Work law: processes that share cores take at least the sum of their processor times over the
  *   cores, whatever they wait for.
@@ -41,7 +41,7 @@ struct cost_network {
     double byte_s;        /* of payload over the link of a host with ranks; 0: no limit */
     double server_byte_s; /* of a dedicated server's link */
     double latency_s;     /* one way between two hosts */
-    double queue_s;       /* of a link's time: what waits for it at most */
+    double queue_s;       /* of a link's time: what waits for it at most; 0: all that comes */
 };
 
 /* The first `bytes` of the gradients, in the order of buckets, are ready so long after the step
@@ -74,6 +74,7 @@ struct cost_job {
     const double *buckets;   /* of the ring: bytes */
     size_t bucket_count;
     double partition_bytes; /* of the servers */
+    bool in_order;          /* servers' messages; else what the next forward reads first is first */
     bool overlaps_forward;  /* which starts while parameters come, each layer waiting for its own */
     struct consistency consistency;
 };

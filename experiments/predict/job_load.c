@@ -104,7 +104,7 @@ static enum status measure_ready(const struct trial *t, const char *name,
     if (status == STATUS_OK)
         status = trial_read_ready(&run, &ret->ready, &count, err);
     if (status == STATUS_OK)
-        status = trial_read_times(&run, 0, &times, err);
+        status = trial_read_times(&run, &times, err);
     for (size_t i = 0; i < count && status == STATUS_OK; i++)
         ret->ready[i].at_s = has_delays ? ret->ready[i].at_s + compute_s - times.compute_s
                                         : ret->ready[i].at_s * compute_s / times.compute_s;
@@ -115,8 +115,7 @@ static enum status measure_ready(const struct trial *t, const char *name,
 }
 
 enum status job_load_measure(const struct trial *t, const char *name, const struct experiment *e,
-                             unsigned ranks, double start_cpu_s, struct job_load *ret,
-                             struct error *err)
+                             unsigned ranks, struct job_load *ret, struct error *err)
 {
     char folder[CELL_NAME_MAX + 32];
     struct run run = {0};
@@ -128,7 +127,7 @@ enum status job_load_measure(const struct trial *t, const char *name, const stru
     (void)snprintf(folder, sizeof(folder), "%s-control", name);
     status = run_one(t, folder, e, ranks, "local", NULL, &run, err);
     if (status == STATUS_OK)
-        status = trial_read_times(&run, start_cpu_s, &times, err);
+        status = trial_read_times(&run, &times, err);
     if (status == STATUS_OK && !parse_uint64(run.configuration.batch_size, &ret->batch))
         ret->batch = 1;
     if (status == STATUS_OK)

@@ -20,8 +20,7 @@ struct job_load {
 /* The load of `ranks` ranks side by side, with the options of the experiment (a cell).  NAME is
  * that of the runs' folders.  The caller releases *ret, also after a failure. */
 enum status job_load_measure(const struct trial *t, const char *name, const struct experiment *e,
-                             unsigned ranks, double start_cpu_s, struct job_load *ret,
-                             struct error *err);
+                             unsigned ranks, struct job_load *ret, struct error *err);
 void job_load_release(struct job_load *l);
 
 #endif

@@ -65,8 +65,9 @@ static enum status read_network(struct mode_costs *m, struct error *err)
         .byte_s = payload_byte_s(&links[0]),
         .server_byte_s = payload_byte_s(&links[1]),
         .latency_s = (double)both.delay_ns * 1e-9,
-        .queue_s =
-            links[1].rate > 0 ? 8 * (double)relay_queue_bytes(&links[1]) / links[1].rate : 0};
+        .queue_s = links[1].rate > 0 && both.delay_ns > 0
+                       ? 8 * (double)relay_queue_bytes(&links[1]) / links[1].rate
+                       : 0};
     return STATUS_OK;
 }
 
@@ -151,6 +152,7 @@ static enum status read_servers(struct mode_costs *m, struct error *err)
     job->overlaps_forward = consistency_is_lockstep(&job->consistency) &&
                             is_default(m, "ps-update", "server") &&
                             is_default(m, "overlap-forward", "true");
+    job->in_order = !is_default(m, "priority", "on");
     job->servers = (unsigned)m->mode->servers;
     if (is_placed(m, "mixed"))
         job->servers += job->ranks;

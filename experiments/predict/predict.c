@@ -150,8 +150,7 @@ static enum status make_load(struct predictor *p, const char *key, unsigned rank
     if (o->what_if)
         return described_load_read(key, o->parameters, o->step_ms * 1e-3, ret, err);
     (void)snprintf(name, sizeof(name), "load-%zu", p->load_count);
-    return job_load_measure(&p->trial, name, p->of_cell, ranks, p->calibration.start_cpu_s, ret,
-                            err);
+    return job_load_measure(&p->trial, name, p->of_cell, ranks, ret, err);
 }
 
 static enum status find_load(struct predictor *p, const struct experiment_mode *mode,

@@ -1,12 +1,13 @@
 /*
- * simulation: between two events (a partition is ready, a message arrives, a message has been sent)
- * all rates are constant.
+ * simulation: the events are that a partition is ready and that a message arrives; between them
+ * messages flow (flows.h).
  */
 #include "experiments/predict/simulation.h"
 
 #include "common/base/memory.h"
 #include "common/base/priority_queue.h"
 #include "common/base/random.h"
+#include "experiments/predict/flows.h"
 
 #include <float.h>
 #include <math.h>
@@ -14,27 +15,11 @@
 
 #define STEPS       24
 #define WARM_UP     4
-#define RANKS_LEAST 16   /* that stand for more */
-#define RATE_MAX    1e15 /* bytes/s, where nothing limits */
-#define ROUNDING    1e-9 /* relative */
-#define TICK_S      1e-12
+#define RANKS_LEAST 16 /* that stand for more */
 #define NS_PER_S    1e9
 #define WINDOW      0.75 /* mean of what a link and its queue hold, of their size */
 #define WEIGHT_MIN  (2.0 / 3)
 #define WEIGHT_MAX  (4.0 / 3)
-
-/* One direction between a rank and a server. */
-struct connection {
-    unsigned rank, server;
-    bool is_reply;
-    unsigned from, to; /* hosts */
-    double weight, limit;
-    double rate, left_bytes; /* of its first message */
-    uint32_t *messages;      /* partitions; borrowed, a ring of `capacity` */
-    size_t first, length, capacity;
-    bool is_shared; /* its rate is set */
-    double level;   /* else: rate over weight that it can have at most */
-};
 
 /* One rank, or several that do the same at the same time. */
 struct rank {
@@ -50,7 +35,7 @@ struct rank {
 struct event {
     double at_s;
     unsigned rank;
-    struct connection *arrives_on; /* NULL: the next partition of the rank is ready */
+    const struct connection *arrives_on; /* NULL: the next partition of the rank is ready */
     uint32_t partition;
 };
 
@@ -61,31 +46,21 @@ struct progress {
     bool is_waiting;
 };
 
-struct host {
-    double rate;                     /* bytes/s of its link in each direction */
-    double up, down;                 /* of it, what is left while links are shared */
-    double up_weights, down_weights; /* of the flows that have no rate yet */
-};
-
 struct simulation {
     const struct cost_inputs *in;
     const struct shard_map *map;
     size_t ranks, servers; /* ranks: those that stand for several count once */
     size_t rank_hosts;     /* the hosts of ranks come first, those of dedicated servers behind */
-    size_t host_count;
     double now_s;
     struct random random;
     struct connection *connections; /* owned: (direction, rank, server) */
-    struct connection **active;     /* owned: those with messages */
-    size_t active_count;
-    bool has_changed;          /* which connections have messages, or their weights */
-    uint32_t *messages;        /* owned */
-    struct rank *states;       /* owned */
-    struct host *hosts;        /* owned */
-    struct progress *progress; /* owned: (partition, rank) */
-    double *came_s;            /* owned: (rank, partition), its last reply */
-    uint64_t *rounds;          /* owned, by partition: that have ended */
-    struct event *events;      /* owned */
+    struct flows flows;             /* its memory is owned */
+    uint32_t *messages;             /* owned */
+    struct rank *states;            /* owned */
+    struct progress *progress;      /* owned: (partition, rank) */
+    double *came_s;                 /* owned: (rank, partition), its last reply */
+    uint64_t *rounds;               /* owned, by partition: that have ended */
+    struct event *events;           /* owned */
     struct event **unused;
     size_t unused_count;
     struct priority_queue queue;
@@ -98,15 +73,16 @@ static struct connection *connection_of(struct simulation *s, bool is_reply, siz
     return &s->connections[((is_reply ? s->ranks : 0) + rank) * s->servers + server];
 }
 
-static double message_bytes(const struct simulation *s, const struct connection *c,
-                            size_t partition)
+static double message_bytes(const void *user, const struct connection *c, uint32_t partition)
 {
+    const struct simulation *s = user;
+
     return (double)s->map->partitions[partition].count * sizeof(float) * s->states[c->rank].size;
 }
 
 /* ---- events */
 
-static void add_event(struct simulation *s, double at_s, unsigned rank, struct connection *on,
+static void add_event(struct simulation *s, double at_s, unsigned rank, const struct connection *on,
                       uint32_t partition)
 {
     struct event *e = s->unused[--s->unused_count];
@@ -156,102 +132,30 @@ static void send_message(struct simulation *s, struct connection *c, uint32_t pa
         add_event(s, s->now_s + software_s(s), c->rank, c, partition);
         return;
     }
-    c->messages[(c->first + c->length) % c->capacity] = partition;
-    if (c->length++ > 0)
-        return;
-    c->left_bytes = message_bytes(s, c, partition);
-    s->active[s->active_count++] = c;
-    s->has_changed = true;
+    flows_send(&s->flows, c, partition);
 }
 
-/* Its first message is on its way; returns whether there is another. */
-static bool end_message(struct simulation *s, struct connection *c)
+/* From now on it is on its way. */
+static void arrive_later(void *user, const struct connection *c, uint32_t partition)
 {
-    const uint32_t partition = c->messages[c->first];
+    struct simulation *s = user;
 
     add_event(s, s->now_s + s->in->network.latency_s + software_s(s), c->rank, c, partition);
-    c->first = (c->first + 1) % c->capacity;
-    if (--c->length == 0)
-        return false;
-    c->left_bytes = message_bytes(s, c, c->messages[c->first]);
-    return true;
-}
-
-/* ---- sharing the links */
-
-static void count_weights(struct simulation *s)
-{
-    for (size_t h = 0; h < s->host_count; h++)
-        s->hosts[h].up_weights = s->hosts[h].down_weights = 0;
-    for (size_t i = 0; i < s->active_count; i++) {
-        const struct connection *c = s->active[i];
-
-        if (c->is_shared)
-            continue;
-        s->hosts[c->from].up_weights += c->weight;
-        s->hosts[c->to].down_weights += c->weight;
-    }
-}
-
-static double level_of(const struct simulation *s, const struct connection *c)
-{
-    const struct host *from = &s->hosts[c->from], *to = &s->hosts[c->to];
-
-    return fmin(c->limit / c->weight,
-                fmin(from->up / from->up_weights, to->down / to->down_weights));
-}
-
-static void set_rate(struct simulation *s, struct connection *c, double level)
-{
-    c->rate = level * c->weight;
-    c->is_shared = true;
-    s->hosts[c->from].up = fmax(0, s->hosts[c->from].up - c->rate);
-    s->hosts[c->to].down = fmax(0, s->hosts[c->to].down - c->rate);
-}
-
-static double link_rate(double byte_s)
-{
-    return byte_s > 0 ? 1 / byte_s : RATE_MAX;
-}
-
-/* Raise all rates together until a link is full or a flow is at its limit; those stay, the others
- * go on. */
-static void share_links(struct simulation *s)
-{
-    size_t shared = 0;
-
-    for (size_t h = 0; h < s->host_count; h++)
-        s->hosts[h].up = s->hosts[h].down = s->hosts[h].rate;
-    for (size_t i = 0; i < s->active_count; i++)
-        s->active[i]->is_shared = false;
-    while (shared < s->active_count) {
-        double level = DBL_MAX;
-
-        /* All levels before the first rate, which changes them. */
-        count_weights(s);
-        for (size_t i = 0; i < s->active_count; i++) {
-            struct connection *c = s->active[i];
-
-            if (c->is_shared)
-                continue;
-            c->level = level_of(s, c);
-            level = fmin(level, c->level);
-        }
-        for (size_t i = 0; i < s->active_count; i++) {
-            struct connection *c = s->active[i];
-
-            if (c->is_shared || c->level > level * (1 + ROUNDING))
-                continue;
-            set_rate(s, c, level);
-            shared++;
-        }
-    }
 }
 
 /* ---- the job */
 
-static double draw_weight(struct simulation *s)
+static double link_rate(double byte_s)
 {
+    return byte_s > 0 ? 1 / byte_s : FLOWS_RATE_MAX;
+}
+
+/* A flow's share of a link with others: equal where no packet is lost and each comes from another
+ * host. */
+static double draw_weight(struct simulation *s, const struct connection *c)
+{
+    if (s->in->network.queue_s <= 0 && s->servers == 1 && !c->is_reply)
+        return 1;
     return WEIGHT_MIN + (WEIGHT_MAX - WEIGHT_MIN) * random_u32(&s->random) / UINT32_MAX;
 }
 
@@ -263,6 +167,8 @@ static double window_rate(const struct simulation *s, const struct connection *c
     const double flows = is_dedicated ? s->in->job.ranks : fmax(1, (double)s->in->job.ranks - 1);
     const double trip_s = fmax(2 * n->latency_s, 1e-9);
 
+    if (n->queue_s <= 0)
+        return FLOWS_RATE_MAX;
     return c->weight * WINDOW / flows * link_rate(is_dedicated ? n->server_byte_s : n->byte_s) *
            (1 + n->queue_s / trip_s);
 }
@@ -274,11 +180,11 @@ static void begin_step(struct simulation *s, unsigned rank, double at_s)
     r->begin_s = at_s;
     r->ready = 0;
     r->awaited = s->map->length;
-    s->has_changed = true;
+    s->flows.has_changed = true;
     for (size_t i = 0; i < 2 * s->servers; i++) {
         struct connection *c = connection_of(s, i % 2, rank, i / 2);
 
-        c->weight = r->size * draw_weight(s);
+        c->weight = r->size * draw_weight(s, c);
         c->limit = fmin(r->size * link_rate(s->in->machine.exchange_byte_s), window_rate(s, c));
     }
     await_partition(s, rank);
@@ -414,45 +320,19 @@ static void run_event(struct simulation *s, const struct event *e)
         take_reply(s, e->rank, e->partition);
 }
 
-/* But for the rounding of bytes and of time. */
-static bool has_ended(const struct simulation *s, const struct connection *c)
-{
-    return c->left_bytes <=
-           fmax(ROUNDING * message_bytes(s, c, c->messages[c->first]), c->rate * TICK_S);
-}
-
-static void advance(struct simulation *s, double to_s)
-{
-    size_t kept = 0;
-
-    for (size_t i = 0; i < s->active_count; i++)
-        s->active[i]->left_bytes -= s->active[i]->rate * fmax(0, to_s - s->now_s);
-    s->now_s = fmax(s->now_s, to_s);
-    for (size_t i = 0; i < s->active_count; i++) {
-        struct connection *c = s->active[i];
-
-        if (!has_ended(s, c) || end_message(s, c))
-            s->active[kept++] = c;
-    }
-    s->has_changed = s->has_changed || kept < s->active_count;
-    s->active_count = kept;
-}
-
 static void play(struct simulation *s)
 {
     const struct event *e;
 
     for (unsigned r = 0; r < s->ranks; r++)
         begin_step(s, r, 0);
-    while ((e = priority_queue_first(&s->queue)) || s->active_count > 0) {
-        double next_s = e ? e->at_s : DBL_MAX;
+    while ((e = priority_queue_first(&s->queue)) || s->flows.active_count > 0) {
+        const double event_s = e ? fmax(0, e->at_s - s->now_s) : DBL_MAX;
+        const double passed_s = fmin(event_s, flows_next_s(&s->flows));
 
-        if (s->has_changed)
-            share_links(s);
-        s->has_changed = false;
-        for (size_t i = 0; i < s->active_count; i++)
-            next_s = fmin(next_s, s->now_s + s->active[i]->left_bytes / s->active[i]->rate);
-        advance(s, next_s);
+        /* Without the rounding of the difference, where an event is next. */
+        s->now_s = e && passed_s == event_s ? fmax(s->now_s, e->at_s) : s->now_s + passed_s;
+        flows_advance(&s->flows, passed_s);
         while ((e = priority_queue_first(&s->queue)) && e->at_s <= s->now_s) {
             struct event now = *e;
 
@@ -492,11 +372,11 @@ static void make_hosts(struct simulation *s)
 {
     const struct cost_job *job = &s->in->job;
 
-    for (size_t h = 0; h < s->host_count; h++)
-        s->hosts[h].rate = h < s->rank_hosts ? 0 : link_rate(s->in->network.server_byte_s);
+    for (size_t h = 0; h < s->flows.host_count; h++)
+        s->flows.hosts[h].rate = h < s->rank_hosts ? 0 : link_rate(s->in->network.server_byte_s);
     for (size_t r = 0; r < s->ranks; r++) {
         s->states[r].size = (unsigned)((job->ranks - r - 1) / s->ranks + 1);
-        s->hosts[r * s->rank_hosts / s->ranks].rate +=
+        s->flows.hosts[r * s->rank_hosts / s->ranks].rate +=
             s->states[r].size * link_rate(s->in->network.byte_s) / cost_ranks_per_host(job);
     }
 }
@@ -504,10 +384,10 @@ static void make_hosts(struct simulation *s)
 static void release(struct simulation *s)
 {
     free(s->connections);
-    free(s->active);
+    free(s->flows.active);
     free(s->messages);
     free(s->states);
-    free(s->hosts);
+    free(s->flows.hosts);
     free(s->progress);
     free(s->came_s);
     free(s->rounds);
@@ -525,13 +405,14 @@ static enum status allocate(struct simulation *s, struct error *err)
         mem_calloc(connections, sizeof(*s->connections), what, &s->connections, err);
 
     if (status == STATUS_OK)
-        status = mem_calloc(connections, sizeof(struct connection *), what, &s->active, err);
+        status = mem_calloc(connections, sizeof(struct connection *), what, &s->flows.active, err);
     if (status == STATUS_OK)
         status = mem_calloc(messages, sizeof(*s->messages), what, &s->messages, err);
     if (status == STATUS_OK)
         status = mem_calloc(s->ranks, sizeof(*s->states), what, &s->states, err);
     if (status == STATUS_OK)
-        status = mem_calloc(s->host_count, sizeof(*s->hosts), what, &s->hosts, err);
+        status =
+            mem_calloc(s->flows.host_count, sizeof(*s->flows.hosts), what, &s->flows.hosts, err);
     if (status == STATUS_OK)
         status =
             mem_calloc(s->map->length * s->ranks, sizeof(*s->progress), what, &s->progress, err);
@@ -567,12 +448,16 @@ enum status simulation_run(const struct cost_inputs *in, const struct shard_map 
     enum status status;
 
     s.rank_hosts = ranks < in->job.ranks ? ranks : cost_hosts(&in->job);
-    s.host_count = s.rank_hosts + s.servers;
+    s.flows.host_count = s.rank_hosts + s.servers;
     if (in->job.is_colocated) /* one rank on each host */
-        s.host_count = s.servers > s.ranks ? s.servers : s.ranks;
+        s.flows.host_count = s.servers > s.ranks ? s.servers : s.ranks;
     status = allocate(&s, err);
     if (status == STATUS_OK) {
         random_seed(&s.random, seed);
+        s.flows.in_order = in->job.in_order;
+        s.flows.bytes = message_bytes;
+        s.flows.ended = arrive_later;
+        s.flows.user = &s;
         make_hosts(&s);
         make_connections(&s);
         play(&s);

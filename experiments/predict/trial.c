@@ -135,10 +135,24 @@ static int64_t other_part(const struct step_record *s)
     return s->step_ns - s->input_ns - s->compute_ns - s->exposed_comm_ns;
 }
 
-enum status trial_read_times(const struct run *run, double start_cpu_s, struct trial_times *ret,
-                             struct error *err)
+/* Processor time of one rank for a steady step: the first steps take longer, but their share of the
+ * time that they take is that of the others. */
+static double rank_cpu_s(const struct records *rank)
 {
-    const double steps = (double)run->ranks[0].length;
+    const struct metric_steady steady = metric_steady(rank->length);
+    double all_ns = 0, steady_ns = 0;
+
+    for (size_t i = 0; i < rank->length; i++) {
+        const double step_ns = (double)rank->steps[i].step_ns;
+
+        all_ns += step_ns;
+        steady_ns += i >= steady.first && i < steady.end ? step_ns : 0;
+    }
+    return rank->end.steps_cpu_seconds / all_ns * steady_ns / (double)(steady.end - steady.first);
+}
+
+enum status trial_read_times(const struct run *run, struct trial_times *ret, struct error *err)
+{
     enum status status = STATUS_OK;
 
     *ret = (struct trial_times){.cpu_s = 0};
@@ -159,10 +173,10 @@ enum status trial_read_times(const struct run *run, double start_cpu_s, struct t
         ret->forward_s = fmax(ret->forward_s, forward_s);
         ret->exposed_s = fmax(ret->exposed_s, exposed_s);
         ret->other_s = fmax(ret->other_s, other_s);
-        ret->cpu_s += fmax(0, run->ranks[i].end.cpu_seconds - start_cpu_s) / steps;
+        ret->cpu_s += rank_cpu_s(&run->ranks[i]);
     }
     for (size_t k = 0; k < run->server_count; k++)
-        ret->cpu_s += fmax(0, run->servers[k].end.cpu_seconds - start_cpu_s) / steps;
+        ret->cpu_s += run->servers[k].end.cpu_seconds / (double)run->ranks[0].length;
     return status;
 }
 

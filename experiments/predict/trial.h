@@ -30,9 +30,7 @@ struct trial_times {
 enum status trial_run(const struct trial *t, const char *name, unsigned ranks, unsigned servers,
                       const struct text_list *options, struct run *ret, struct error *err);
 
-/* start_cpu_s: processor time of the start and end of a process, which is no part of the steps. */
-enum status trial_read_times(const struct run *run, double start_cpu_s, struct trial_times *ret,
-                             struct error *err);
+enum status trial_read_times(const struct run *run, struct trial_times *ret, struct error *err);
 
 /* What each rank computed in each steady step, input and delays included: rank by rank, *ret_steps
  * of each; owned by the caller. */

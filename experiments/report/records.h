@@ -37,7 +37,8 @@ struct end_record {
     double tx_payload_bytes, rx_payload_bytes; /* of the whole run; servers write them */
     double expected_tx_payload_bytes, expected_rx_payload_bytes; /* per step */
     double peak_rss_bytes, cpu_seconds;
-    double skipped_steps;              /* of a rank; NaN: not known */
+    double steps_cpu_seconds;          /* of a rank; NaN: not known */
+    double skipped_steps;              /* likewise */
     double used_pushes, staleness_sum; /* of a server, like the members below; NaN: not known */
     double late_pushes;
     size_t buckets;                       /* of the histogram of staleness; 0: there is none */

@@ -387,6 +387,7 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
     if (outcome->scales_gradients)
         add_gradient_scale(m, outcome);
     metrics_add_double(m, "cpu_seconds", host_cpu_seconds());
+    metrics_add_double(m, "steps_cpu_seconds", outcome->steps_cpu_seconds);
     metrics_add_double(m, "samples_per_second", run_record_samples_per_second(r));
     if (outcome->parameters_hash != 0)
         add_hash(m, outcome->parameters_hash);

@@ -58,6 +58,7 @@ struct run_end {
     bool scales_gradients;             /* fp16: the next two are valid */
     uint64_t overflowed_updates;       /* updates left out, in the whole run */
     double gradient_scale;             /* at the end */
+    double steps_cpu_seconds;          /* processor time from the first step to the last */
     uint64_t parameters_hash;          /* FNV-1a over the final bytes; 0: the run failed */
     unsigned recoveries;               /* from losses of ranks ... */
     const unsigned *lost;              /* ... namely these; borrowed */

@@ -5,6 +5,7 @@
  */
 #include "worker/train/train.h"
 
+#include "common/base/host.h"
 #include "common/base/log.h"
 #include "common/base/progress.h"
 #include "common/base/stop.h"
@@ -121,6 +122,7 @@ static enum status run_steps(struct trainer *t, struct run_end *outcome, struct 
     bool each_epoch = strcmp(t->options->evaluate, "epoch") == 0;
     struct progress bar = {0};
     uint64_t index = t->checkpointer.start;
+    const double start_cpu_s = host_cpu_seconds();
     bool epoch_passed = false; /* an epoch's end that another process has evaluated */
     enum status status = STATUS_OK;
 
@@ -147,6 +149,7 @@ static enum status run_steps(struct trainer *t, struct run_end *outcome, struct 
             status = checkpointer_step(t, index, err);
     }
     progress_close(&bar);
+    outcome->steps_cpu_seconds = host_cpu_seconds() - start_cpu_s;
     if (status != STATUS_OK)
         overlap_abandon(t);
     if (status == STATUS_OK)

@@ -171,13 +171,16 @@ END_TEST
  * 4/5 of its share all along. */
 START_TEST(test_short_queue)
 {
-    const struct cost_network n = {.byte_s = BETA, .server_byte_s = BETA, .latency_s = 1e-6};
+    struct cost_network n = {
+        .byte_s = BETA, .server_byte_s = BETA, .latency_s = 1e-6, .queue_s = 1e-12};
     struct cost_job job = job_of(4, 1);
-    struct cost c;
 
     job.partition_bytes = BYTES;
-    c = cost_of_servers(&no_machine, &n, &one_lump, &job);
-    assert_near(c.exposed_s, (125 + 100) * MIB * BETA + 2 * 1e-6);
+    assert_near(cost_of_servers(&no_machine, &n, &one_lump, &job).exposed_s,
+                (125 + 100) * MIB * BETA + 2 * 1e-6);
+    n.queue_s = 0; /* that has no bound: nothing is lost */
+    assert_near(cost_of_servers(&no_machine, &n, &one_lump, &job).exposed_s,
+                (100 + 100) * MIB * BETA + 2 * 1e-6);
 }
 END_TEST
 

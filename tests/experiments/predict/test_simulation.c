@@ -175,9 +175,16 @@ START_TEST(test_windows)
     struct cost_inputs in = inputs_of(4, 1, 1 << 20);
     double step_s = simulate(&in, 1);
 
-    in.network.queue_s = 0;
+    in.network.queue_s = 1e-12;
     in.network.latency_s = 1e-9;
     ck_assert(simulate(&in, 1) > step_s * 1.05);
+    /* Without a bound nothing is lost, and pushes to one server are equally fast.  Replies are not:
+     * a rank that has its own goes on while the others wait. */
+    in.network.queue_s = 0;
+    in.network.latency_s = 0;
+    step_s = simulate(&in, 1);
+    ck_assert(step_s < 0.051 + (4 * 4 + 4) * MIB * BETA);
+    ck_assert(step_s > 0.051 + (4 * 4 + 3) * MIB * BETA);
 }
 END_TEST
 
@@ -268,6 +275,22 @@ START_TEST(test_overlapped_forward)
 }
 END_TEST
 
+/* One rank pushes four partitions, each of which takes 100 ms: the socket takes the first one, and
+ * then the last is next, whose parameters the next forward reads first. */
+START_TEST(test_priority)
+{
+    struct cost_inputs in = inputs_of(1, 1, 1 << 20);
+
+    in.network = (struct cost_network){.byte_s = 0.1 / MIB, .server_byte_s = 0.1 / MIB};
+    in.load = (struct cost_load){
+        .ready = step_by_step, .ready_count = 4, .compute_s = 0.05, .forward_s = 0.01};
+    in.job.overlaps_forward = true;
+    assert_near(simulate(&in, 1), 0.02 + 5 * 0.1 + 2 * 0.01 / 4 - 0.01);
+    in.job.in_order = true;
+    assert_near(simulate(&in, 1), 0.02 + 5 * 0.1 + 4 * 0.01 / 4 - 0.01);
+}
+END_TEST
+
 /* Ranks that stand for several: as long a step as with all, but for the slowest of the windows that
  * are drawn, which are fewer. */
 static const struct consistency consistencies[] = {
@@ -319,6 +342,6 @@ int main(void)
         "predict_simulation", 60, CHECKED_FIXTURE(NULL, teardown), TEST(test_one_rank),
         TEST(test_two_servers), TEST(test_ranks_of_one_host), TEST(test_colocated),
         TEST(test_bounds), TEST(test_twice_as_long), TEST(test_windows), TEST(test_straggler),
-        TEST(test_in_turn), TEST(test_overlapped_forward),
+        TEST(test_in_turn), TEST(test_overlapped_forward), TEST(test_priority),
         LOOP_TEST(test_ranks_that_stand_for_several, 0, 3), TEST(test_ranks_that_are_simulated));
 }
