@@ -21,7 +21,7 @@ struct connection {
     double rate, left_bytes; /* of its first message */
     uint32_t *messages;      /* partitions; borrowed, a ring of `capacity` */
     size_t first, length, capacity;
-    size_t taken;   /* by the socket, of length */
+    size_t taken;   /* of length; on their way or next, in this order */
     bool is_shared; /* its rate is set */
     double level;   /* else: rate over weight that it can have at most */
 };
