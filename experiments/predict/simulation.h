@@ -5,8 +5,9 @@
  *
  * A message flows like a fluid.  At each moment the flows share the links by weighted max-min
  * fairness: a flow's weight is the window of its TCP connection, drawn for each step of its rank
- * evenly between 2/3 and 4/3 of the mean, because TCP halves its window at a loss.  A flow is not
- * faster than its window allows when it has a link for itself, nor than software.
+ * evenly between 2/3 and 4/3 of the mean, because TCP halves its window at a loss.  Pushes to one
+ * server are equally fast where no packet is lost.  A flow is not faster than its window allows
+ * when it has a link for itself, nor than software.
  */
 #ifndef SPARRING_EXPERIMENTS_PREDICT_SIMULATION_H
 #define SPARRING_EXPERIMENTS_PREDICT_SIMULATION_H

@@ -137,7 +137,7 @@ static int64_t other_part(const struct step_record *s)
 
 /* Processor time of one rank for a steady step: the first steps take longer, but their share of the
  * time that they take is that of the others. */
-static double rank_cpu_s(const struct records *rank)
+static double steady_cpu_s(const struct records *rank)
 {
     const struct metric_steady steady = metric_steady(rank->length);
     double all_ns = 0, steady_ns = 0;
@@ -173,7 +173,7 @@ enum status trial_read_times(const struct run *run, struct trial_times *ret, str
         ret->forward_s = fmax(ret->forward_s, forward_s);
         ret->exposed_s = fmax(ret->exposed_s, exposed_s);
         ret->other_s = fmax(ret->other_s, other_s);
-        ret->cpu_s += rank_cpu_s(&run->ranks[i]);
+        ret->cpu_s += steady_cpu_s(&run->ranks[i]);
     }
     for (size_t k = 0; k < run->server_count; k++)
         ret->cpu_s += run->servers[k].end.cpu_seconds / (double)run->ranks[0].length;

@@ -151,7 +151,8 @@ void model_set_issued(struct model *m, model_issued_fn *issued, void *user);
 
 /* Called during backward: gradient elements [0, ready_count) of the slab are final, on the host or
  * where enum gradient_path says.  Parameters of the elements that are new in this call may be read
- * until the next call, but for a model that is set otherwise; after the last call none are. */
+ * until the next call, unless model_set_ready_after_reads says otherwise; after the last call none
+ * are. */
 typedef void model_ready_fn(void *user, size_t ready_count);
 
 /* True: `ready` comes when the step does not read the parameters of these elements any more, so

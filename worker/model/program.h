@@ -146,9 +146,9 @@ struct model {
     size_t logits_stride; /* elements from one row of logits to the next (compute_row_stride) */
     size_t vocabulary;    /* inputs are ids below it; 0: inputs are numbers */
     size_t max_batch;
-    uint64_t times_hash; /* of a profile; 0: none */
-    bool ready_after_reads;
-    model_await_fn *await; /* NULL: parameters are complete */
+    uint64_t times_hash;    /* of a profile; 0: none */
+    bool ready_after_reads; /* model_set_ready_after_reads */
+    model_await_fn *await;  /* NULL: parameters are complete */
     void *await_user;
     model_issued_fn *issued; /* NULL: not called */
     void *issued_user;

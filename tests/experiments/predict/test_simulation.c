@@ -275,8 +275,8 @@ START_TEST(test_overlapped_forward)
 }
 END_TEST
 
-/* One rank pushes four partitions, each of which takes 100 ms: the socket takes the first one, and
- * then the last is next, whose parameters the next forward reads first. */
+/* One rank pushes four partitions, each of which takes 100 ms: the first is on its way when the
+ * others are ready, and then the last is next, whose parameters the next forward reads first. */
 START_TEST(test_priority)
 {
     struct cost_inputs in = inputs_of(1, 1, 1 << 20);
