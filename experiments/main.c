@@ -15,6 +15,7 @@
 #include "experiments/runs/runs.h"
 #include "experiments/standby/standby.h"
 #include "experiments/stats/stats.h"
+#include "experiments/watch/watch.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -35,6 +36,8 @@ static const struct subcommand subcommands[] = {
     {"predict", predict_main, "say what an experiment's steps will take, and why"},
     {"report", report_main, "make the report of run directories"},
     {"runs", runs_main, "list run directories: what each was, and how it ended"},
+    {"status", status_main, "print what the runs of a folder are doing now"},
+    {"watch", watch_main, "serve a page that shows the same, live"},
     {"inspect", inspect_main, "say what a run did, how it ended and who is to blame"},
     {"export", export_main, "pack an experiment into one archive that can be checked"},
     {"stats", stats_main, "print what a running parameter server says of itself"},

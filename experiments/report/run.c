@@ -39,6 +39,7 @@ static const struct json_field attempt_fields[] = {
     OTHER_FIELD(attempt, order, FIELD_COUNT),
     TEXT_FIELD(attempt, seed),
     TEXT_FIELD(attempt, outcome),
+    OTHER_FIELD(attempt, seconds, FIELD_NUMBER),
     TEXT_FIELD(attempt, command),
 };
 
@@ -448,6 +449,7 @@ enum status run_open_head(const char *path, struct run *ret, struct error *err)
                          "'%s' is not a run directory: it holds no manifest.json, summary.json, "
                          "rank0.jsonl or " ATTEMPT_FILE,
                          path);
+    run.attempt.seconds = unknown;
     run.manifest.parameters = run.manifest.parameter_bytes = unknown;
     run.manifest.processor_quota = run.manifest.memory_limit = run.manifest.load = unknown;
     run.summary.test_accuracy = run.summary.test_loss = run.summary.samples_per_second = unknown;

@@ -25,6 +25,7 @@ struct attempt {
     uint64_t mode_index, repeat, order; /* order: which run of the experiment it was, from 0 */
     char seed[32];
     char outcome[64]; /* "ok", "exit code 1", "timed out after 60 s", "" */
+    double seconds;   /* that it took; NaN: not recorded */
     char command[4096];
 };
 

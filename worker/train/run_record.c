@@ -94,7 +94,7 @@ static bool is_replacement(void)
     return restarts && strcmp(restarts, "0") != 0;
 }
 
-static enum status open_metrics(struct run_record *r, struct error *err)
+static enum status open_metrics(struct run_record *r, size_t planned_steps, struct error *err)
 {
     char name[32];
     char path[4096];
@@ -120,6 +120,7 @@ static enum status open_metrics(struct run_record *r, struct error *err)
     metrics_add_int(&r->metrics, "pid", getpid());
     metrics_add_text(&r->metrics, "host", host.name);
     metrics_add_text(&r->metrics, "processors", host.processors);
+    metrics_add_int(&r->metrics, "planned_steps", (int64_t)planned_steps);
     return metrics_end(&r->metrics, err);
 }
 
@@ -175,7 +176,7 @@ enum status run_record_open(struct run_record *r, const struct run_facts *facts,
     if (status == STATUS_OK)
         status = mem_calloc(r->capacity, sizeof(double), "step samples", &r->step_samples, err);
     if (status == STATUS_OK)
-        status = open_metrics(r, err);
+        status = open_metrics(r, max_steps, err);
     if (status == STATUS_OK && r->is_chief)
         status = remove_summary(r, err);
     return status == STATUS_OK ? run_record_manifest(r, facts, err) : status;

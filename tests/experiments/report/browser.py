@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Pages in a real browser (Debian's chromium, headless), with nothing but Python's standard library.
 
-browser.py PAGE.html...: opens each page at three widths, light and dark, and unfolds everything.  Ends with 1 and a line
-for each problem: a script's error, a request for anything but the page, content wider than the window, headings that skip
-a level, text of too little contrast (WCAG 2.1, 1.4.3: 4.5, large text 3)."""
+browser.py PAGE...: opens each page at three widths, light and dark, and unfolds everything.  Ends with 1 and a line for
+each problem: a script's error, a request for anything but the page (of a URL: its server), content wider than the window,
+headings that skip a level, text of too little contrast (WCAG 2.1, 1.4.3: 4.5, large text 3).  The page of `sparring watch`
+is checked when its first event has come."""
 import fcntl
 import json
 import os
@@ -14,6 +15,11 @@ import tempfile
 
 WIDTHS = (360, 768, 1280)
 THEMES = ("light", "dark")
+
+FILLED = """new Promise(done => {
+  const look = () => document.getElementById('totals').textContent ? done() : setTimeout(look, 20);
+  look();
+})"""
 
 CHECK = r"""
 (() => {
@@ -123,9 +129,12 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
         self.events.clear()
-        url = page.resolve().as_uri()
+        is_live = page.startswith("http:")
+        url = page if is_live else pathlib.Path(page).resolve().as_uri()
         self.call("Page.navigate", url=url)
         self.wait("Page.loadEventFired")
+        if is_live:
+            self.call("Runtime.evaluate", expression=FILLED, awaitPromise=True)
         result = self.call("Runtime.evaluate", expression=CHECK, returnByValue=True)
         if "exceptionDetails" in result:
             sys.exit(f"browser.py: {result['exceptionDetails']}")
@@ -136,7 +145,8 @@ class Browser:
                 problems.append("script: " + params["exceptionDetails"]["text"])
             elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
                 problems.append("log: " + params["entry"]["text"])
-            elif method == "Network.requestWillBeSent" and params["request"]["url"] != url:
+            elif method == "Network.requestWillBeSent" and not (
+                    params["request"]["url"].startswith(url) if is_live else params["request"]["url"] == url):
                 problems.append("request: " + params["request"]["url"][:80])
         return problems
 
@@ -154,7 +164,7 @@ def main(pages):
             for width in WIDTHS:
                 for theme in THEMES:
                     for problem in browser.check(page, width, theme):
-                        print(f"{page.name}, {width} px, {theme}: {problem}")
+                        print(f"{os.path.basename(page)}, {width} px, {theme}: {problem}")
                         count += 1
         browser.close()
     print(f"{len(pages)} pages, {len(WIDTHS)} widths, {len(THEMES)} themes: {count} problems")
@@ -162,4 +172,4 @@ def main(pages):
 
 
 if __name__ == "__main__":
-    sys.exit(main([pathlib.Path(word) for word in sys.argv[1:]]))
+    sys.exit(main(sys.argv[1:]))
