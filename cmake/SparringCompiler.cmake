@@ -128,3 +128,16 @@ function(sparring_program name)
     sparring_relocatable(${name})
     install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
+
+# sparring_unit(NAME): NAME.in as a unit of systemd, with the paths of the prefix that it is installed under.
+# systemd looks for units in lib/systemd/system of /usr and /usr/local.
+function(sparring_unit name)
+    install(CODE "
+        set(BINDIR \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")
+        set(SYSCONFDIR \"\${CMAKE_INSTALL_PREFIX}/etc\")
+        if(CMAKE_INSTALL_PREFIX STREQUAL /usr)
+            set(SYSCONFDIR /etc)
+        endif()
+        configure_file(\"${CMAKE_CURRENT_SOURCE_DIR}/${name}.in\" \"${CMAKE_CURRENT_BINARY_DIR}/${name}\" @ONLY)")
+    install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${name} DESTINATION lib/systemd/system)
+endfunction()

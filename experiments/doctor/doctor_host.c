@@ -146,6 +146,8 @@ static void check_clock(struct findings *f)
 
     read_line("/sys/devices/system/clocksource/clocksource0/current_clocksource", source,
               sizeof(source));
+    if (source[0] == '\0')
+        (void)snprintf(source, sizeof(source), "unknown source");
     if (result < 0 || result == TIME_ERROR || (state.status & STA_UNSYNC))
         findings_add(f, FINDING_NOTE, "clock",
                      "%s, not synchronised: timelines of several hosts rely on offsets that are "
