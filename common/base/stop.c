@@ -20,18 +20,20 @@
 #define STACK_SIZE    65536
 
 static atomic_int signal_seen;
-static atomic_int_least64_t seen_ns;
-static atomic_int waits_end; /* an enum stop_waits */
+static _Atomic int64_t seen_ns; /* 0: never */
+static atomic_int waits_end;    /* an enum stop_waits */
 static int event_fd = -1;
 
 static void on_signal(int number)
 {
-    int saved = errno;
+    const int64_t now_ns = clock_now_ns();
+    int saved = errno, no_signal = 0;
+    int64_t never = 0;
     uint64_t one = 1;
 
-    if (atomic_load(&signal_seen) == 0)
-        atomic_store(&seen_ns, clock_now_ns());
-    if (atomic_exchange(&signal_seen, number) != 0)
+    (void)atomic_compare_exchange_strong(&seen_ns, &never, now_ns);
+    if (!atomic_compare_exchange_strong(&signal_seen, &no_signal, number) &&
+        now_ns - atomic_load(&seen_ns) > STOP_ONE_REQUEST_NS)
         _exit(128 + number);
     (void)!write(event_fd, &one, sizeof(one));
     errno = saved;

@@ -1,8 +1,9 @@
 /*
  * stop: the process-wide flag that signals set.  SIGTERM, SIGINT and SIGUSR1 (which srun passes on,
  * and Slurm can send ahead of a time limit) request an orderly stop (a daemon drains, a worker ends
- * after its step); a second one ends the process at once.  SIGPIPE and
- * SIGXFSZ (a file past its limit) are ignored: write returns the error.
+ * after its step); a further one ends the process at once, unless it comes within a second:
+ * Slurm sends SIGTERM twice, and a launcher passes on what a terminal or a scheduler has sent, too.
+ * SIGPIPE and SIGXFSZ (a file past its limit) are ignored: write returns the error.
  */
 #ifndef SPARRING_COMMON_BASE_STOP_H
 #define SPARRING_COMMON_BASE_STOP_H
@@ -10,6 +11,9 @@
 #include "common/base/error.h"
 
 #include <stdbool.h>
+#include <stdint.h>
+
+#define STOP_ONE_REQUEST_NS INT64_C(1000000000) /* signals within this time after the first */
 
 /* Install the handlers.  Call once in main, on the main thread, before other threads start. */
 enum status stop_install(struct error *err);

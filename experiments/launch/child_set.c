@@ -21,6 +21,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
+#include "common/base/stop.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -214,7 +215,7 @@ static enum status restart_lost_children(struct child_set *c, struct error *err)
 
 /* ---- events */
 
-/* Forward our first stop signal to the ranks; at the second one kill them. */
+/* Forward our first stop signal to the ranks; at the next one kill them (stop.h). */
 static void forward_stop_signals(struct child_set *c)
 {
     struct signalfd_siginfo info;
@@ -222,6 +223,8 @@ static void forward_stop_signals(struct child_set *c)
     while (read(c->stop_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         int number = (int)info.ssi_signo;
 
+        if (c->stop_signal != 0 && clock_now_ns() - c->stop_ns < STOP_ONE_REQUEST_NS)
+            continue;
         if (c->stop_signal != 0) {
             for (size_t i = 0; i < c->count; i++)
                 if (!c->children[i].killed)
@@ -229,6 +232,7 @@ static void forward_stop_signals(struct child_set *c)
             continue;
         }
         c->stop_signal = number;
+        c->stop_ns = clock_now_ns();
         log_info("got SIG%s: passed on to the ranks", sigabbrev_np(number));
         child_set_stop_ranks(c, number);
     }

@@ -22,7 +22,8 @@ struct child_set {
     int64_t grace_ms;
     int64_t deadline_ns;        /* of the job */
     int64_t output_deadline_ns; /* until then a slow reader of our output may block us */
-    int stop_signal;            /* the first stop signal that we got; 0: none */
+    int stop_signal;            /* the first stop signal that we got; 0: none ... */
+    int64_t stop_ns;            /* ... and when */
     struct mpirun_watch mpirun; /* pid 0: not watched */
     bool tolerates_rank_loss;   /* the others go on when a rank is lost */
     unsigned restarts_left;     /* of ranks, when tolerates_rank_loss; of servers, when durable */

@@ -209,22 +209,6 @@ START_TEST(test_signal_ends_waits)
 }
 END_TEST
 
-/* A second signal ends the process at once; either signal may be delivered first. */
-START_TEST(test_second_signal)
-{
-    struct case_processes *r = &case_processes[0];
-    const struct wait_case *p = &wait_cases[WAIT_CASES - 1];
-    int code;
-
-    start_case(r, p);
-    process_wait_output(&r->worker, "ranks: 2, ", JOB_TIMEOUT_MS);
-    process_signal(&r->worker, SIGTERM);
-    process_signal(&r->worker, SIGINT);
-    code = process_wait(&r->worker, JOB_TIMEOUT_MS);
-    ck_assert_msg(code == 128 + SIGINT || code == 128 + SIGTERM, "exit code %d", code);
-}
-END_TEST
-
 /* The address of rank 0 may come from a scheduler: the error names both sources. */
 START_TEST(test_address_that_does_not_resolve)
 {
@@ -254,6 +238,6 @@ END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN("waits", 200, TEST(test_signal_ends_waits), TEST(test_second_signal),
+    return SUPPORT_RUN("waits", 200, TEST(test_signal_ends_waits),
                        TEST(test_address_that_does_not_resolve), TEST(test_no_spurious_lines));
 }

@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <unistd.h>
 
 /* Generated code keeps data below its stack pointer, where a handler on the same stack would write.
  */
@@ -46,6 +47,9 @@ START_TEST(test_second_signal_ends_the_process)
 
     assert_ok(stop_install(&err));
     ck_assert_int_eq(raise(SIGINT), 0);
+    ck_assert_int_eq(raise(SIGTERM), 0); /* within a second: the same request */
+    ck_assert_int_eq(stop_requested(), SIGINT);
+    (void)usleep(1200000);
     (void)raise(SIGTERM);
     ck_abort_msg("the process goes on after a second signal");
 }

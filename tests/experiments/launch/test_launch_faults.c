@@ -120,6 +120,7 @@ START_TEST(second_signal_kills)
     wait_until_ready(&p, 1);
     process_signal(&p, SIGTERM);
     process_wait_output(&p, "passed on", LAUNCH_TIMEOUT_MS);
+    (void)usleep(1200000);
     process_signal(&p, SIGINT);
     ck_assert_int_eq(process_wait(&p, LAUNCH_TIMEOUT_MS), 137);
 }
