@@ -22,11 +22,13 @@
 
 #define ENGINE_STANDBY_PORT 5750 /* of a daemon, where none is named */
 
-/* Prints a line that is equal on hosts with the same programs; $0 is the folder of these.  A
- * standby daemon knows the script by a name. */
-#define ENGINE_CKSUM "cksum"
-#define ENGINE_CKSUM_SCRIPT                                                                        \
-    "cat \"$0\"/sparring-worker \"$0\"/sparring-server \"$0\"/sparring | cksum"
+/* Prints a line: two numbers that are equal on hosts with the same programs, whose folder is $0;
+ * seconds since 1970; twice the line of /proc/stat for all processors (host_load.h).  A standby
+ * daemon knows the script by a name. */
+#define ENGINE_PROBE "probe"
+#define ENGINE_PROBE_SCRIPT                                                                        \
+    "echo $(cat \"$0\"/sparring-worker \"$0\"/sparring-server \"$0\"/sparring | cksum) "           \
+    "$(date +%s.%N) $(head -n 1 /proc/stat) $(sleep 0.25; head -n 1 /proc/stat)"
 
 /* One task on each of these hosts, in their order; a host that occurs n times has n tasks, one
  * after another.  All is borrowed. */
@@ -54,10 +56,11 @@ struct engine {
     /* Does this process run inside an allocation, or need none? */
     bool (*is_allocated)(void);
 
-    /* Run `argv` on this host, inside a new allocation of so many hosts that nobody else uses, or
-     * of those in the text of --on, and end with its exit code.  Returns only where that fails.
-     * Blocks for as long as the queue. */
-    enum status (*allocate)(const char *on, size_t hosts, char *const *argv, struct error *err);
+    /* The words of a program, on this host, that runs `argv` here inside a new allocation of so
+     * many hosts that nobody else uses, or of those in the text of --on, and ends with its exit
+     * code.  It waits for as long as the queue.  NULL: hosts are not allocated. */
+    enum status (*add_allocation)(const char *on, size_t hosts, char *const *argv,
+                                  struct text_list *words, struct error *err);
 
     /* Is the allocation still there?  Also true where the engine does not say. */
     bool (*is_running)(void);
@@ -75,7 +78,7 @@ struct engine {
                               struct error *err);
 
     bool writes_manifests; /* it starts nothing from here: it has no other function than add_script,
-                              is_allocated (false) and allocate (an error) */
+                              is_allocated (false) and add_allocation (an error) */
     bool has_own_folders;  /* nothing is shared, a task's run directory comes back when it ends */
     bool has_single_tasks; /* a step has one task, without a label */
     bool reads_signals; /* the program reads "TERM" and "KILL", a line each, on standard input, in

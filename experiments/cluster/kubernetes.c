@@ -459,11 +459,13 @@ static bool is_allocated(void)
     return false;
 }
 
-static enum status allocate(const char *on, size_t hosts, char *const *argv, struct error *err)
+static enum status add_allocation(const char *on, size_t hosts, char *const *argv,
+                                  struct text_list *words, struct error *err)
 {
     (void)on;
     (void)hosts;
     (void)argv;
+    (void)words;
     return error_set(err, STATUS_UNSUPPORTED, KUBERNETES_DRY_RUN);
 }
 
@@ -505,6 +507,6 @@ static enum status add_script(const struct engine_script *script, struct strbuf 
 
 const struct engine engine_kubernetes = {.name = "kubernetes",
                                          .is_allocated = is_allocated,
-                                         .allocate = allocate,
+                                         .add_allocation = add_allocation,
                                          .add_script = add_script,
                                          .writes_manifests = true};

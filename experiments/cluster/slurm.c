@@ -24,18 +24,18 @@ static bool is_allocated(void)
     return job && *job;
 }
 
-static enum status allocate(const char *on, size_t hosts, char *const *argv, struct error *err)
+static enum status add_allocation(const char *on, size_t hosts, char *const *argv,
+                                  struct text_list *words, struct error *err)
 {
-    struct text_list words = {0};
-
     (void)on;
-    text_list_addf(&words, "salloc");
-    text_list_addf(&words, "--job-name=sparring");
-    text_list_addf(&words, "--nodes=%zu", hosts);
-    text_list_addf(&words, "--exclusive");
+    (void)err;
+    text_list_addf(words, "salloc");
+    text_list_addf(words, "--job-name=sparring");
+    text_list_addf(words, "--nodes=%zu", hosts);
+    text_list_addf(words, "--exclusive");
     for (; *argv; argv++)
-        text_list_addf(&words, "%s", *argv);
-    return engine_exec(&words, err);
+        text_list_addf(words, "%s", *argv);
+    return STATUS_OK;
 }
 
 /* False once the job was cancelled, is out of time or has lost a node. */
@@ -143,7 +143,7 @@ static enum status add_script(const struct engine_script *script, struct strbuf 
 
 const struct engine engine_slurm = {.name = "slurm",
                                     .is_allocated = is_allocated,
-                                    .allocate = allocate,
+                                    .add_allocation = add_allocation,
                                     .is_running = is_running,
                                     .read_hosts = read_hosts,
                                     .add_command = add_command,

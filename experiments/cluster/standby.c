@@ -60,20 +60,20 @@ static void add_client(const char *command, struct text_list *words)
     text_list_addf(words, "--holder=%s", holder);
 }
 
-static enum status allocate(const char *on, size_t hosts, char *const *argv, struct error *err)
+static enum status add_allocation(const char *on, size_t hosts, char *const *argv,
+                                  struct text_list *words, struct error *err)
 {
-    struct text_list words = {0};
     const char *list = strchr(on, ':');
 
     (void)hosts;
     if (!list)
         return error_set(err, STATUS_INVALID, "--on: '%s' is not standby:HOST[:PORT],...", on);
-    add_client("hold", &words);
-    text_list_addf(&words, "--hosts=%s", list + 1);
-    text_list_addf(&words, "--");
+    add_client("hold", words);
+    text_list_addf(words, "--hosts=%s", list + 1);
+    text_list_addf(words, "--");
     for (; *argv; argv++)
-        text_list_addf(&words, "%s", *argv);
-    return engine_exec(&words, err);
+        text_list_addf(words, "%s", *argv);
+    return STATUS_OK;
 }
 
 /* The client takes the variables of a job from its environment. */
@@ -88,7 +88,7 @@ static void add_command(const struct engine_step *step, struct text_list *words)
 
 const struct engine engine_standby = {.name = "standby",
                                       .is_allocated = is_allocated,
-                                      .allocate = allocate,
+                                      .add_allocation = add_allocation,
                                       .is_running = is_always,
                                       .read_hosts = read_hosts,
                                       .add_command = add_command,

@@ -10,6 +10,7 @@
 #include "common/base/stop.h"
 #include "common/option/program.h"
 #include "experiments/cluster/kubernetes.h"
+#include "experiments/compare/allocation.h"
 #include "experiments/compare/experiment.h"
 #include "experiments/compare/experiment_set.h"
 #include "experiments/compare/sweep.h"
@@ -35,7 +36,7 @@ struct compare_options {
     char baseline[OPTION_TEXT_MAX];
     char ignore[OPTION_TEXT_MAX];
     char programs[OPTION_TEXT_MAX];
-    char on[OPTION_TEXT_MAX];
+    char on[OPTION_TEXT_MAX], allocation[OPTION_TEXT_MAX], host_check[OPTION_TEXT_MAX];
     struct kubernetes_options kubernetes;
 };
 
@@ -115,6 +116,25 @@ static const struct option_spec specs[] = {
              "command is in, or else of a new one (salloc); ssh: on these; standby: on these, "
              "which are held meanwhile.  Each rank "
              "(ranks-per-host) and each server that stands alone has a host of its own."},
+    {.name = "allocation",
+     .kind = OPTION_CHOICE,
+     .offset = AT(allocation),
+     .default_text = "plan",
+     .choices = "plan|block",
+     .help =
+         "One allocation of the engine for all blocks, or one for each, which waits in the queue "
+         "again and may have other hosts.  block, inside an allocation: run one block, and end "
+         "with exit code 75 when more are left."},
+    {.name = "host-check",
+     .env = "SPARRING_HOST_CHECK",
+     .kind = OPTION_CHOICE,
+     .offset = AT(host_check),
+     .default_text = "fail",
+     .choices = "fail|warn",
+     .help =
+         "What follows where the hosts of --on are not as they should be before a block: another "
+         "host's clock within 1 s, others on at most 20 % of its processors, links at least "
+         "three quarters as fast as at first.  fail: wait up to a minute, then exit code 8."},
     {.name = "quick",
      .kind = OPTION_BOOL,
      .offset = AT(quick),
@@ -175,6 +195,8 @@ static enum status read_experiment(const char *path, const struct compare_option
     if (status != STATUS_OK)
         return status;
     ret->on = options->on;
+    ret->needs_quiet_hosts = strcmp(options->host_check, "fail") == 0;
+    ret->ends_after_block = strcmp(options->allocation, "block") == 0;
     if (ret->engine && experiment_has_network(ret))
         return error_set(err, STATUS_CONFIG,
                          "'%s' describes an emulated network, which --on %s does not have", path,
@@ -302,6 +324,10 @@ static enum status run_sweep(struct compare_sweep *s, const struct compare_optio
     struct error why = {0};
     enum status status = compare_sweep_run(s, &result, err);
 
+    if (status == STATUS_OK && result.has_more) {
+        ret->exit_code = ALLOCATION_MORE;
+        return STATUS_OK;
+    }
     if (status == STATUS_CANCELLED && report_sweep(s, options, ret, &why) != STATUS_OK)
         log_warning("no report of what ran: %s", why.text);
     if (status == STATUS_OK)
@@ -356,81 +382,6 @@ static enum status count_hosts(const struct compare_options *options, const char
     return status;
 }
 
-/* Go on in an allocation of so many hosts. */
-static enum status allocate_hosts(const struct engine *engine,
-                                  const struct compare_options *options, size_t hosts,
-                                  struct error *err)
-{
-    struct text_list words = {0};
-    char folder[4096] = "";
-    enum status status = subprocess_program_folder(folder, sizeof(folder), err);
-
-    text_list_addf(&words, "%s/sparring", folder);
-    for (char *const *word = arguments; *word; word++)
-        text_list_addf(&words, "%s", *word);
-    if (status == STATUS_OK && !text_list_words(&words))
-        status = error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
-    if (status == STATUS_OK)
-        status = engine->allocate(options->on, hosts, text_list_words(&words), err);
-    text_list_release(&words);
-    return status;
-}
-
-/* Is this word the option, alone or with a value? */
-static bool is_option(const char *word, const char *name)
-{
-    size_t k = 0;
-
-    if (strncmp(word, "--", 2) != 0)
-        return false;
-    for (word += 2; name[k] && (word[k] == '_' ? '-' : word[k]) == name[k];)
-        k++;
-    return name[k] == '\0' && (word[k] == '\0' || word[k] == '=');
-}
-
-/* How many words from here on are not for the command in a script: 0, 1, or 2 with a value. */
-static size_t count_left_out(char *const *word)
-{
-    bool is_left_out = is_option(*word, "on") || is_option(*word, "out");
-
-    for (const struct option_spec *spec = kubernetes_option_specs; spec->help; spec++)
-        is_left_out = is_left_out || (spec->name && is_option(*word, spec->name));
-    if (is_option(*word, "dry-run"))
-        return 1;
-    return !is_left_out ? 0 : strchr(*word, '=') || !word[1] ? 1 : 2;
-}
-
-/* This command for the queue of the engine. */
-static enum status print_script(const struct engine *engine, const struct compare_options *options,
-                                size_t hosts, const char *path, const char *out, struct error *err)
-{
-    struct text_list words = {0};
-    struct strbuf text = STRBUF_INIT;
-    char name[256];
-    struct engine_script script = {
-        .on = options->on, .hosts = hosts, .job = name, .kubernetes = &options->kubernetes};
-    enum status status;
-
-    experiment_set_name(path, name, sizeof(name));
-    text_list_addf(&words, "sparring");
-    for (char *const *word = arguments; *word;) {
-        const size_t left_out = count_left_out(word);
-
-        if (left_out == 0)
-            text_list_addf(&words, "%s", *word);
-        word += left_out > 0 ? left_out : 1;
-    }
-    text_list_addf(&words, "--out=%s", out);
-    script.program = (const char *const *)text_list_words(&words);
-    status = script.program ? engine->add_script(&script, &text, err)
-                            : error_set(err, STATUS_NO_MEMORY, "no memory for a script");
-    if (status == STATUS_OK)
-        (void)printf("%s", text.text);
-    strbuf_release(&text);
-    text_list_release(&words);
-    return status;
-}
-
 /* One after the other; one that fails does not stop the others. */
 static enum status run_set(const struct compare_options *options, const char *programs,
                            const struct text_list *paths, const char *out, struct error *err)
@@ -470,23 +421,37 @@ static enum status run_paths(const struct compare_options *options, const char *
 {
     struct compare_result result = {.exit_code = 0};
     const struct engine *engine;
+    const bool is_by_block = strcmp(options->allocation, "block") == 0;
     char out[OPTION_TEXT_MAX];
-    size_t hosts;
     enum status status = engine_find(options->on, &engine, err);
 
     if (status != STATUS_OK)
         return status;
+    if (is_by_block &&
+        (!engine || !engine->add_allocation || options->dry_run || paths->length > 1))
+        return error_set(err, STATUS_INVALID,
+                         "--allocation block goes with one experiment, --on an engine, and no "
+                         "--dry-run");
     default_out(paths->length == 1 ? paths->texts[0] : "experiments", out, sizeof(out));
     if (options->out[0] != '\0')
         (void)snprintf(out, sizeof(out), "%s", options->out);
     if (paths->length > 1 && options->fail_if[0] != '\0')
         return error_set(err, STATUS_INVALID, "--fail-if goes with one experiment");
     if (engine && (options->dry_run ? engine->add_script != NULL : !engine->is_allocated())) {
-        status = count_hosts(options, programs, paths, &hosts, err);
+        struct allocation_request request = {.engine = engine,
+                                             .on = options->on,
+                                             .kubernetes = &options->kubernetes,
+                                             .arguments = arguments,
+                                             .out = out};
+        char name[256];
+
+        status = count_hosts(options, programs, paths, &request.hosts, err);
         if (status != STATUS_OK)
             return status;
-        return options->dry_run ? print_script(engine, options, hosts, paths->texts[0], out, err)
-                                : allocate_hosts(engine, options, hosts, err);
+        experiment_set_name(paths->texts[0], name, sizeof(name));
+        return options->dry_run ? allocation_print_script(&request, name, err)
+               : is_by_block    ? allocation_repeat(&request, ret_exit_code, err)
+                                : allocation_enter(&request, err);
     }
     if (paths->length > 1)
         return run_set(options, programs, paths, out, err);

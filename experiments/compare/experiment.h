@@ -62,6 +62,8 @@ struct experiment {
     char name[256];              /* of the file, for messages */
     const struct engine *engine; /* whose hosts the runs use; NULL: this one ... */
     const char *on;              /* ... with the value of --on; borrowed */
+    bool needs_quiet_hosts;      /* else a warning will do (host_check.h) */
+    bool ends_after_block;       /* of every cell; the next one has an allocation of its own */
     struct design design;        /* title, margin, pairs; blocks is set by experiment_make_cell */
     bool has_verdict;            /* the file has the key "verdict" ... */
     bool all_pairs; /* ... with the value "all": every pair of modes that communicate */

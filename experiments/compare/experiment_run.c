@@ -107,7 +107,8 @@ static void build_command(struct attempt_run *run)
     struct strbuf hosts = STRBUF_INIT;
 
     if (e->engine)
-        hosts_draw(e, run->request->hosts, run->repeat, hosts_of_mode(e, run->mode), &hosts);
+        hosts_draw(e, &run->request->host_check->hosts, run->repeat, hosts_of_mode(e, run->mode),
+                   &hosts);
     words->failed = words->failed || !strbuf_ok(&hosts);
     experiment_run_words(e, run->mode, run->request->programs, run->folder,
                          e->engine ? hosts.text : NULL, words);
@@ -262,12 +263,17 @@ enum status experiment_run_put_aside(const char *out, const char *below, const c
 }
 
 /* A run that failed together with the hosts says nothing of its mode, so it gets no outcome. */
-static bool is_lost(const struct attempt_run *run, const char *outcome)
+static enum status check_lost(const struct attempt_run *run, const char *outcome, struct error *err)
 {
-    const struct engine *engine = run->request->experiment->engine;
+    struct error why = {0};
 
-    return engine && strcmp(outcome, "ok") != 0 && run->result.outcome != SUBPROCESS_STOPPED &&
-           !engine->is_running();
+    if (!run->request->experiment->engine || strcmp(outcome, "ok") == 0 ||
+        run->result.outcome == SUBPROCESS_STOPPED ||
+        host_check_present(run->request->host_check, &why) == STATUS_OK)
+        return STATUS_OK;
+    return error_set(err, STATUS_CANCELLED,
+                     "%s-%zu is lost: %s; started again, compare runs its block again whole",
+                     run->mode->name, run->repeat, why.text);
 }
 
 static enum status run_once(struct attempt_run *run, char *outcome, size_t size, struct error *err)
@@ -278,11 +284,8 @@ static enum status run_once(struct attempt_run *run, char *outcome, size_t size,
         status = write_attempt(run, "", err);
     if (status == STATUS_OK)
         status = start_and_wait(run, outcome, size, err);
-    if (status == STATUS_OK && is_lost(run, outcome))
-        return error_set(err, STATUS_CANCELLED,
-                         "the allocation has ended during %s-%zu; started again in another one, "
-                         "its block runs again whole",
-                         run->mode->name, run->repeat);
+    if (status == STATUS_OK)
+        status = check_lost(run, outcome, err);
     if (status == STATUS_OK)
         status = write_attempt(run, outcome, err);
     return status;
@@ -356,6 +359,10 @@ static enum status run_blocks(const struct experiment_run_request *request, size
                                   .command = STRBUF_INIT,
                                   .progress = progress};
 
+        if (e->engine && order % e->mode_count == 0)
+            status = host_check_block(request->host_check, err);
+        if (status != STATUS_OK)
+            break;
         experiment_order(e, repeat, modes);
         run.mode_index = modes[order % e->mode_count];
         run.mode = &e->modes[run.mode_index];

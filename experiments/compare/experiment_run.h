@@ -4,8 +4,7 @@
 #ifndef SPARRING_EXPERIMENTS_COMPARE_EXPERIMENT_RUN_H
 #define SPARRING_EXPERIMENTS_COMPARE_EXPERIMENT_RUN_H
 
-#include "common/base/text_list.h"
-#include "experiments/compare/experiment.h"
+#include "experiments/compare/host_check.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,11 +14,12 @@ struct experiment_run_request {
     const char *programs;          /* folder of sparring and sparring-worker */
     const char *out;               /* runs go to OUT/runs/MODE-REPEAT */
     const char *cell;              /* of a sweep, for messages; "": not a sweep */
-    const struct text_list *hosts; /* of the experiment's engine */
+    struct host_check *host_check; /* of the experiment's engine */
 };
 
 struct experiment_run_result {
     size_t started, failed;
+    bool has_more; /* ends_after_block: there are blocks left */
 };
 
 /* That `folder` has sparring and sparring-worker. */

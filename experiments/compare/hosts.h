@@ -1,6 +1,6 @@
 /*
- * hosts: of an engine, for the blocks of an experiment: how many a mode takes, that all of them see
- * the same files, and in which order a block uses them.
+ * hosts: of an engine, for the blocks of an experiment: how many a mode takes, and in which order a
+ * block uses them.
  */
 #ifndef SPARRING_EXPERIMENTS_COMPARE_HOSTS_H
 #define SPARRING_EXPERIMENTS_COMPARE_HOSTS_H
@@ -13,15 +13,6 @@ size_t hosts_of_mode(const struct experiment *e, const struct experiment_mode *m
 
 /* The most that a mode takes. */
 size_t hosts_needed(const struct experiment *e);
-
-/*
- * The hosts of the experiment's engine, which the caller releases.  STATUS_CONFIG, with the host,
- * when one of them does not see `out`/plan.json, or has other programs than this host; what they
- * said last is in `out`/hosts.log.  Blocks for as long as the engine takes to start a step on each,
- * 60 s at most.
- */
-enum status hosts_open(const struct experiment *e, const char *programs, const char *out,
-                       struct text_list *ret, struct error *err);
 
 /* Append "n3,n1,...": the first `count` in an order that is drawn from the experiment's seed and
  * the block, so that differences between hosts do not pass for differences between modes. */

@@ -59,7 +59,7 @@ void compare_sweep_close(struct compare_sweep *s)
 {
     free(s->cells);
     free(s->of_cell);
-    text_list_release(&s->hosts);
+    host_check_close(&s->host_check);
 }
 
 size_t compare_sweep_hosts(struct compare_sweep *s)
@@ -80,7 +80,7 @@ static struct experiment_run_request cell_request(struct compare_sweep *s, size_
                                            .programs = s->programs,
                                            .out = s->cells[cell].out,
                                            .cell = s->cells[cell].cell.name,
-                                           .hosts = &s->hosts};
+                                           .host_check = &s->host_check};
 }
 
 /* Run blocks until the cell has `blocks`. */
@@ -143,6 +143,11 @@ static enum status check_cells(struct compare_sweep *s, size_t *ret_undecided, s
     return status;
 }
 
+static bool ends_here(const struct compare_sweep *s, const struct experiment_run_result *result)
+{
+    return s->experiment->ends_after_block && result->started > 0;
+}
+
 static enum status run_until_decided(struct compare_sweep *s, struct experiment_run_result *result,
                                      struct error *err)
 {
@@ -152,7 +157,7 @@ static enum status run_until_decided(struct compare_sweep *s, struct experiment_
     size_t undecided = 0;
     enum status status = STATUS_OK;
 
-    while (status == STATUS_OK && blocks < most) {
+    while (status == STATUS_OK && blocks < most && !ends_here(s, result)) {
         const size_t more = most - blocks < step ? most - blocks : step;
 
         status = check_cells(s, &undecided, err);
@@ -165,6 +170,7 @@ static enum status run_until_decided(struct compare_sweep *s, struct experiment_
         blocks += more;
         status = run_cells(s, blocks, result, err);
     }
+    result->has_more = result->has_more || (blocks < most && ends_here(s, result));
     return status;
 }
 
@@ -181,11 +187,11 @@ static void print_resumed(const struct compare_sweep *s)
 static enum status open_hosts(struct compare_sweep *s, struct error *err)
 {
     const size_t needed = compare_sweep_hosts(s);
-    enum status status = hosts_open(s->experiment, s->programs, s->out, &s->hosts, err);
+    enum status status = host_check_open(s->experiment, s->programs, s->out, &s->host_check, err);
 
-    if (status == STATUS_OK && s->hosts.length < needed)
-        status = error_set(err, STATUS_CONFIG, "'%s' takes %zu hosts, and the allocation has %zu",
-                           s->experiment->name, needed, s->hosts.length);
+    if (status == STATUS_OK && s->host_check.hosts.length < needed)
+        status = error_set(err, STATUS_CONFIG, "'%s' takes %zu hosts, and there are %zu",
+                           s->experiment->name, needed, s->host_check.hosts.length);
     return status;
 }
 
@@ -207,10 +213,12 @@ enum status compare_sweep_run(struct compare_sweep *s, struct experiment_run_res
     if (status != STATUS_OK)
         return status;
     print_resumed(s);
-    if (s->count == 1)
+    if (s->count == 1 && !s->experiment->ends_after_block)
         status = run_cell(s, 0, blocks, result, err);
-    for (size_t b = 1; b <= blocks && s->count > 1 && status == STATUS_OK; b++)
+    for (size_t b = 1; b <= blocks && status == STATUS_OK && !ends_here(s, result); b++) {
         status = run_cells(s, b, result, err);
+        result->has_more = b < blocks && ends_here(s, result);
+    }
     return status == STATUS_OK ? run_until_decided(s, result, err) : status;
 }
 

@@ -6,6 +6,7 @@
 #define SPARRING_EXPERIMENTS_COMPARE_SWEEP_H
 
 #include "experiments/compare/experiment_run.h"
+#include "experiments/compare/host_check.h"
 #include "experiments/report/overview.h"
 
 #include <stdbool.h>
@@ -22,7 +23,7 @@ struct sweep_cell {
 struct compare_sweep {
     const struct experiment *experiment; /* borrowed */
     const char *programs, *out;          /* borrowed */
-    struct text_list hosts;              /* owned; of the experiment's engine */
+    struct host_check host_check;        /* of the experiment's engine */
     struct sweep_cell *cells;            /* owned */
     size_t count;
     struct experiment *of_cell; /* owned; see compare_sweep_experiment */

@@ -4,6 +4,7 @@
 #include "common/base/host.h"
 #include "common/base/net.h"
 #include "common/base/parse.h"
+#include "experiments/cluster/host_load.h"
 #include "experiments/doctor/findings.h"
 
 #include <arpa/inet.h>
@@ -48,47 +49,25 @@ static void read_line(const char *path, char *text, size_t size)
 
 /* ---- processors */
 
-/* Ticks of all processors since the start, of /proc/stat. */
-struct ticks {
-    double all, idle, stolen;
-};
-
-static struct ticks read_ticks(void)
-{
-    double user, nice, system, idle, wait, irq, softirq, stolen;
-    struct ticks t = {.all = 0};
-    char line[512];
-
-    read_line("/proc/stat", line, sizeof(line));
-    if (sscanf(line, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", &user, &nice, &system, &idle, &wait,
-               &irq, &softirq, &stolen) == 8)
-        t = (struct ticks){user + nice + system + idle + wait + irq + softirq + stolen, idle + wait,
-                           stolen};
-    return t;
-}
-
 /* While this process sleeps all that is busy is another. */
 static void check_neighbours(struct findings *f)
 {
     const struct timespec half = {.tv_nsec = SAMPLE_NS};
-    const struct ticks before = read_ticks();
-    struct ticks after;
-    double all, busy, stolen;
+    char before[512], after[512];
+    struct host_load load;
 
+    read_line("/proc/stat", before, sizeof(before));
     (void)nanosleep(&half, NULL);
-    after = read_ticks();
-    all = after.all - before.all;
-    if (!(all > 0))
+    read_line("/proc/stat", after, sizeof(after));
+    if (!host_load_read(before, after, &load))
         return;
-    stolen = (after.stolen - before.stolen) / all;
-    busy = 1 - (after.idle - before.idle) / all - stolen;
-    findings_add(f, busy > BUSY_MAX ? FINDING_NOTE : FINDING_OK, "neighbours",
-                 "other processes use %.0f %% of the processors%s", 100 * fmax(0, busy),
-                 busy > BUSY_MAX ? ": figures will vary (top)" : "");
-    if (stolen > STOLEN_MAX)
+    findings_add(f, load.busy > BUSY_MAX ? FINDING_NOTE : FINDING_OK, "neighbours",
+                 "other processes use %.0f %% of the processors%s", 100 * load.busy,
+                 load.busy > BUSY_MAX ? ": figures will vary (top)" : "");
+    if (load.stolen > STOLEN_MAX)
         findings_add(f, FINDING_NOTE, "neighbours",
                      "the hypervisor takes %.0f %% of the processors: figures will vary",
-                     100 * stolen);
+                     100 * load.stolen);
 }
 
 static void check_processors(struct findings *f, const struct host_info *host)

@@ -11,20 +11,14 @@
 #include "common/option/program.h"
 #include "common/rpc/security_options.h"
 #include "experiments/standby/link.h"
+#include "experiments/subprocess/subprocess.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-extern char **environ;
 
 struct hold_options {
     char hosts[OPTION_TEXT_MAX];
@@ -60,7 +54,7 @@ struct hold {
     struct link *links; /* owned */
     struct pollfd *fds; /* owned; of the links, then of the command and of stops */
     size_t length;
-    pid_t pid;
+    struct subprocess_child command;
 };
 
 /* Signs of life, and news: a daemon that is lost is not an end, the runs there will fail. */
@@ -128,52 +122,20 @@ static enum status open_links(struct hold *h, const struct hold_options *o, stru
     return status;
 }
 
-static enum status start_command(struct hold *h, const char *const *words, struct error *err)
-{
-    sigset_t none;
-    posix_spawnattr_t attributes;
-    struct text_list command = {0};
-    char *const *argv;
-    int failure = ENOMEM;
-
-    (void)sigemptyset(&none);
-    (void)posix_spawnattr_init(&attributes);
-    (void)posix_spawnattr_setsigmask(&attributes, &none);
-    (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-    for (size_t i = 0; words[i]; i++)
-        text_list_addf(&command, "%s", words[i]);
-    argv = text_list_words(&command);
-    if (argv && argv[0])
-        failure = posix_spawnp(&h->pid, argv[0], NULL, &attributes, argv, environ);
-    text_list_release(&command);
-    (void)posix_spawnattr_destroy(&attributes);
-    if (failure != 0)
-        return error_set_errno(err, failure, "cannot run '%s'", words[0]);
-    h->fds[h->length].fd = (int)syscall(SYS_pidfd_open, h->pid, 0);
-    h->fds[h->length].events = POLLIN;
-    return h->fds[h->length].fd >= 0 ? STATUS_OK
-                                     : error_set_errno(err, errno, "cannot watch '%s'", words[0]);
-}
-
 /* The command's exit code, as a shell has it. */
 static enum status wait_for_command(struct hold *h, int *ret_exit_code, struct error *err)
 {
-    int passed_on = 0;
-    int end = 0;
     enum status status = STATUS_OK;
 
-    while (status == STATUS_OK && waitpid(h->pid, &end, WNOHANG) == 0) {
+    while (status == STATUS_OK && !subprocess_has_ended(&h->command, ret_exit_code)) {
         status = wait_once(h, err);
         if (status == STATUS_OK)
             status = look_after(h, false, err);
-        if (stop_requested() && !passed_on) {
-            passed_on = stop_requested();
-            if (passed_on != SIGINT) /* a terminal's Ctrl-C reaches the command, too */
-                (void)kill(h->pid, passed_on);
+        if (stop_requested() && h->fds[h->length + 1].fd >= 0) {
+            subprocess_pass_on(&h->command, stop_requested());
             h->fds[h->length + 1].fd = -1;
         }
     }
-    *ret_exit_code = WIFSIGNALED(end) ? 128 + WTERMSIG(end) : WEXITSTATUS(end);
     return status;
 }
 
@@ -199,7 +161,8 @@ static enum status run_hold(const void *parsed, const char *const *words, size_t
     if (status == STATUS_OK && setenv("SPARRING_STANDBY_HOLDER", o->holder, 1) != 0)
         status = error_set_errno(err, errno, "cannot set SPARRING_STANDBY_HOLDER");
     if (status == STATUS_OK)
-        status = start_command(&h, words, err);
+        status = subprocess_start(words, &h.command, err);
+    h.fds[h.length] = (struct pollfd){.fd = h.command.fd, .events = POLLIN};
     if (status == STATUS_OK)
         status = wait_for_command(&h, ret_exit_code, err);
     for (size_t i = 0; i < h.length; i++)

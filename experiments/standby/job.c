@@ -123,7 +123,7 @@ enum status job_check(const struct standby_request *r, const struct text_list *f
 
     if (r->holder[0] == '\0')
         return error_set(err, STATUS_DENIED, "the client does not say who it is");
-    if (r->program[0] != '\0' && strcmp(r->program, ENGINE_CKSUM) != 0 &&
+    if (r->program[0] != '\0' && strcmp(r->program, ENGINE_PROBE) != 0 &&
         strcmp(r->program, "sparring-worker") != 0 && strcmp(r->program, "sparring-server") != 0)
         return error_set(err, STATUS_DENIED,
                          "'%s' is not a program that runs here: sparring-worker, sparring-server",
@@ -151,10 +151,10 @@ void job_command(const struct standby_request *r, const char *programs, const ch
         text_list_addf(words, "%s", r->variables.texts[i]);
     for (size_t i = 0; i < own->length; i++)
         text_list_addf(words, "%s", own->texts[i]);
-    if (strcmp(r->program, ENGINE_CKSUM) == 0) {
+    if (strcmp(r->program, ENGINE_PROBE) == 0) {
         text_list_addf(words, "sh");
         text_list_addf(words, "-c");
-        text_list_addf(words, "%s", ENGINE_CKSUM_SCRIPT);
+        text_list_addf(words, "%s", ENGINE_PROBE_SCRIPT);
         text_list_addf(words, "%s", programs);
         return;
     }

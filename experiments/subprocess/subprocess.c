@@ -25,8 +25,8 @@
 
 extern char **environ;
 
-/* Default signal handling, no signal blocked, its own process group. */
-static int set_attributes(posix_spawnattr_t *attributes)
+/* Default signal handling, no signal blocked, and perhaps its own process group. */
+static int set_attributes(posix_spawnattr_t *attributes, bool has_own_group)
 {
     sigset_t none;
     sigset_t all;
@@ -34,8 +34,9 @@ static int set_attributes(posix_spawnattr_t *attributes)
 
     (void)sigemptyset(&none);
     (void)sigfillset(&all);
-    failed = posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
-                                                      POSIX_SPAWN_SETSIGDEF);
+    failed = posix_spawnattr_setflags(attributes,
+                                      (short)((has_own_group ? POSIX_SPAWN_SETPGROUP : 0) |
+                                              POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF));
     if (failed == 0)
         failed = posix_spawnattr_setpgroup(attributes, 0);
     if (failed == 0)
@@ -56,6 +57,7 @@ static int set_streams(posix_spawn_file_actions_t *actions, int log_fd)
     return failed;
 }
 
+/* log_fd -1: it shares streams and process group with this one. */
 static int spawn(const char *const *argv, int log_fd, pid_t *ret_pid)
 {
     posix_spawnattr_t attributes;
@@ -66,8 +68,8 @@ static int spawn(const char *const *argv, int log_fd, pid_t *ret_pid)
         return failed;
     failed = posix_spawn_file_actions_init(&actions);
     if (failed == 0) {
-        failed = set_attributes(&attributes);
-        if (failed == 0)
+        failed = set_attributes(&attributes, log_fd >= 0);
+        if (failed == 0 && log_fd >= 0)
             failed = set_streams(&actions, log_fd);
         if (failed == 0) {
             union { /* posix_spawnp takes char *const * and does not write */
@@ -81,6 +83,24 @@ static int spawn(const char *const *argv, int log_fd, pid_t *ret_pid)
     }
     (void)posix_spawnattr_destroy(&attributes);
     return failed;
+}
+
+static enum status start(const char *const *argv, int log_fd, struct subprocess_child *ret,
+                         struct error *err)
+{
+    int failed;
+
+    *ret = (struct subprocess_child){.fd = -1};
+    failed = spawn(argv, log_fd, &ret->pid);
+    if (failed != 0)
+        return error_set_errno(err, failed, "cannot start '%s'", argv[0]);
+    ret->fd = pidfd_open(ret->pid, 0);
+    if (ret->fd >= 0)
+        return STATUS_OK;
+    failed = errno;
+    (void)kill(ret->pid, SIGKILL);
+    (void)waitpid(ret->pid, NULL, 0);
+    return error_set_errno(err, failed, "cannot watch '%s' (pidfd_open)", argv[0]);
 }
 
 /* Wait for the pidfd until deadline_ns; returns true when the child ended. */
@@ -138,29 +158,44 @@ enum status subprocess_run(const struct subprocess_request *request, struct subp
                            struct error *err)
 {
     int64_t start_ns = clock_now_ns();
-    pid_t pid = 0;
-    int failed;
-    int pidfd;
+    struct subprocess_child child;
+    enum status status;
     int log_fd = open(request->log_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 
     if (log_fd < 0)
         return error_set_errno(err, errno, "cannot create '%s'", request->log_path);
-    failed = spawn(request->argv, log_fd, &pid);
+    status = start(request->argv, log_fd, &child, err);
     (void)close(log_fd);
-    if (failed != 0)
-        return error_set_errno(err, failed, "cannot start '%s'", request->argv[0]);
-    pidfd = pidfd_open(pid, 0);
-    if (pidfd < 0) {
-        failed = errno;
-        (void)kill(-pid, SIGKILL);
-        (void)waitpid(pid, NULL, 0);
-        return error_set_errno(err, failed, "cannot watch '%s' (pidfd_open)", request->argv[0]);
-    }
+    if (status != STATUS_OK)
+        return status;
     *ret = (struct subprocess_result){0};
-    wait_and_collect(pid, pidfd, request, ret);
-    (void)close(pidfd);
+    wait_and_collect(child.pid, child.fd, request, ret);
+    (void)close(child.fd);
     ret->seconds = (double)(clock_now_ns() - start_ns) * 1e-9;
     return STATUS_OK;
+}
+
+enum status subprocess_start(const char *const *argv, struct subprocess_child *ret,
+                             struct error *err)
+{
+    return start(argv, -1, ret, err);
+}
+
+bool subprocess_has_ended(struct subprocess_child *child, int *ret_exit_code)
+{
+    int state = 0;
+
+    if (waitpid(child->pid, &state, WNOHANG) != child->pid)
+        return false;
+    (void)close(child->fd);
+    *ret_exit_code = WIFSIGNALED(state) ? 128 + WTERMSIG(state) : WEXITSTATUS(state);
+    return true;
+}
+
+void subprocess_pass_on(const struct subprocess_child *child, int signal_number)
+{
+    if (signal_number != SIGINT)
+        (void)kill(child->pid, signal_number);
 }
 
 void subprocess_result_text(const struct subprocess_result *result, char *text, size_t size)

@@ -1,15 +1,18 @@
 /*
- * subprocess: one child program, started and waited for until a deadline.  Promises: no process of
- * the child's own process group survives the call.  Needs: only common/base.  Called by compare,
- * report (gnuplot), launch (mpirun.h) and bench.
+ * subprocess: one child program, started and waited for until a deadline; no process of the child's
+ * own process group survives the call.  Or one in this process's place, at its terminal.
+ * Needs: only common/base.  Called by compare, report (gnuplot), launch (mpirun.h), standby and
+ * bench.
  */
 #ifndef SPARRING_EXPERIMENTS_SUBPROCESS_SUBPROCESS_H
 #define SPARRING_EXPERIMENTS_SUBPROCESS_SUBPROCESS_H
 
 #include "common/base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define SUBPROCESS_GRACE_MS 5000 /* between SIGTERM and SIGKILL */
 
@@ -42,6 +45,21 @@ enum status subprocess_run(const struct subprocess_request *request, struct subp
 
 /* "exit code 3", "killed by signal 9 (Killed)", "timed out after 60 s", "stopped". */
 void subprocess_result_text(const struct subprocess_result *result, char *text, size_t size);
+
+/* A program that shares this one's streams and process group, and that the caller waits for. */
+struct subprocess_child {
+    pid_t pid;
+    int fd; /* becomes readable when it has ended; closed by subprocess_has_ended */
+};
+
+enum status subprocess_start(const char *const *argv, struct subprocess_child *ret,
+                             struct error *err);
+
+/* Does not wait.  *ret_exit_code as a shell has it: 128 and more for a signal. */
+bool subprocess_has_ended(struct subprocess_child *child, int *ret_exit_code);
+
+/* Send it a signal that this process has got, except SIGINT: a terminal sends that to both. */
+void subprocess_pass_on(const struct subprocess_child *child, int signal_number);
 
 /* Folder of this executable, without a slash at the end. */
 enum status subprocess_program_folder(char *text, size_t size, struct error *err);

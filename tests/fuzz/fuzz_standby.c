@@ -41,7 +41,7 @@ static void fuzz_job(const struct standby_request *r)
         require(err.status == STATUS_DENIED && err.text[0]);
         return;
     }
-    require(r->holder[0] && (r->program[0] == '\0' || strcmp(r->program, "cksum") == 0 ||
+    require(r->holder[0] && (r->program[0] == '\0' || strcmp(r->program, "probe") == 0 ||
                              strncmp(r->program, "sparring-", 9) == 0));
     for (size_t i = 0; i < r->words.length; i++)
         check_text(r->words.texts[i]);

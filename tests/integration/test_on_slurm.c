@@ -123,6 +123,35 @@ START_TEST(test_compare)
 }
 END_TEST
 
+static unsigned count_allocations(const char *output)
+{
+    unsigned count = 0;
+
+    while ((output = strstr(output, "Granted job allocation"))) {
+        output++;
+        count++;
+    }
+    return count;
+}
+
+/* In one of its own it runs a block and says that there is more. */
+START_TEST(test_allocation_for_each_block)
+{
+    const char *output;
+
+    cluster_write_experiment(20);
+    (void)process_run(75, JOB_TIMEOUT_MS, NULL,
+                      ARGS(SALLOC, "sparring", "compare", "e.yaml", "--repeats", "3", "--on",
+                           "slurm", "--allocation", "block", "--out", "out"));
+    ck_assert(process_shell("ls -d out/runs/*-0 && ! ls out/report.json out/runs/*-1 2>/dev/null"));
+    output = process_run(0, JOB_TIMEOUT_MS, NULL,
+                         ARGS("sparring", "compare", "e.yaml", "--repeats", "3", "--on", "slurm",
+                              "--allocation", "block", "--out", "out"));
+    ck_assert_msg(count_allocations(output) == 2, "%s", output);
+    ck_assert_uint_eq(cluster_count_good_runs(), 6);
+}
+END_TEST
+
 START_TEST(test_experiment_that_cannot_run)
 {
     cluster_write_experiment(20);
@@ -130,7 +159,7 @@ START_TEST(test_experiment_that_cannot_run)
         strstr(process_run(3, JOB_TIMEOUT_MS, NULL,
                            ARGS("salloc", "--nodes=2", "--exclusive", "sparring", "compare",
                                 "e.yaml", "--on", "slurm", "--out", "out")),
-               "'e.yaml' takes 3 hosts, and the allocation has 2"));
+               "'e.yaml' takes 3 hosts, and there are 2"));
     ck_assert(process_shell("sed -i 's/^repeats/network: {rate: 1gbit}\\nrepeats/' e.yaml"));
     ck_assert_ptr_nonnull(
         strstr(process_run(3, JOB_TIMEOUT_MS, NULL,
@@ -150,13 +179,46 @@ START_TEST(test_cancelled_allocation)
     cluster_wait("no run has begun", CLUSTER_HAS_BEGUN);
     ck_assert(process_shell("scancel $(squeue --noheader --format %%i)"));
     ck_assert_msg(process_wait(&job, JOB_TIMEOUT_MS) > 0, "%s", process_output(&job));
-    ck_assert_msg(strstr(process_output(&job), "the allocation has ended during ") != NULL, "%s",
+    ck_assert_msg(strstr(process_output(&job), " is lost: the allocation has ended") != NULL, "%s",
                   process_output(&job));
     cluster_wait("processes are left", CLUSTER_NOTHING_LEFT);
     output = process_run(0, JOB_TIMEOUT_MS, NULL,
                          ARGS("sparring", "compare", "e.yaml", "--on", "slurm", "--out", "out"));
     ck_assert_msg(strstr(output, "runs again; they are in out/lost") != NULL, "%s", output);
     ck_assert_uint_eq(cluster_count_good_runs(), 4);
+}
+END_TEST
+
+/* A job that gives way to an urgent one saves a checkpoint, and ends later as if nothing had been.
+ */
+START_TEST(test_preempted)
+{
+    static const char train[] = "sparring-worker --backend ring " CLUSTER_MODEL
+                                " --steps 400 --momentum 0.9 --evaluate never --save";
+    const unsigned held = 1;
+    char text[1200];
+    int length = snprintf(text, sizeof(text),
+                          "#!/bin/sh\n#SBATCH --nodes=3 --exclusive --requeue --open-mode=append\n"
+                          "exec sparring launch --on slurm --nproc-per-node 3 -- %s there "
+                          "--delay-schedule %s --checkpoint-dir ck --resume auto\n",
+                          train, job_pace_and_hold(3, 200, &held, 1));
+
+    (void)support_write("job.sh", text, (size_t)length);
+    ck_assert(process_shell("sparring launch --standalone --nproc-per-node 3 -- %s here && "
+                            "ASAN_OPTIONS=detect_leaks=0 sbatch --output log.txt job.sh",
+                            train));
+    cluster_wait("no rank trains", "grep -q 'updates: 400' log.txt 2>/dev/null");
+    ck_assert(process_shell("sbatch --partition=urgent --nodes=4 --exclusive --wrap=true"));
+    cluster_wait("the job is not in the queue again",
+                 "squeue --noheader --partition=all --states=PENDING --format %i | grep -q .");
+    cluster_wait("processes are left", CLUSTER_NOTHING_LEFT);
+    ck_assert_msg(process_shell("ls ck/step-*.safetensors && ! ls there 2>/dev/null"),
+                  "no checkpoint: the job was not interrupted in time");
+    ck_assert(process_shell("scontrol update job=$(squeue --noheader --partition=all --format %%i) "
+                            "starttime=now"));
+    cluster_wait("the job does not end", "[ -z \"$(squeue --noheader)\" ]");
+    ck_assert_msg(process_shell("[ $(grep -c 'a new run begins' log.txt) = 1 ]"), "it began anew");
+    ck_assert(job_same_tensors("here", "there"));
 }
 END_TEST
 
@@ -193,6 +255,6 @@ int main(void)
                        LOOP_TEST(test_same_values, 0, CLUSTER_ARCHITECTURES), TEST(test_nodes),
                        LOOP_TEST(test_too_few_hosts, 0, 2), TEST(test_without_allocation),
                        LOOP_TEST(test_launcher_ends, 0, 2), TEST(test_compare),
-                       TEST(test_experiment_that_cannot_run), TEST(test_cancelled_allocation),
-                       TEST(test_dead_node));
+                       TEST(test_allocation_for_each_block), TEST(test_experiment_that_cannot_run),
+                       TEST(test_cancelled_allocation), TEST(test_preempted), TEST(test_dead_node));
 }

@@ -96,7 +96,7 @@ END_TEST
 START_TEST(test_hosts_that_do_not_answer)
 {
     assert_contains(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
-                                ARGS(RUN, "--host", "n1:9", "--", "cksum")),
+                                ARGS(RUN, "--host", "n1:9", "--", "probe")),
                     "the standby daemon at n1:9: ");
     assert_contains(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
                                 ARGS("sparring", "launch", "--on", "standby:n1,n9",
@@ -111,12 +111,12 @@ START_TEST(test_busy)
     assert_contains(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
                                 ARGS("sparring", "standby", "hold", "--holder", "alice", "--hosts",
                                      "n1,n2", "--", "sparring", "standby", "run", "--holder", "bob",
-                                     "--host", "n2", "--", "cksum")),
+                                     "--host", "n2", "--", "probe")),
                     "the host is in use by alice since 20");
     (void)process_run(0, JOB_TIMEOUT_MS, NULL,
                       ARGS("sparring", "standby", "hold", "--holder", "alice", "--hosts", "n1,n2",
-                           "--", "sh", "-c", "sparring standby run --host n2 -- cksum"));
-    (void)process_run(0, JOB_TIMEOUT_MS, NULL, ARGS(RUN, "--host", "n2", "--", "cksum"));
+                           "--", "sh", "-c", "sparring standby run --host n2 -- probe"));
+    (void)process_run(0, JOB_TIMEOUT_MS, NULL, ARGS(RUN, "--host", "n2", "--", "probe"));
     (void)process_run(7, JOB_TIMEOUT_MS, NULL,
                       ARGS("sparring", "standby", "hold", "--holder", "alice", "--hosts", "n1",
                            "--", "sh", "-c", "exit 7"));
@@ -138,10 +138,10 @@ START_TEST(test_certificates)
                    "exec env -u SPARRING_INSECURE sparring standby serve --listen n1:5751 %s", tls);
     process_start(&daemon, NULL, ARGS("sh", "-c", line));
     process_wait_output(&daemon, "serving on", JOB_TIMEOUT_MS);
-    ck_assert(process_shell("%s %s -- cksum >/dev/null", run, tls));
-    ck_assert(!process_shell("%s -- cksum 2>/dev/null", run));
+    ck_assert(process_shell("%s %s -- probe >/dev/null", run, tls));
+    ck_assert(!process_shell("%s -- probe 2>/dev/null", run));
     ck_assert(!process_shell("%s --tls-ca=good/ca.pem --tls-cert=bad/host.pem "
-                             "--tls-key=bad/host.key -- cksum 2>/dev/null",
+                             "--tls-key=bad/host.key -- probe 2>/dev/null",
                              run));
     process_signal(&daemon, SIGTERM);
     ck_assert_int_eq(process_wait(&daemon, JOB_TIMEOUT_MS), 0);
@@ -212,6 +212,36 @@ START_TEST(test_compare)
 }
 END_TEST
 
+/* Two of three daemons are killed, of which a run has at least one: it says nothing of its mode,
+ * and its block runs again whole. */
+START_TEST(test_lost_hosts)
+{
+    const char *output;
+
+    cluster_write_experiment(500);
+    process_start(
+        &job, NULL,
+        ARGS("sparring", "compare", "e.yaml", "--on", "standby:n1,n2,n3", "--out", "out"));
+    cluster_wait("no rank trains", "[ " STEPS " -gt 40 ]"); /* the check of links has 24 */
+    for (int n = 0; n < 2; n++) {
+        process_signal(&daemons[n], SIGKILL);
+        (void)process_wait(&daemons[n], JOB_TIMEOUT_MS);
+    }
+    ck_assert_int_eq(process_wait(&job, JOB_TIMEOUT_MS), 6);
+    assert_contains(process_output(&job), " is lost: host n");
+    cluster_wait("something is left", CLUSTER_NOTHING_LEFT);
+    for (int n = 0; n < 2; n++) {
+        start_daemon(n);
+        process_wait_output(&daemons[n], "serving on", JOB_TIMEOUT_MS);
+    }
+    output = process_run(
+        0, JOB_TIMEOUT_MS, NULL,
+        ARGS("sparring", "compare", "e.yaml", "--on", "standby:n1,n2,n3", "--out", "out"));
+    assert_contains(output, "runs again; they are in out/lost");
+    ck_assert_uint_eq(cluster_count_good_runs(), 4);
+}
+END_TEST
+
 int main(void)
 {
     const char *text = getenv("SPARRING_STANDBY_SEEDS");
@@ -223,6 +253,6 @@ int main(void)
                        LOOP_TEST(test_same_values, 0, CLUSTER_ARCHITECTURES),
                        LOOP_TEST(test_refusal, 0, sizeof(refusals) / sizeof(refusals[0])),
                        TEST(test_hosts_that_do_not_answer), TEST(test_busy),
-                       TEST(test_certificates), TEST(test_compare),
+                       TEST(test_certificates), TEST(test_compare), TEST(test_lost_hosts),
                        LOOP_TEST(test_ends, 0, (int)seeds));
 }

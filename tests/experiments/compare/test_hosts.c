@@ -1,100 +1,12 @@
 /*
- * hosts: how many a mode takes, and what hosts are told that are not fit.  The engine of this test
- * is a shell that stands for two hosts.
+ * hosts: how many a mode takes, and which a block has.
  */
-#include "common/base/file.h"
 #include "experiments/compare/hosts.h"
 #include "tests/support/support.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-static struct error err;
-static const char *second; /* shell code: what the second host does in place of the command */
-
-static enum status read_hosts(const char *on, struct text_list *ret, struct error *e)
-{
-    (void)on;
-    (void)e;
-    text_list_addf(ret, "a");
-    text_list_addf(ret, "b");
-    return STATUS_OK;
-}
-
-/* The command's output behind the number of the host, as srun --label prints it. */
-static void add_command(const struct engine_step *step, struct text_list *words)
-{
-    ck_assert_uint_eq(step->length, 2);
-    ck_assert(step->is_labelled);
-    text_list_addf(words, "sh");
-    text_list_addf(words, "-c");
-    text_list_addf(words, "echo \"0: $(\"$@\")\"; echo \"1: $(%s)\"", second);
-    text_list_addf(words, "sh");
-    for (const char *const *word = step->program; *word; word++)
-        text_list_addf(words, "%s", *word);
-}
-
-static const struct engine shell = {
-    .name = "shell", .read_hosts = read_hosts, .add_command = add_command};
-
-static const struct experiment *on_shell(void)
-{
-    static struct experiment e;
-
-    e.engine = &shell;
-    return &e;
-}
-
-static void write_files(void)
-{
-    static const char *const names[] = {"sparring", "sparring-worker", "sparring-server"};
-
-    for (size_t i = 0; i < 3; i++)
-        (void)support_write(names[i], names[i], strlen(names[i]));
-    (void)support_write("plan.json", "{}", 2);
-}
-
-static const struct {
-    const char *second;
-    const char *text; /* of the error; NULL: none */
-} answers[] = {
-    {"\"$@\"", NULL},
-    {"echo 17 4", "host b has other programs than this one"},
-    {"echo does not see /x/plan.json", "host b does not see /x/plan.json: --out must be a folder"},
-    {"", "host b did not answer: "},
-};
-
-START_TEST(test_answers)
-{
-    struct text_list hosts = {0};
-
-    write_files();
-    second = answers[_i].second;
-    if (!answers[_i].text)
-        assert_ok(hosts_open(on_shell(), support_folder(), support_folder(), &hosts, &err));
-    else
-        assert_fails(hosts_open(on_shell(), support_folder(), support_folder(), &hosts, &err),
-                     STATUS_CONFIG, answers[_i].text);
-    ck_assert_uint_eq(hosts.length, 2);
-    text_list_release(&hosts);
-}
-END_TEST
-
-/* This host does not see the folder either. */
-START_TEST(test_no_plan)
-{
-    struct text_list hosts = {0};
-
-    write_files();
-    ck_assert_int_eq(unlink(support_path("plan.json")), 0);
-    second = "\"$@\"";
-    assert_fails(hosts_open(on_shell(), support_folder(), support_folder(), &hosts, &err),
-                 STATUS_CONFIG, "host a does not see ");
-    text_list_release(&hosts);
-}
-END_TEST
 
 static void set(struct experiment_options *o, const char *name, const char *value)
 {
@@ -166,8 +78,7 @@ END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN(
-        "compare_hosts", 60, LOOP_TEST(test_answers, 0, sizeof(answers) / sizeof(answers[0])),
-        TEST(test_no_plan), LOOP_TEST(test_hosts_of_modes, 0, sizeof(sizes) / sizeof(sizes[0])),
-        TEST(test_draw));
+    return SUPPORT_RUN("compare_hosts", 60,
+                       LOOP_TEST(test_hosts_of_modes, 0, sizeof(sizes) / sizeof(sizes[0])),
+                       TEST(test_draw));
 }

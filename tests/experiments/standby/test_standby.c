@@ -108,7 +108,7 @@ START_TEST(test_program)
         enum status status;
     } programs[] = {{"sparring-worker", STATUS_OK},
                     {"sparring-server", STATUS_OK},
-                    {"cksum", STATUS_OK},
+                    {"probe", STATUS_OK},
                     {"", STATUS_OK},
                     {"sh", STATUS_DENIED},
                     {"sparring", STATUS_DENIED},
