@@ -54,6 +54,17 @@ const struct option_spec kubernetes_option_specs[] = {
     {0},
 };
 
+enum status kubernetes_check_unused(const struct kubernetes_options *o, struct error *err)
+{
+    for (const struct option_spec *spec = kubernetes_option_specs; spec->help; spec++) {
+        const char *unset = spec->default_text ? spec->default_text : "";
+
+        if (spec->name && strcmp((const char *)o + spec->offset, unset) != 0)
+            return error_set(err, STATUS_INVALID, "--%s goes with --on kubernetes", spec->name);
+    }
+    return STATUS_OK;
+}
+
 static bool is_plain_jobs(const struct kubernetes_job *job)
 {
     return strcmp(job->on, KUBERNETES_JOBS) == 0;

@@ -29,6 +29,9 @@ struct kubernetes_options {
 
 extern const struct option_spec kubernetes_option_specs[];
 
+/* STATUS_INVALID, with its name, when an option has another value than by default. */
+enum status kubernetes_check_unused(const struct kubernetes_options *o, struct error *err);
+
 /* The error where a job is to be run. */
 #define KUBERNETES_DRY_RUN                                                                         \
     "--on kubernetes and --dry-run go together: manifests are printed here, and kubectl starts "   \

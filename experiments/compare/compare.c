@@ -427,6 +427,10 @@ static enum status run_paths(const struct compare_options *options, const char *
 
     if (status != STATUS_OK)
         return status;
+    if (!engine || !engine->writes_manifests)
+        status = kubernetes_check_unused(&options->kubernetes, err);
+    if (status != STATUS_OK)
+        return status;
     if (is_by_block &&
         (!engine || !engine->add_allocation || options->dry_run || paths->length > 1))
         return error_set(err, STATUS_INVALID,

@@ -48,8 +48,10 @@ enum status engine_hosts_read(struct plan *p, struct error *err)
         return error_set(err, STATUS_INVALID, "%s",
                          p->options.dry_run ? "--dry-run goes with --on kubernetes"
                                             : "--hosts goes with --on, such as --on slurm");
-    if (!h->engine)
-        return STATUS_OK;
+    if (!h->engine || !h->engine->writes_manifests)
+        status = kubernetes_check_unused(&p->options.kubernetes, err);
+    if (!h->engine || status != STATUS_OK)
+        return status;
     if (p->options.dry_run != h->engine->writes_manifests)
         return error_set(err, STATUS_UNSUPPORTED, KUBERNETES_DRY_RUN);
     (void)snprintf(h->names, sizeof(h->names), "%s", p->options.hosts);

@@ -100,6 +100,7 @@ START_TEST(test_compare)
 
     (void)support_write("e.yaml", experiment, sizeof(experiment) - 1);
     run_pods("cp e.yaml shared && sparring compare --on kubernetes --dry-run e.yaml --repeats=1 "
+             "--host-check=warn "
              "--pod-claim runs --out out");
     ck_assert(
         process_shell("test \"$(grep -c '\"state\": *\"good\"' shared/out/report.json)\" = 2"));
@@ -112,6 +113,8 @@ static const struct {
     {"--on kubernetes -- true", "--on kubernetes and --dry-run go together"},
     {"--on slurm --dry-run -- true", "--on kubernetes and --dry-run go together"},
     {"--dry-run -- true", "--dry-run goes with --on kubernetes"},
+    {"--image x -- true", "--image goes with --on kubernetes"},
+    {"--on ssh:n1 --pod-claim x -- true", "--pod-claim goes with --on kubernetes"},
     {"--on kubernetes:x --dry-run -- true", "neither kubernetes nor kubernetes:jobs"},
     {"--on kubernetes --dry-run --job-name A_b -- true", "--job-name: 'A_b'"},
     {"--on kubernetes --dry-run --job-name a123456789012345678901234567890123456789012345678901"
