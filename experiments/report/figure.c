@@ -97,8 +97,8 @@ enum status figure_set_make(const struct comparison *c, struct figure_set *ret, 
 {
     static enum status (*const makers[])(const struct comparison *, struct figure *,
                                          struct error *) = {
-        figure_throughput, figure_split,     figure_waiting,    figure_bytes,
-        figure_loss_time,  figure_loss_step, figure_step_times, figure_faults,
+        figure_throughput, figure_split,      figure_waiting,   figure_bytes, figure_loss_time,
+        figure_loss_step,  figure_step_times, figure_staleness, figure_cost,  figure_faults,
     };
     enum status status = STATUS_OK;
 

@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-#define FIGURE_COUNT_MAX 8
+#define FIGURE_COUNT_MAX 10
 
 struct legend_entry {
     char label[160];
@@ -77,6 +77,8 @@ enum status figure_bytes(const struct comparison *c, struct figure *f, struct er
 enum status figure_loss_time(const struct comparison *c, struct figure *f, struct error *err);
 enum status figure_loss_step(const struct comparison *c, struct figure *f, struct error *err);
 enum status figure_step_times(const struct comparison *c, struct figure *f, struct error *err);
+enum status figure_staleness(const struct comparison *c, struct figure *f, struct error *err);
+enum status figure_cost(const struct comparison *c, struct figure *f, struct error *err);
 enum status figure_faults(const struct comparison *c, struct figure *f, struct error *err);
 
 /* Script lines that all figures share: no key, quiet axes, grid along `grid_axis` ('x' or 'y'). */

@@ -230,8 +230,8 @@ static bool has_length(const struct axis_line *l)
 enum status figure_set_make_axes(const struct overview *o, struct figure_set *ret,
                                  struct error *err)
 {
-    static const char *const names[FIGURE_COUNT_MAX] = {"axis0", "axis1", "axis2", "axis3",
-                                                        "axis4", "axis5", "axis6", "axis7"};
+    static const char *const names[FIGURE_COUNT_MAX] = {
+        "axis0", "axis1", "axis2", "axis3", "axis4", "axis5", "axis6", "axis7", "axis8", "axis9"};
     enum status status;
 
     ret->count = 0;

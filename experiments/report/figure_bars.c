@@ -1,7 +1,7 @@
 /*
  * figure_bars: figures with one row per mode: throughput, the parts of a step, who waits for whom,
- * bytes against the formula.  Rows run down the page in the order of the modes; y points up, so row
- * 0 is at y = rows - 1.
+ * bytes against the formula, processor time.  Rows run down the page in the order of the modes; y
+ * points up, so row 0 is at y = rows - 1.
  */
 #include "experiments/report/figure.h"
 #include "experiments/report/format.h"
@@ -391,6 +391,96 @@ enum status figure_bytes(const struct comparison *c, struct figure *f, struct er
         bytes_row(&rows[i], (double)(count - 1 - i), scale, f, &plots);
     (void)snprintf(axis, sizeof(axis), "%sB per step", prefix);
     end_rows(f, largest / scale, axis, &plots);
+    strbuf_release(&plots);
+    return STATUS_OK;
+}
+
+#define RANKS_COLOR   "#7088a6"
+#define SERVERS_COLOR "#d55e00"
+
+/* Microseconds of processor time per sample, over the good runs of a mode. */
+struct cost {
+    double ranks, servers;
+};
+
+static struct cost cost_of(const struct comparison *c, size_t mode)
+{
+    double ranks = 0, servers = 0, samples = 0;
+
+    for (size_t i = 0; i < c->list->length; i++) {
+        const struct run *run = &c->list->runs[i];
+
+        if (c->mode_of[i] != mode || run->state != RUN_OK)
+            continue;
+        for (size_t k = 0; k < run->rank_count; k++) {
+            ranks += run->ranks[k].end.cpu_seconds;
+            for (size_t s = 0; s < run->ranks[k].length; s++)
+                samples += (double)run->ranks[k].steps[s].samples;
+        }
+        for (size_t k = 0; k < run->server_count; k++)
+            servers += run->servers[k].end.cpu_seconds;
+    }
+    return (struct cost){ranks / samples * 1e6, servers / samples * 1e6};
+}
+
+static void cost_row(const struct mode *m, const struct cost *cost, double least, double y,
+                     struct figure *f, struct strbuf *plots)
+{
+    const double all = cost->ranks + cost->servers;
+    char cell[FORMAT_MAX];
+
+    figure_add_text(f, m->label);
+    add_bar(plots, 0, cost->ranks, y, 2 * BAR_HALF, RANKS_COLOR);
+    text_list_addf(&f->tool_tips, "%s: %.1f us in ranks", m->label, cost->ranks);
+    if (cost->servers > 0) {
+        add_bar(plots, cost->ranks, all, y, 2 * BAR_HALF, SERVERS_COLOR);
+        text_list_addf(&f->tool_tips, "%s: %.1f us in servers", m->label, cost->servers);
+    }
+    text_list_addf(&f->cells, "%s", m->label);
+    text_list_addf(&f->cells, "%.1f", cost->ranks);
+    text_list_addf(&f->cells, "%.1f", cost->servers);
+    text_list_addf(&f->cells, "%.1f", all);
+    text_list_addf(&f->cells, "%.2f", all / least);
+    format_number(m->spreads[METRIC_total_rss_bytes].median / 1048576, 0, cell);
+    text_list_addf(&f->cells, "%s", cell);
+}
+
+enum status figure_cost(const struct comparison *c, struct figure *f, struct error *err)
+{
+    static const char *const headings[] = {
+        "mode (us per sample)",   "in ranks",           "in servers", "together",
+        "times the least of all", "memory of all (MiB)"};
+    struct strbuf plots = STRBUF_INIT;
+    struct cost costs[ROWS_MAX];
+    size_t modes[ROWS_MAX], rows = 0;
+    const size_t all = list_modes(c, modes, ROWS_MAX);
+    double largest = LARGEST_START, least = (double)INFINITY;
+
+    (void)err;
+    for (size_t i = 0; i < all; i++) {
+        costs[rows] = cost_of(c, modes[i]);
+        if (!isfinite(costs[rows].ranks + costs[rows].servers))
+            continue;
+        modes[rows] = modes[i];
+        largest = fmax(largest, costs[rows].ranks + costs[rows].servers);
+        least = fmin(least, costs[rows].ranks + costs[rows].servers);
+        rows++;
+    }
+    f->name = "cost";
+    figure_set_title(f, "What a sample costs");
+    strbuf_add(&f->description, "One stacked bar per mode: processor time of the ranks and of the "
+                                "servers per sample, in microseconds.");
+    strbuf_add(&f->caption,
+               "Processor time of all processes from start to end, over all samples of "
+               "all runs: copies, sums and spinning, also where a step hides them.");
+    add_head(f, headings, sizeof(headings) / sizeof(headings[0]));
+    figure_add_legend(f, "ranks", RANKS_COLOR);
+    figure_add_legend(f, "servers", SERVERS_COLOR);
+    begin_tool_tips(f);
+    begin_rows(f, rows);
+    for (size_t i = 0; i < rows; i++)
+        cost_row(&c->modes[modes[i]], &costs[i], least, (double)(rows - 1 - i), f, &plots);
+    end_rows(f, largest, "us of processor time per sample", &plots);
     strbuf_release(&plots);
     return STATUS_OK;
 }

@@ -1,13 +1,16 @@
 /*
  * figure_lines: figures with one line per run or mode: loss against time and against steps, and the
- * distribution of step times.  Long runs are averaged down to LOSS_POINTS points before drawing.
+ * distributions of step times and of staleness.  Long runs are averaged down to LOSS_POINTS points
+ * before drawing.
  */
 #include "experiments/report/figure.h"
 #include "experiments/report/format.h"
 #include "experiments/report/gnuplot.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define HEIGHT        360
 #define LEFT          0.115
@@ -291,6 +294,122 @@ enum status figure_step_times(const struct comparison *c, struct figure *f, stru
         free(times);
     }
     end_step_times(f, slowest, &plots);
+    strbuf_release(&plots);
+    return STATUS_OK;
+}
+
+/* The counts of all servers of a mode's good runs, by the bounds of the first one. */
+static struct end_record sum_staleness(const struct comparison *c, size_t mode)
+{
+    struct end_record sum = {.buckets = 0};
+
+    for (size_t i = 0; i < c->list->length; i++) {
+        const struct run *run = &c->list->runs[i];
+
+        for (size_t k = 0; k < run->server_count && c->mode_of[i] == mode && run->state == RUN_OK;
+             k++) {
+            const struct end_record *end = &run->servers[k].end;
+
+            if (sum.buckets == 0) {
+                sum.buckets = end->buckets;
+                memcpy(sum.bounds, end->bounds, sizeof(sum.bounds));
+            }
+            for (size_t b = 0; b < end->buckets && end->buckets == sum.buckets; b++)
+                sum.pushes[b] += end->pushes[b];
+        }
+    }
+    for (size_t b = 0; b < sum.buckets; b++)
+        sum.used_pushes += sum.pushes[b];
+    return sum;
+}
+
+/* "3 to 4", "above 64" */
+static void name_bucket(const struct end_record *r, size_t b, char *text, size_t size)
+{
+    const double low = b == 0 ? 0 : r->bounds[b - 1] + 1;
+
+    if (b + 1 == r->buckets)
+        (void)snprintf(text, size, "above %.0f", low - 1);
+    else if (low >= r->bounds[b])
+        (void)snprintf(text, size, "%.0f", r->bounds[b]);
+    else
+        (void)snprintf(text, size, "%.0f to %.0f", low, r->bounds[b]);
+}
+
+static void add_staleness_heads(struct figure *f, const struct end_record *r, size_t shown)
+{
+    char name[64];
+
+    text_list_addf(&f->headings, "mode (%% of the pushes)");
+    strbuf_add(&f->script, "set xtics (");
+    for (size_t b = 0; b < shown; b++) {
+        name_bucket(r, b, name, sizeof(name));
+        text_list_addf(&f->headings, "%s", name);
+        strbuf_addf(&f->script, "%s'%s' %zu", b > 0 ? ", " : "", name, b);
+    }
+    strbuf_add(&f->script, ")\n");
+}
+
+static void add_staleness_line(const struct comparison *c, size_t mode, const struct end_record *r,
+                               size_t shown, struct figure *f, struct strbuf *plots)
+{
+    double below = 0;
+
+    text_list_addf(&f->cells, "%s", c->modes[mode].label);
+    strbuf_addf(&f->script, "$mode%zu << END\n", mode);
+    for (size_t b = 0; b < shown; b++) {
+        below += r->pushes[b];
+        strbuf_addf(&f->script, "%zu %.6g\n", b, 100 * below / r->used_pushes);
+        text_list_addf(&f->cells, "%.1f", 100 * r->pushes[b] / r->used_pushes);
+    }
+    strbuf_add(&f->script, "END\n");
+    strbuf_addf(plots, "%s$mode%zu using 1:2 with linespoints lw 2 pt 7 ps 0.5 dt %d lc rgb '%s'",
+                plots->length > 0 ? ", " : "", mode, figure_mode_dash(c, mode),
+                figure_mode_color(c, mode));
+    text_list_addf(&f->tool_tips, "%s", c->modes[mode].label);
+    figure_add_legend(f, c->modes[mode].label, figure_mode_color(c, mode));
+}
+
+/* Without a mode whose pushes are stale there is no figure. */
+enum status figure_staleness(const struct comparison *c, struct figure *f, struct error *err)
+{
+    struct strbuf plots = STRBUF_INIT;
+    size_t shown = 0;
+
+    (void)err;
+    f->name = "staleness";
+    figure_set_title(f, "How stale gradients are");
+    strbuf_add(&f->description,
+               "One rising line per mode with servers: the share of pushes at most "
+               "so many optimizer steps behind.");
+    strbuf_add(&f->caption,
+               "Optimizer steps between a rank's read of a partition and its own step; "
+               "all servers and runs. In lockstep it is 0.");
+    for (size_t m = 0; m < c->mode_count; m++) {
+        const struct end_record r = sum_staleness(c, m);
+
+        for (size_t b = 0; b < r.buckets; b++)
+            if (r.pushes[b] > 0 && b + 1 > shown)
+                shown = b + 1;
+    }
+    if (shown < 2)
+        return STATUS_OK;
+    figure_begin(f, HEIGHT, LEFT, 'y');
+    for (size_t m = 0; m < c->mode_count; m++) {
+        const struct end_record r = sum_staleness(c, m);
+
+        if (!(r.used_pushes > 0))
+            continue;
+        if (f->headings.length == 0)
+            add_staleness_heads(f, &r, shown);
+        add_staleness_line(c, m, &r, shown, f, &plots);
+    }
+    strbuf_addf(&f->script,
+                "set ylabel 'pushes at most so stale (%%)'\nset xlabel 'staleness (optimizer "
+                "steps)'\nset yrange [0:102]\nset xrange [-0.3:%zu.3]\nplot %s\n",
+                shown - 1, plots.text);
+    if (!strbuf_ok(&plots))
+        f->script.failed = true;
     strbuf_release(&plots);
     return STATUS_OK;
 }

@@ -277,8 +277,8 @@ static bool find_map(const struct overview *o, size_t index, const size_t axes[2
 
 enum status figure_add_maps(const struct overview *o, struct figure_set *set, struct error *err)
 {
-    static const char *const names[FIGURE_COUNT_MAX] = {"map0", "map1", "map2", "map3",
-                                                        "map4", "map5", "map6", "map7"};
+    static const char *const names[FIGURE_COUNT_MAX] = {"map0", "map1", "map2", "map3", "map4",
+                                                        "map5", "map6", "map7", "map8", "map9"};
     size_t axes[2], count = 0;
     enum status status = STATUS_OK;
 

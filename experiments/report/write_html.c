@@ -288,7 +288,7 @@ void write_html(const struct report_content *r, struct strbuf *out)
     add_main_table(r, out);
     add_ratios(r->comparison, out);
     if (r->figures->count > FIRST_FIGURES)
-        strbuf_add(out, "<h2>Bytes, learning, stragglers</h2>\n");
+        strbuf_add(out, "<h2>Bytes, learning, stragglers, cost</h2>\n");
     for (size_t i = FIRST_FIGURES; i < r->figures->count; i++)
         write_html_figure(r->command, &r->figures->figures[i], out);
     add_runs(r->comparison, out);

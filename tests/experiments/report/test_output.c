@@ -102,13 +102,13 @@ START_TEST(test_page)
     assert_has(page, "prefers-color-scheme:dark");
     assert_has(page, "@media print");
     assert_has(page, "<h3>Who waits for whom</h3>");
-    ck_assert_uint_eq(count_of(page, "<figure id="), 7);
-    ck_assert_uint_eq(count_of(page, "<details>"), 7);
+    ck_assert_uint_eq(count_of(page, "<figure id="), 8);
+    ck_assert_uint_eq(count_of(page, "<details>"), 8);
     ck_assert_uint_ge(count_of(page, "sparring report x"), 7);
     if (has_gnuplot()) {
         ck_assert_str_eq(problem, "");
-        ck_assert_uint_eq(count_of(page, "<svg "), 7);
-        ck_assert_uint_eq(count_of(page, "role=\"img\""), 7);
+        ck_assert_uint_eq(count_of(page, "<svg "), 8);
+        ck_assert_uint_eq(count_of(page, "role=\"img\""), 8);
         ck_assert_uint_eq(count_of(page, "@0@"), 0);
     } else {
         assert_has(problem, "gnuplot");
@@ -141,7 +141,7 @@ START_TEST(test_no_gnuplot)
     assert_has(problem, "Figures need gnuplot, which is not in PATH");
     assert_has(page, "Figures need gnuplot");
     ck_assert_uint_eq(count_of(page, "<svg "), 0);
-    ck_assert_uint_eq(count_of(page, "<details>"), 7);
+    ck_assert_uint_eq(count_of(page, "<details>"), 8);
     free(page);
 }
 END_TEST
