@@ -243,10 +243,11 @@ enum status figure_set_make_axes(const struct overview *o, struct figure_set *re
         for (size_t i = 0; i < points && status == STATUS_OK && ret->count < FIGURE_COUNT_MAX;
              i++) {
             const struct axis_line line = {o, axis, o->points[i].values};
+            const char *name = names[ret->count];
 
             if (!is_first(&line, i, true) || !has_length(&line))
                 continue;
-            make_line(&line, names[ret->count], figure_set_begin(ret));
+            make_line(&line, name, figure_set_begin(ret));
             status = figure_set_end(ret, err);
         }
     }

@@ -286,11 +286,12 @@ enum status figure_add_maps(const struct overview *o, struct figure_set *set, st
         if (is_scale(o, axis))
             axes[count++] = axis;
     for (size_t i = 0; count == 2 && i < o->length && set->count < FIGURE_COUNT_MAX; i++) {
+        const char *name = names[set->count];
         struct map map;
 
         if (!find_map(o, i, axes, &map))
             continue;
-        make_map(&map, names[set->count], figure_set_begin(set));
+        make_map(&map, name, figure_set_begin(set));
         status = figure_set_end(set, err);
         if (status != STATUS_OK)
             break;
