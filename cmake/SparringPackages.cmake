@@ -1,4 +1,4 @@
-# Debian packages: `cpack` in the folder of a build (docs/packages.md).  An install rule names its package by its
+# Debian packages: `cpack` in the folder of a build (docs/install.md).  An install rule names its package by its
 # COMPONENT; without one it is that of the folder, CMAKE_INSTALL_DEFAULT_COMPONENT_NAME.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_DIRECTORY ${PROJECT_BINARY_DIR}/packages)

@@ -143,6 +143,7 @@ static enum status check_cells(struct compare_sweep *s, size_t *ret_undecided, s
     return status;
 }
 
+/* Has this process run its block, with --allocation block? */
 static bool ends_here(const struct compare_sweep *s, const struct experiment_run_result *result)
 {
     return s->experiment->ends_after_block && result->started > 0;
@@ -199,6 +200,7 @@ enum status compare_sweep_run(struct compare_sweep *s, struct experiment_run_res
                               struct error *err)
 {
     const size_t blocks = (size_t)s->experiment->repeats;
+    const bool is_at_once = s->count == 1 && !s->experiment->ends_after_block;
     enum status status = experiment_run_check_programs(s->programs, err);
 
     if (status == STATUS_OK)
@@ -213,9 +215,10 @@ enum status compare_sweep_run(struct compare_sweep *s, struct experiment_run_res
     if (status != STATUS_OK)
         return status;
     print_resumed(s);
-    if (s->count == 1 && !s->experiment->ends_after_block)
+    if (is_at_once)
         status = run_cell(s, 0, blocks, result, err);
-    for (size_t b = 1; b <= blocks && status == STATUS_OK && !ends_here(s, result); b++) {
+    for (size_t b = 1; b <= blocks && !is_at_once && status == STATUS_OK && !ends_here(s, result);
+         b++) {
         status = run_cells(s, b, result, err);
         result->has_more = b < blocks && ends_here(s, result);
     }

@@ -162,9 +162,10 @@ static enum status run_hold(const void *parsed, const char *const *words, size_t
         status = error_set_errno(err, errno, "cannot set SPARRING_STANDBY_HOLDER");
     if (status == STATUS_OK)
         status = subprocess_start(words, &h.command, err);
-    h.fds[h.length] = (struct pollfd){.fd = h.command.fd, .events = POLLIN};
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        h.fds[h.length] = (struct pollfd){.fd = h.command.fd, .events = POLLIN};
         status = wait_for_command(&h, ret_exit_code, err);
+    }
     for (size_t i = 0; i < h.length; i++)
         link_close(&h.links[i]);
     free(h.links);

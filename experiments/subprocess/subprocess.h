@@ -1,6 +1,6 @@
 /*
  * subprocess: one child program, started and waited for until a deadline; no process of the child's
- * own process group survives the call.  Or one in this process's place, at its terminal.
+ * own process group survives the call.  Or one that shares this process's terminal and group.
  * Needs: only common/base.  Called by compare, report (gnuplot), launch (mpirun.h), standby and
  * bench.
  */

@@ -100,8 +100,7 @@ START_TEST(test_compare)
 
     (void)support_write("e.yaml", experiment, sizeof(experiment) - 1);
     run_pods("cp e.yaml shared && sparring compare --on kubernetes --dry-run e.yaml --repeats=1 "
-             "--host-check=warn "
-             "--pod-claim runs --out out");
+             "--host-check=warn --pod-claim runs --out out");
     ck_assert(
         process_shell("test \"$(grep -c '\"state\": *\"good\"' shared/out/report.json)\" = 2"));
 }

@@ -1,7 +1,7 @@
 /*
  * host_check: what an engine's hosts answer, and what follows.  The engine here runs the script on
- * this host, and a filter on what it printed makes another host of it, whose lines have its number.
- * It is one host, so no links are measured; the tests of clusters do that.
+ * this host for each of its hosts, whose lines have their numbers; a filter on what the last one
+ * printed makes another host of it.  Links are not measured: the tests of clusters do that.
  */
 #include "experiments/compare/host_check.h"
 
@@ -16,9 +16,9 @@
 
 #define QUIET  "sub(/ cpu .*/, \" cpu 0 0 0 0 0 0 0 0 cpu 1 0 0 7 0 0 0 0\"); "
 #define BUSY   "sub(/ cpu .*/, \" cpu 0 0 0 0 0 0 0 0 cpu 40 0 2 58 0 0 0 0\"); "
-#define PRINTS "print \"0: \" $0"
+#define PRINTS "print n \": \" $0"
 
-static const char *filter; /* of awk */
+static const char *filter; /* of awk, on the last host; n is its number */
 static bool is_lost;
 
 static bool is_running(void)
@@ -30,7 +30,8 @@ static enum status read_hosts(const char *on, struct text_list *ret, struct erro
 {
     (void)err;
     *ret = (struct text_list){0};
-    text_list_addf(ret, "%s", on);
+    for (const char *c = on; *c; c += strcspn(c, ","), c += *c == ',')
+        text_list_addf(ret, "%.*s", (int)strcspn(c, ","), c);
     return STATUS_OK;
 }
 
@@ -38,8 +39,11 @@ static void add_command(const struct engine_step *step, struct text_list *words)
 {
     text_list_addf(words, "sh");
     text_list_addf(words, "-c");
-    text_list_addf(words, "f=$1; shift; \"$@\" | awk \"$f\"");
+    text_list_addf(words, "last=$1 f=$2; shift 2; for n in $(seq 0 \"$last\"); do "
+                          "[ $n = $last ] || \"$@\" | awk -v n=$n '{ " QUIET PRINTS " }'; done; "
+                          "\"$@\" | awk -v n=$last \"$f\"");
     text_list_addf(words, "sh");
+    text_list_addf(words, "%zu", step->length - 1);
     text_list_addf(words, "{ %s }", filter);
     for (const char *const *word = step->program; *word; word++)
         text_list_addf(words, "%s", *word);
@@ -100,18 +104,22 @@ START_TEST(test_as_it_should_be)
 END_TEST
 
 static const struct {
-    const char *filter, *error;
+    const char *on, *filter, *error;
 } refused[] = {
-    {QUIET "$1 += 1; " PRINTS, "host n1 has other programs than this one, or none"},
-    {QUIET "$2 += 1; " PRINTS, "host n1 has other programs than this one, or none"},
-    {"print \"0: does not see /x/plan.json\"",
-     "host n1 does not see /x/plan.json: --out must be a folder that all hosts share"},
-    {"print \"sh: nothing\"", "host n1 did not answer: sh: nothing"},
-    {"", "host n1 did not answer"},
+    {"n1,n2", QUIET "$1 += 1; " PRINTS, "host n2 has other programs than this one, or none"},
+    {"n1,n2", QUIET "$2 += 1; " PRINTS, "host n2 has other programs than this one, or none"},
+    {"n1,n2", "print n \": does not see /x/plan.json\"",
+     "host n2 does not see /x/plan.json: --out must be a folder that all hosts share"},
+    {"n1", "print \"sh: nothing\"", "host n1 did not answer: sh: nothing"},
+    {"n1,n2", "", "host n2 did not answer"},
+    {"n1", "", "host n1 did not answer"},
 };
 
 START_TEST(test_refused)
 {
+    host_check_close(&check);
+    experiment.on = refused[_i].on;
+    assert_ok(host_check_open(&experiment, programs, programs, &check, &err));
     filter = refused[_i].filter;
     assert_fails(host_check_block(&check, &err), STATUS_CONFIG, refused[_i].error);
 }
@@ -169,6 +177,6 @@ int main(void)
 {
     return SUPPORT_RUN("compare_host_check", 60, CHECKED_FIXTURE(setup, teardown),
                        TEST(test_as_it_should_be), TEST(test_no_plan),
-                       LOOP_TEST(test_refused, 0, 5), LOOP_TEST(test_problems, 0, 3),
+                       LOOP_TEST(test_refused, 0, 6), LOOP_TEST(test_problems, 0, 3),
                        TEST(test_waits), TEST(test_lost_allocation));
 }
