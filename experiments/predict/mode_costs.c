@@ -17,7 +17,6 @@
 
 #define PAYLOAD_SHARE (1448.0 / 1514) /* of a full frame, with time stamps */
 #define SEED          1               /* of simulations */
-#define PATIENCE      10              /* as much more work where there is no closed form */
 #define WEIGHTED_MAX  256             /* servers of a mixed placement */
 
 static const char *option_of(const struct mode_costs *m, const char *name)
@@ -127,6 +126,11 @@ static size_t elements_of(const struct mode_costs *m)
     return (size_t)load->ready[load->ready_count - 1].bytes / sizeof(float);
 }
 
+static double bytes_of(const struct mode_costs *m)
+{
+    return (double)elements_of(m) * sizeof(float);
+}
+
 /* Of a mixed placement; NULL: all the same.  Owned by the caller. */
 static enum status make_weights(const struct mode_costs *m, uint32_t **ret, struct error *err)
 {
@@ -195,8 +199,8 @@ enum status mode_costs_read(struct mode_costs *m, const struct job_load *load, s
 
 /* ---- predicting */
 
-static enum status simulate(const struct mode_costs *m, unsigned ranks, struct cost *c,
-                            struct error *err)
+static enum status simulate(const struct mode_costs *m, const struct simulation_size *size,
+                            struct cost *c, struct error *err)
 {
     struct shard_map map = {0};
     uint32_t *weights = NULL;
@@ -204,10 +208,9 @@ static enum status simulate(const struct mode_costs *m, unsigned ranks, struct c
     enum status status = make_weights(m, &weights, err);
 
     if (status == STATUS_OK)
-        status = shard_map_make_weighted(elements_of(m), (size_t)m->inputs.job.partition_bytes,
-                                         m->inputs.job.servers, weights, &map, err);
+        status = simulation_make_map(size, bytes_of(m), weights, &map, err);
     if (status == STATUS_OK)
-        status = simulation_run(&m->inputs, &map, ranks, SEED, &step_s, err);
+        status = simulation_run(&m->inputs, &map, size, SEED, &step_s, err);
     if (status == STATUS_OK)
         cost_set_step(&m->inputs.load, step_s, c);
     shard_map_release(&map);
@@ -220,21 +223,15 @@ enum status mode_costs_predict(struct mode_costs *m, struct cost *ret, struct er
     const struct cost_job *job = &m->inputs.job;
     const bool has_closed_form =
         !is_placed(m, "mixed") && consistency_is_lockstep(&job->consistency);
-    double partitions;
-    unsigned ranks;
+    struct simulation_size size;
 
     if (!m->is_known)
         return STATUS_OK;
     *ret = cost_of(&m->inputs);
     if (m->inputs.side != COST_SERVERS)
         return STATUS_OK;
-    partitions = ceil((double)elements_of(m) * sizeof(float) / job->partition_bytes);
-    ranks =
-        simulation_ranks(job, partitions, (has_closed_form ? 1 : PATIENCE) * SIMULATION_WORK_MAX);
-    if (ranks < job->ranks) /* not all of them in any case */
-        ranks = simulation_ranks(job, partitions, SIMULATION_WORK_MAX);
-    if (ranks > 0)
-        return simulate(m, ranks, ret, err);
+    if (simulation_size_of(job, bytes_of(m), !has_closed_form, &size))
+        return simulate(m, &size, ret, err);
     m->is_known = has_closed_form;
     return STATUS_OK;
 }

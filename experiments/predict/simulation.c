@@ -13,13 +13,24 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define STEPS       24
-#define WARM_UP     4
-#define RANKS_LEAST 16 /* that stand for more */
-#define NS_PER_S    1e9
-#define WINDOW      0.75 /* mean of what a link and its queue hold, of their size */
-#define WEIGHT_MIN  (2.0 / 3)
-#define WEIGHT_MAX  (4.0 / 3)
+#define STEPS    24
+#define WARM_UP  4
+#define NS_PER_S 1e9
+
+/* Rates of flows to compute, and as many more where no closed form is an alternative. */
+#define WORK_MAX 2e6
+#define PATIENCE 10
+
+/* Of those that stand for more. */
+#define RANKS_LEAST      16
+#define COLOCATED_LEAST  8
+#define COLOCATED_MOST   14
+#define SERVERS_MOST     8
+#define PARTITIONS_LEAST 8 /* of each server, or all */
+
+#define WINDOW     0.75 /* mean of what a link and its queue hold, of their size */
+#define WEIGHT_MIN (2.0 / 3)
+#define WEIGHT_MAX (4.0 / 3)
 
 /* One rank, or several that do the same at the same time. */
 struct rank {
@@ -50,6 +61,8 @@ struct simulation {
     const struct cost_inputs *in;
     const struct shard_map *map;
     size_t ranks, servers; /* ranks: those that stand for several count once */
+    double server_size;    /* servers that one stands for */
+    double element_bytes;  /* of the map's elements */
     size_t rank_hosts;     /* the hosts of ranks come first, those of dedicated servers behind */
     double now_s;
     struct random random;
@@ -77,7 +90,7 @@ static double message_bytes(const void *user, const struct connection *c, uint32
 {
     const struct simulation *s = user;
 
-    return (double)s->map->partitions[partition].count * sizeof(float) * s->states[c->rank].size;
+    return (double)s->map->partitions[partition].count * s->element_bytes * s->states[c->rank].size;
 }
 
 /* ---- events */
@@ -97,7 +110,7 @@ static double ready_at(const struct simulation *s, size_t partition)
 {
     const struct partition *p = &s->map->partitions[partition];
 
-    return cost_ready_at(&s->in->load, (double)(p->offset + p->count) * sizeof(float));
+    return cost_ready_at(&s->in->load, (double)(p->offset + p->count) * s->element_bytes);
 }
 
 /* By how much this step of a rank is longer than others, before its forward. */
@@ -116,9 +129,10 @@ static void await_partition(struct simulation *s, unsigned rank)
 
 /* ---- messages */
 
-static bool is_local(const struct connection *c)
+/* Hosts that stand for several have links between them. */
+static bool is_local(const struct simulation *s, const struct connection *c)
 {
-    return c->from == c->to;
+    return c->from == c->to && s->ranks == s->in->job.ranks;
 }
 
 static double software_s(const struct simulation *s)
@@ -128,7 +142,7 @@ static double software_s(const struct simulation *s)
 
 static void send_message(struct simulation *s, struct connection *c, uint32_t partition)
 {
-    if (is_local(c)) {
+    if (is_local(s, c)) {
         add_event(s, s->now_s + software_s(s), c->rank, c, partition);
         return;
     }
@@ -154,7 +168,7 @@ static double link_rate(double byte_s)
  * host. */
 static double draw_weight(struct simulation *s, const struct connection *c)
 {
-    if (s->in->network.queue_s <= 0 && s->servers == 1 && !c->is_reply)
+    if (s->in->network.queue_s <= 0 && s->in->job.servers == 1 && !c->is_reply)
         return 1;
     return WEIGHT_MIN + (WEIGHT_MAX - WEIGHT_MIN) * random_u32(&s->random) / UINT32_MAX;
 }
@@ -185,7 +199,8 @@ static void begin_step(struct simulation *s, unsigned rank, double at_s)
         struct connection *c = connection_of(s, i % 2, rank, i / 2);
 
         c->weight = r->size * draw_weight(s, c);
-        c->limit = fmin(r->size * link_rate(s->in->machine.exchange_byte_s), window_rate(s, c));
+        c->limit = s->server_size *
+                   fmin(r->size * link_rate(s->in->machine.exchange_byte_s), window_rate(s, c));
     }
     await_partition(s, rank);
 }
@@ -344,27 +359,34 @@ static void play(struct simulation *s)
 
 /* ---- memory */
 
+static void make_connection(struct simulation *s, struct connection *c, uint32_t **messages)
+{
+    const unsigned rank_host = (unsigned)(c->rank * s->rank_hosts / s->ranks);
+    const unsigned server_host =
+        (unsigned)(s->in->job.is_colocated ? c->server : s->rank_hosts + c->server);
+    const uint32_t *held;
+
+    c->from = c->is_reply ? server_host : rank_host;
+    c->to = c->is_reply ? rank_host : server_host;
+    c->messages = *messages;
+    c->capacity = shard_map_held(s->map, c->server, &held);
+    *messages += c->capacity;
+}
+
 static void make_connections(struct simulation *s)
 {
-    const bool is_colocated = s->in->job.is_colocated;
     uint32_t *messages = s->messages;
 
-    for (size_t i = 0; i < 2 * s->ranks * s->servers; i++) {
-        struct connection *c = &s->connections[i];
-        const uint32_t *held;
-        unsigned rank_host, server_host;
+    for (int way = 0; way < 2; way++)
+        for (unsigned rank = 0; rank < s->ranks; rank++)
+            for (unsigned server = 0; server < s->servers; server++) {
+                struct connection *c = connection_of(s, way == 1, rank, server);
 
-        c->is_reply = i >= s->ranks * s->servers;
-        c->rank = (unsigned)(i / s->servers % s->ranks);
-        c->server = (unsigned)(i % s->servers);
-        rank_host = (unsigned)(c->rank * s->rank_hosts / s->ranks);
-        server_host = (unsigned)(is_colocated ? c->server : s->rank_hosts + c->server);
-        c->from = c->is_reply ? server_host : rank_host;
-        c->to = c->is_reply ? rank_host : server_host;
-        c->messages = messages;
-        c->capacity = shard_map_held(s->map, c->server, &held);
-        messages += c->capacity;
-    }
+                c->is_reply = way == 1;
+                c->rank = rank;
+                c->server = server;
+                make_connection(s, c, &messages);
+            }
 }
 
 /* Ranks that stand for several have as many hosts as those. */
@@ -373,7 +395,8 @@ static void make_hosts(struct simulation *s)
     const struct cost_job *job = &s->in->job;
 
     for (size_t h = 0; h < s->flows.host_count; h++)
-        s->flows.hosts[h].rate = h < s->rank_hosts ? 0 : link_rate(s->in->network.server_byte_s);
+        s->flows.hosts[h].rate =
+            h < s->rank_hosts ? 0 : s->server_size * link_rate(s->in->network.server_byte_s);
     for (size_t r = 0; r < s->ranks; r++) {
         s->states[r].size = (unsigned)((job->ranks - r - 1) / s->ranks + 1);
         s->flows.hosts[r * s->rank_hosts / s->ranks].rate +=
@@ -429,25 +452,104 @@ static enum status allocate(struct simulation *s, struct error *err)
     return status;
 }
 
-unsigned simulation_ranks(const struct cost_job *job, double partitions, double work_max)
+/* How many ranks can be simulated with so much work. */
+static double ranks_most(double servers, double partitions, double work)
 {
-    const double events = 2 * STEPS * partitions, flows = 2.0 * job->servers; /* of one rank */
-    const double most = sqrt(work_max / events / flows);
+    const double events = 2 * STEPS * partitions, flows = 2 * servers; /* of one rank */
 
-    if (job->ranks <= most)
-        return job->ranks;
-    return most < RANKS_LEAST || job->is_colocated || job->consistency.backup > 0 ? 0
-                                                                                  : (unsigned)most;
+    return sqrt(work / events / flows);
+}
+
+/* As many partitions of each server as so many ranks and servers allow. */
+static double partitions_most(double ranks, double servers)
+{
+    return floor(PATIENCE * WORK_MAX / (2 * STEPS * ranks * servers) / (2 * servers * ranks));
+}
+
+/* So many that ranks per simulated one are almost the same, as servers beside them are. */
+static unsigned colocated_ranks(double ranks)
+{
+    unsigned best = COLOCATED_LEAST;
+
+    for (unsigned n = COLOCATED_LEAST; n <= COLOCATED_MOST; n++)
+        if (ranks / n * floor(ranks / best) < ranks / best * floor(ranks / n))
+            best = n;
+    return best;
+}
+
+/* Fewer of everything.  A round with backup workers must be able to leave out a simulated rank; of
+ * colocated servers each rank has one, and none is idle. */
+static bool make_groups(const struct cost_job *job, double bytes, struct simulation_size *ret)
+{
+    const double partitions = ceil(bytes / job->partition_bytes);
+    const double busy = fmin(job->servers, partitions); /* servers that have any */
+    const double least =
+        job->consistency.backup > 0 ? ceil((double)job->ranks / job->consistency.backup) : 0;
+    double each = ceil(partitions / busy), most;
+
+    if (job->ranks < COLOCATED_LEAST ||
+        (job->is_colocated && (job->servers != job->ranks || busy < job->servers)))
+        return false;
+    ret->ranks = job->is_colocated ? colocated_ranks(job->ranks)
+                                   : (unsigned)fmin(job->ranks, fmax(RANKS_LEAST, least));
+    ret->servers = job->is_colocated ? ret->ranks : (unsigned)fmin(busy, SERVERS_MOST);
+    most = partitions_most(ret->ranks, ret->servers);
+    while (!job->is_colocated && ret->servers > 1 && most < fmin(each, PARTITIONS_LEAST)) {
+        ret->servers /= 2;
+        most = partitions_most(ret->ranks, ret->servers);
+    }
+    if (most < fmin(each, PARTITIONS_LEAST) || ret->ranks < least)
+        return false;
+    each = fmin(each, most);
+    ret->server_size = busy / ret->servers;
+    ret->partition_bytes = bytes / (ret->servers * each);
+    ret->element_bytes = sizeof(float) * fmax(1, ret->partition_bytes / PARTITION_BYTES_MAX);
+    return true;
+}
+
+bool simulation_size_of(const struct cost_job *job, double bytes, bool is_required,
+                        struct simulation_size *ret)
+{
+    const double partitions = ceil(bytes / job->partition_bytes);
+    const double work = (is_required ? PATIENCE : 1) * WORK_MAX;
+    const double most = ranks_most(job->servers, partitions, WORK_MAX);
+
+    *ret = (struct simulation_size){.ranks = job->ranks,
+                                    .servers = job->servers,
+                                    .server_size = 1,
+                                    .element_bytes = sizeof(float),
+                                    .partition_bytes = job->partition_bytes};
+    if (job->ranks <= ranks_most(job->servers, partitions, work))
+        return true;
+    if (most < RANKS_LEAST || job->is_colocated || job->consistency.backup > 0)
+        return is_required && make_groups(job, bytes, ret);
+    ret->ranks = (unsigned)most;
+    return true;
+}
+
+enum status simulation_make_map(const struct simulation_size *size, double bytes,
+                                const uint32_t *weights, struct shard_map *ret, struct error *err)
+{
+    const double each = ceil(size->partition_bytes / size->element_bytes); /* elements */
+
+    return shard_map_make_weighted((size_t)ceil(bytes / size->element_bytes),
+                                   (size_t)each * sizeof(float), size->servers, weights, ret, err);
 }
 
 enum status simulation_run(const struct cost_inputs *in, const struct shard_map *map,
-                           unsigned ranks, uint64_t seed, double *ret_step_s, struct error *err)
+                           const struct simulation_size *size, uint64_t seed, double *ret_step_s,
+                           struct error *err)
 {
-    struct simulation s = {.in = in, .map = map, .ranks = ranks, .servers = map->server_count};
+    struct simulation s = {.in = in,
+                           .map = map,
+                           .ranks = size->ranks,
+                           .servers = map->server_count,
+                           .server_size = size->server_size,
+                           .element_bytes = size->element_bytes};
     double sum_s = 0, count = 0;
     enum status status;
 
-    s.rank_hosts = ranks < in->job.ranks ? ranks : cost_hosts(&in->job);
+    s.rank_hosts = s.ranks < in->job.ranks ? s.ranks : cost_hosts(&in->job);
     s.flows.host_count = s.rank_hosts + s.servers;
     if (in->job.is_colocated) /* one rank on each host */
         s.flows.host_count = s.servers > s.ranks ? s.servers : s.ranks;

@@ -38,7 +38,10 @@ static double simulate_with(const struct cost_inputs *in, unsigned ranks, uint64
 {
     double step_s = 0;
 
-    assert_ok(simulation_run(in, &map, ranks, seed, &step_s, &err));
+    assert_ok(simulation_run(
+        in, &map,
+        &(struct simulation_size){.ranks = ranks, .server_size = 1, .element_bytes = sizeof(float)},
+        seed, &step_s, &err));
     return step_s;
 }
 
@@ -319,29 +322,100 @@ START_TEST(test_ranks_that_stand_for_several)
 }
 END_TEST
 
-START_TEST(test_ranks_that_are_simulated)
-{
-    struct cost_job job = {.ranks = 100, .servers = 1};
+/* Fewer ranks, servers and partitions together, where each mode waits for others in its own way. */
+static const struct consistency without_closed_form[] = {
+    {.mode = CONSISTENCY_SSP, .staleness = 2},
+    {.mode = CONSISTENCY_ASP},
+    {.mode = CONSISTENCY_BSP, .backup = 4},
+};
 
-    ck_assert_uint_eq(simulation_ranks(&job, 1, 1e9), 100);
+START_TEST(test_groups)
+{
+    for (int colocated = 0; colocated < (without_closed_form[_i].backup > 0 ? 1 : 2); colocated++) {
+        const unsigned ranks = colocated ? 24 : 32, servers = colocated ? 24 : 8;
+        struct cost_inputs in = inputs_of(ranks, servers, colocated ? 174764 : 128 << 10);
+        const struct simulation_size size = {.ranks = colocated ? 12 : 16,
+                                             .servers = colocated ? 12 : 4,
+                                             .server_size = 2,
+                                             .partition_bytes = 4 * MIB / (colocated ? 12 : 16),
+                                             .element_bytes = colocated ? 4 : 32};
+        double all, grouped = 0;
+
+        in.load.ready = step_by_step;
+        in.load.ready_count = 4;
+        in.network.latency_s = 0.001;
+        in.network.queue_s = 0.01;
+        in.job.consistency = without_closed_form[_i];
+        in.job.is_colocated = colocated;
+        all = simulate(&in, 1);
+        shard_map_release(&map);
+        assert_ok(simulation_make_map(&size, 4 * MIB, NULL, &map, &err));
+        assert_ok(simulation_run(&in, &map, &size, 2, &grouped, &err));
+        ck_assert_msg(fabs(grouped / all - 1) < 0.1, "%s: %.6g s, with groups: %.6g s",
+                      colocated ? "colocated" : "dedicated", all, grouped);
+    }
+}
+END_TEST
+
+static struct simulation_size size_of(const struct cost_job *job, double bytes, bool is_required)
+{
+    struct simulation_size size;
+
+    if (!simulation_size_of(job, bytes, is_required, &size))
+        size = (struct simulation_size){0};
+    return size;
+}
+
+START_TEST(test_sizes)
+{
+    const double mib = 25 * MIB;
+    struct cost_job job = {.ranks = 8, .servers = 1, .partition_bytes = MIB};
+    struct simulation_size size = size_of(&job, mib, false);
+
+    ck_assert(size.ranks == 8 && size.servers == 1 && size.server_size == 1 &&
+              size.partition_bytes == MIB);
     job.ranks = 10000;
-    ck_assert_uint_ge(simulation_ranks(&job, 25, SIMULATION_WORK_MAX), 16);
-    ck_assert_uint_lt(simulation_ranks(&job, 25, SIMULATION_WORK_MAX), 100);
-    ck_assert_uint_eq(simulation_ranks(&job, 1e4, SIMULATION_WORK_MAX), 0);
-    job.is_colocated = true;
-    ck_assert_uint_eq(simulation_ranks(&job, 25, SIMULATION_WORK_MAX), 0);
-    job.is_colocated = false;
+    size = size_of(&job, mib, false);
+    ck_assert(size.ranks >= 16 && size.ranks < 100 && size.servers == 1);
+    /* A closed form takes over, or all in groups. */
+    job.servers = 100;
+    job.partition_bytes = MIB / 16;
+    ck_assert_uint_eq(size_of(&job, mib, false).ranks, 0);
+    size = size_of(&job, mib, true); /* four partitions of each server */
+    ck_assert(size.ranks == 16 && size.servers == 8 && size.server_size == 12.5);
+    ck_assert(size.partition_bytes * 32 == mib && size.element_bytes == 4);
+    job.partition_bytes = MIB; /* for 25 of the servers */
+    ck_assert(size_of(&job, mib, true).server_size == 25.0 / 8);
+    /* As many ranks as one of them may be left out. */
+    job.consistency.backup = 500;
+    ck_assert(size_of(&job, mib, true).ranks == 20);
     job.consistency.backup = 1;
-    ck_assert_uint_eq(simulation_ranks(&job, 25, SIMULATION_WORK_MAX), 0);
+    ck_assert_uint_eq(size_of(&job, mib, true).ranks, 0);
+    /* Each rank has a server beside it, or the closed form adds up. */
+    job.consistency.backup = 0;
+    job.is_colocated = true;
+    ck_assert_uint_eq(size_of(&job, mib, true).ranks, 0);
+    job.servers = job.ranks;
+    ck_assert_uint_eq(size_of(&job, mib, true).ranks, 0); /* most servers have nothing */
+    job.partition_bytes = 2048;
+    size = size_of(&job, mib, true);
+    ck_assert(size.ranks == 8 && size.servers == 8 && size.server_size == 1250);
+    job.ranks = job.servers = 95; /* 13 times 7, and four */
+    job.partition_bytes = MIB / 4;
+    ck_assert_uint_eq(size_of(&job, mib, true).ranks, 13);
+    job.consistency.backup = 7;
+    ck_assert_uint_eq(size_of(&job, mib, true).ranks, 0);
+    ck_assert_uint_eq(size_of(&job, mib, false).ranks, 0);
 }
 END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN(
-        "predict_simulation", 60, CHECKED_FIXTURE(NULL, teardown), TEST(test_one_rank),
-        TEST(test_two_servers), TEST(test_ranks_of_one_host), TEST(test_colocated),
-        TEST(test_bounds), TEST(test_twice_as_long), TEST(test_windows), TEST(test_straggler),
-        TEST(test_in_turn), TEST(test_overlapped_forward), TEST(test_priority),
-        LOOP_TEST(test_ranks_that_stand_for_several, 0, 3), TEST(test_ranks_that_are_simulated));
+    return SUPPORT_RUN("predict_simulation", 60, CHECKED_FIXTURE(NULL, teardown),
+                       TEST(test_one_rank), TEST(test_two_servers), TEST(test_ranks_of_one_host),
+                       TEST(test_colocated), TEST(test_bounds), TEST(test_twice_as_long),
+                       TEST(test_windows), TEST(test_straggler), TEST(test_in_turn),
+                       TEST(test_overlapped_forward), TEST(test_priority),
+                       LOOP_TEST(test_ranks_that_stand_for_several, 0, 3),
+                       LOOP_TEST(test_groups, 0, 3), TEST(test_sizes));
 }
