@@ -195,7 +195,7 @@ static enum status read_experiment(const char *path, const struct compare_option
     if (status != STATUS_OK)
         return status;
     ret->on = options->on;
-    ret->needs_quiet_hosts = strcmp(options->host_check, "fail") == 0;
+    ret->needs_quiet_hosts = strcmp(options->host_check, "fail") == 0 && !options->quick;
     ret->ends_after_block = strcmp(options->allocation, "block") == 0;
     if (ret->engine && experiment_has_network(ret))
         return error_set(err, STATUS_CONFIG,

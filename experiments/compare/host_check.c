@@ -96,18 +96,32 @@ static void read_programs(const char *line, char *text, size_t size)
     (void)snprintf(text, size, "%.*s", (int)(first + second), line);
 }
 
+/* ": " and the first line that is no host's answer; "": there is none. */
+static void complaint_of(const char *text, char *complaint, size_t size)
+{
+    complaint[0] = '\0';
+    for (; *text && complaint[0] == '\0'; text += strcspn(text, "\n"), text += *text == '\n') {
+        const char *label = text + strspn(text, "0123456789");
+        const char *line = label > text && *label == ':' ? label + strspn(label, ": ") : text;
+
+        if (strspn(line, "0123456789\n") == 0)
+            (void)snprintf(complaint, size, ": %.*s", (int)strcspn(line, "\n"), line);
+    }
+}
+
 static enum status check_programs(const struct host_check *c, const char *host, const char *line,
                                   const char *printed, struct error *err)
 {
-    char programs[sizeof(c->expected)];
+    char programs[sizeof(c->expected)], complaint[256];
 
     read_programs(line, programs, sizeof(programs));
     if (strncmp(line, "does not see", 12) == 0)
         return error_set(err, STATUS_CONFIG,
                          "host %s %s: --out must be a folder that all hosts share", host, line);
+    complaint_of(printed, complaint, sizeof(complaint));
     if (strspn(line, "0123456789") == 0)
-        return error_set(err, STATUS_CONFIG, "host %s did not answer: %.*s ('%s/hosts.log')", host,
-                         (int)strcspn(printed, "\n"), printed, c->out);
+        return error_set(err, STATUS_CONFIG, "host %s did not answer%s ('%s/hosts.log')", host,
+                         complaint, c->out);
     if (strcmp(programs, c->expected) != 0)
         return error_set(err, STATUS_CONFIG,
                          "host %s has other programs than this one, or none: see '%s/hosts.log'",

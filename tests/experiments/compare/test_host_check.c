@@ -111,8 +111,9 @@ static const struct {
     {"n1,n2", "print n \": does not see /x/plan.json\"",
      "host n2 does not see /x/plan.json: --out must be a folder that all hosts share"},
     {"n1", "print \"sh: nothing\"", "host n1 did not answer: sh: nothing"},
-    {"n1,n2", "", "host n2 did not answer"},
-    {"n1", "", "host n1 did not answer"},
+    {"n1,n2", "print \"ssh: no route\"", "host n2 did not answer: ssh: no route ('"},
+    {"n1,n2", "", "host n2 did not answer ('"},
+    {"n1", "", "host n1 did not answer ('"},
 };
 
 START_TEST(test_refused)
