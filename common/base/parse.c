@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,4 +122,21 @@ bool parse_list_has(const char *list, const char *word)
         if (strncmp(p, word, length) == 0 && (p[length] == ',' || p[length] == '\0'))
             return true;
     return false;
+}
+
+unsigned parse_list_length(const char *list)
+{
+    unsigned length = list[0] != '\0';
+
+    for (; *list; list++)
+        length += *list == ',';
+    return length;
+}
+
+const char *parse_list_next(const char *list, char *entry, size_t size)
+{
+    const size_t length = strcspn(list, ",");
+
+    (void)snprintf(entry, size, "%.*s", (int)length, list);
+    return list + length + (list[length] == ',');
 }

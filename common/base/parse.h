@@ -1,5 +1,5 @@
 /*
- * parse: converts whole texts to numbers and finds words in lists.  A function with *ret returns
+ * parse: converts whole texts to numbers, and splits lists.  A function with *ret returns
  * false on empty text, trailing characters, overflow or a value outside the type, and leaves *ret
  * untouched.
  */
@@ -7,6 +7,7 @@
 #define SPARRING_COMMON_BASE_PARSE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 bool parse_int64(const char *text, int64_t *ret);
@@ -21,7 +22,14 @@ bool parse_bytes(const char *text, uint64_t *ret);
  * negative. */
 bool parse_rate(const char *text, double *ret);
 
-/* Is `word` one of the words of a list, "cpu,memory"? */
+/* Is `word` one of the entries of a list, "cpu,memory"? */
 bool parse_list_has(const char *list, const char *word);
+
+/* The number of entries; 0 of "". */
+unsigned parse_list_length(const char *list);
+
+/* Copy the first entry, cut to `size` bytes with its end; returns the others, "" behind the last.
+ */
+const char *parse_list_next(const char *list, char *entry, size_t size);
 
 #endif

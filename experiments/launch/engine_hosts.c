@@ -3,6 +3,7 @@
  */
 #include "experiments/launch/engine_hosts.h"
 
+#include "common/base/parse.h"
 #include "experiments/launch/placement.h"
 
 #include <stdio.h>
@@ -74,7 +75,7 @@ enum status engine_hosts_read(struct plan *p, struct error *err)
 enum status engine_hosts_check(struct plan *p, struct error *err)
 {
     struct hosts *h = &p->hosts;
-    unsigned there = 1;
+    const unsigned there = parse_list_length(h->names);
     enum status status;
 
     if (!h->engine)
@@ -86,8 +87,6 @@ enum status engine_hosts_check(struct plan *p, struct error *err)
         p->options.server_port = SERVER_PORT;
     if (status != STATUS_OK || h->engine->writes_manifests)
         return status;
-    for (const char *c = h->names; *c; c++)
-        there += *c == ',';
     if (there < h->count)
         return error_set(err, STATUS_CONFIG,
                          "the job takes %u hosts, %u of them for ranks, and there are %u: '%s'",

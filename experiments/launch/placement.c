@@ -6,6 +6,7 @@
 
 #include "common/base/memory.h"
 #include "common/base/net.h"
+#include "common/base/parse.h"
 #include "common/shard_map/shard_map.h"
 #include "experiments/network/network.h"
 
@@ -15,19 +16,10 @@
 
 #define SERVERS_MAX 256
 
-static unsigned count_entries(const char *list)
-{
-    unsigned count = list[0] != '\0';
-
-    for (; *list; list++)
-        count += *list == ',';
-    return count;
-}
-
 static enum status check_colocated(const struct plan *p, struct error *err)
 {
     const struct plan_options *o = &p->options;
-    unsigned addresses = count_entries(o->node_addresses);
+    unsigned addresses = parse_list_length(o->node_addresses);
 
     if (p->nodes > 1 && addresses != p->nodes)
         return error_set(err, STATUS_INVALID,
@@ -73,7 +65,7 @@ static enum status read_mixed(struct plan *p, struct error *err)
     struct placement *m = &p->placement;
 
     m->dedicated = (unsigned)p->options.servers;
-    m->given = count_entries(p->options.server_addresses);
+    m->given = parse_list_length(p->options.server_addresses);
     if (m->dedicated + m->given == 0)
         return error_set(err, STATUS_INVALID,
                          "--server-placement mixed needs --servers or --server-addresses for the "
@@ -138,7 +130,7 @@ enum status placement_read(struct plan *p, struct error *err)
         status = read_mixed(p, err);
     } else {
         p->placement.dedicated = (unsigned)o->servers;
-        p->placement.given = count_entries(o->server_addresses);
+        p->placement.given = parse_list_length(o->server_addresses);
     }
     if (status == STATUS_OK)
         status = read_replicas(p, err);
@@ -206,7 +198,7 @@ void placement_host_address(const struct plan *p, unsigned host, char *text, siz
 
 void placement_entry(const char *list, unsigned index, char *text, size_t size)
 {
-    unsigned count = count_entries(list);
+    unsigned count = parse_list_length(list);
     size_t length;
 
     for (index = count > 0 ? index % count : 0; index > 0; index--)

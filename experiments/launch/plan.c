@@ -321,11 +321,8 @@ static unsigned count_gpus(void)
     glob_t found = {0};
     unsigned count = 0;
 
-    if (visible) {
-        for (const char *p = visible; *p; p++)
-            count += *p == ',';
-        return *visible ? count + 1 : 0;
-    }
+    if (visible)
+        return parse_list_length(visible);
     if (glob("/dev/nvidia[0-9]*", 0, NULL, &found) == 0)
         count = (unsigned)found.gl_pathc;
     globfree(&found);

@@ -215,18 +215,16 @@ static enum status matches(const struct run *run, const char *where, bool *ret, 
 {
     *ret = true;
     while (*where) {
-        const size_t length = strcspn(where, ",");
         char condition[OPTION_TEXT_MAX], value[OPTION_TEXT_MAX];
         char *wanted;
 
-        (void)snprintf(condition, sizeof(condition), "%.*s", (int)length, where);
+        where = parse_list_next(where, condition, sizeof(condition));
         wanted = strchr(condition, '=');
         if (!wanted)
             return error_set(err, STATUS_INVALID, "--where: '%s' is not NAME=VALUE", condition);
         *wanted++ = '\0';
         value_of(run, condition, value, sizeof(value));
         *ret = *ret && fnmatch(wanted, value, 0) == 0;
-        where += length + (where[length] == ',');
     }
     return STATUS_OK;
 }

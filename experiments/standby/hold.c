@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
+#include "common/base/parse.h"
 #include "common/base/stop.h"
 #include "common/option/program.h"
 #include "common/rpc/security_options.h"
@@ -97,14 +98,12 @@ static enum status open_links(struct hold *h, const struct hold_options *o, stru
         return error_set(err, STATUS_INVALID, "--holder is too long");
     (void)snprintf(request.holder, sizeof(request.holder), "%s", o->holder);
     for (const char *host = o->hosts; *host && status == STATUS_OK;) {
-        const size_t length = strcspn(host, ",");
         char address[300];
 
-        (void)snprintf(address, sizeof(address), "%.*s", (int)length, host);
+        host = parse_list_next(host, address, sizeof(address));
         status = link_open(&h->links[h->length], address, &security, &request, err);
         h->fds[h->length] = (struct pollfd){.fd = h->links[h->length].wake_fd, .events = POLLIN};
         h->length++;
-        host += length + (host[length] == ',');
     }
     h->fds[h->length] = (struct pollfd){.fd = -1};
     h->fds[h->length + 1] = (struct pollfd){.fd = stop_fd(), .events = POLLIN};
@@ -144,13 +143,11 @@ static enum status run_hold(const void *parsed, const char *const *words, size_t
 {
     const struct hold_options *o = parsed;
     struct hold h = {0};
-    size_t hosts = 1;
+    const size_t hosts = parse_list_length(o->hosts);
     enum status status;
 
     if (count == 0 || o->hosts[0] == '\0' || o->holder[0] == '\0')
         return error_set(err, STATUS_INVALID, "it takes --hosts, --holder and a command");
-    for (const char *c = o->hosts; *c; c++)
-        hosts += *c == ',';
     status = mem_calloc(hosts, sizeof(*h.links), "links", &h.links, err);
     if (status == STATUS_OK)
         status = mem_calloc(hosts + 2, sizeof(*h.fds), "links", &h.fds, err);

@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/notify.h"
+#include "common/base/parse.h"
 #include "common/base/stop.h"
 #include "common/option/program.h"
 #include "common/rpc/security_options.h"
@@ -397,14 +398,12 @@ static void serve(struct standby *s, struct rpc_server *server)
 static enum status resolve_folders(const char *list, struct text_list *ret, struct error *err)
 {
     while (*list) {
-        const size_t length = strcspn(list, ",");
         char path[PATH_MAX], resolved[PATH_MAX];
 
-        (void)snprintf(path, sizeof(path), "%.*s", (int)length, list);
+        list = parse_list_next(list, path, sizeof(path));
         if (!realpath(path, resolved))
             return error_set_errno(err, errno, "--allow-dir: '%s'", path);
         text_list_addf(ret, "%s", resolved[1] == '\0' ? "" : resolved); /* "/" is above all */
-        list += length + (list[length] == ',');
     }
     return ret->failed ? error_set(err, STATUS_NO_MEMORY, "no memory for folders") : STATUS_OK;
 }

@@ -326,11 +326,7 @@ enum status worker_options_optimizer(const struct worker_options *o, struct opti
 
 size_t worker_options_server_count(const struct worker_options *o)
 {
-    size_t count = o->servers[0] != '\0';
-
-    for (const char *p = o->servers; *p; p++)
-        count += *p == ',';
-    return count;
+    return parse_list_length(o->servers);
 }
 
 /* "6,6,14" into ret[0..count). */

@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/condition.h"
 #include "common/base/memory.h"
+#include "common/base/parse.h"
 #include "common/base/stop.h"
 #include "common/base/wait.h"
 #include "worker/sync/ps.h"
@@ -31,20 +32,15 @@ static enum status parse_servers(struct sync_ps *s, const struct sync_config *co
 {
     const char *origin = config->servers_origin ? config->servers_origin : "servers";
     const char *text = config->servers ? config->servers : "";
-    unsigned count = 1;
-    enum status status;
-
-    for (const char *c = text; *c; c++)
-        count += *c == ',';
-    status = mem_calloc(count, sizeof(*s->links), "server connections", &s->links, err);
+    const unsigned count = text[0] != '\0' ? parse_list_length(text) : 1;
+    enum status status = mem_calloc(count, sizeof(*s->links), "server connections", &s->links, err);
     if (status == STATUS_OK)
         s->link_count = count;
     for (unsigned k = 0; status == STATUS_OK && k < s->link_count; k++) {
         struct ps_link *l = &s->links[k];
-        size_t length = strcspn(text, ",");
-        char entry[320];
+        char entry[301];
 
-        (void)snprintf(entry, sizeof(entry), "%.*s", (int)(length < 300 ? length : 300), text);
+        text = parse_list_next(text, entry, sizeof(entry));
         status = endpoint_parse(entry, origin, &l->server, err);
         for (unsigned other = 0; status == STATUS_OK && other < k; other++)
             if (s->links[other].server.port == l->server.port &&
@@ -64,7 +60,6 @@ static enum status parse_servers(struct sync_ps *s, const struct sync_config *co
                                           .user = s};
         (void)pthread_mutex_init(&l->lock, NULL);
         l->handover_fd = -1;
-        text += length + (text[length] == ',');
     }
     return status;
 }

@@ -7,6 +7,7 @@
  * to the thread that opens or reconnects the link.
  */
 #include "common/base/clock.h"
+#include "common/base/parse.h"
 #include "worker/sync/ps.h"
 
 #include <stdio.h>
@@ -36,11 +37,9 @@ enum status ps_replica_parse(struct sync_ps *s, const struct sync_config *config
 {
     const char *origin = config->replicas_origin ? config->replicas_origin : "replicas";
     const char *text = config->replicas ? config->replicas : "";
-    unsigned count = text[0] != '\0';
+    const unsigned count = parse_list_length(text);
     enum status status = STATUS_OK;
 
-    for (const char *c = text; *c; c++)
-        count += *c == ',';
     if (count > 0 && count != s->link_count)
         return error_set(err, STATUS_CONFIG, "%s has %u addresses for %u servers", origin, count,
                          s->link_count);
@@ -50,12 +49,10 @@ enum status ps_replica_parse(struct sync_ps *s, const struct sync_config *config
                          "--heartbeat-timeout-ms above 0)",
                          origin);
     for (unsigned k = 0; status == STATUS_OK && k < count; k++) {
-        size_t length = strcspn(text, ",");
         char entry[WIRE_ADDRESS_MAX];
 
-        (void)snprintf(entry, sizeof(entry), "%.*s", (int)(length < 300 ? length : 300), text);
+        text = parse_list_next(text, entry, sizeof(entry));
         status = parse_replica(&s->links[k], entry, origin, err);
-        text += length + (text[length] == ',');
     }
     return status;
 }

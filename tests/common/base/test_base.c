@@ -208,6 +208,25 @@ START_TEST(parse_list_finds_whole_words)
 }
 END_TEST
 
+START_TEST(parse_list_next_splits)
+{
+    char entry[4];
+    const char *rest = parse_list_next("ab,long,,c", entry, sizeof(entry));
+
+    ck_assert_str_eq(entry, "ab");
+    rest = parse_list_next(rest, entry, sizeof(entry));
+    ck_assert_str_eq(entry, "lon");
+    rest = parse_list_next(rest, entry, sizeof(entry));
+    ck_assert_str_eq(entry, "");
+    rest = parse_list_next(rest, entry, sizeof(entry));
+    ck_assert_str_eq(entry, "c");
+    rest = parse_list_next(rest, entry, sizeof(entry));
+    ck_assert(rest[0] == '\0' && entry[0] == '\0');
+    ck_assert(parse_list_length("") == 0 && parse_list_length("a") == 1);
+    ck_assert_uint_eq(parse_list_length("a,,b"), 3);
+}
+END_TEST
+
 START_TEST(an_array_grows)
 {
     struct error err = {0};
@@ -294,6 +313,7 @@ TCase *text_cases(void)
     tcase_add_test(cases, parse_takes_whole_numbers_only);
     tcase_add_test(cases, parse_bytes_knows_suffixes);
     tcase_add_test(cases, parse_list_finds_whole_words);
+    tcase_add_test(cases, parse_list_next_splits);
     tcase_add_test(cases, an_array_grows);
     tcase_add_test(cases, memory_fails_with_a_text);
     tcase_add_test(cases, clock_deadlines_saturate);
