@@ -165,11 +165,9 @@ static struct flight_cell *cell_of(struct flight *f, uint64_t index)
 static void put_entry(struct flight_cell *cell, const struct flight_entry *entry, uint64_t index)
 {
     const struct signature *s = &entry->signature;
-    char name[FLIGHT_NAME_MAX] = {0};
     uint64_t words[FLIGHT_NAME_MAX / sizeof(uint64_t)];
 
-    (void)memccpy(name, entry->group, '\0', sizeof(name) - 1);
-    memcpy(words, name, sizeof(words));
+    memcpy(words, entry->group, sizeof(words));
     store_word(cell, FLIGHT_INDEX, 0);
     store_word(cell, FLIGHT_STATE, FLIGHT_QUEUED);
     store_word(cell, FLIGHT_WHAT,

@@ -26,7 +26,7 @@ enum flight_state { FLIGHT_EMPTY, FLIGHT_QUEUED, FLIGHT_RUNNING, FLIGHT_DONE, FL
 struct flight_entry {
     uint64_t index; /* 1, 2, ...: of all operations that this process recorded */
     struct signature signature;
-    char group[FLIGHT_NAME_MAX];
+    char group[FLIGHT_NAME_MAX]; /* zeros behind the text */
     uint64_t step;
     int32_t bucket, buckets; /* 0: none */
     enum flight_state state;

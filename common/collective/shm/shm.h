@@ -99,6 +99,9 @@ struct shm_range shm_chunk(const struct shm_group *g, const struct collective_ar
 /* Put what others need of this rank's input into the chunk of the step to come. */
 void shm_publish(struct shm_group *g, const struct collective_args *a, struct shm_range range);
 
+/* All have published at the newest step: ask for what will be taken. */
+void shm_prefetch(const struct shm_group *g, const struct collective_args *a);
+
 /* Take a range that was published at the newest step. */
 void shm_take(struct shm_group *g, const struct collective_args *a, struct shm_range range);
 

@@ -17,6 +17,10 @@
 #define SMALL_BYTES ((size_t)32 << 10)
 _Static_assert(SMALL_BYTES <= SHM_CHUNK_BYTES, "a small operation is one chunk");
 
+/* Up to here the lines that others published are asked for before signatures are compared, which
+ * saves 20 of 260 ns with two ranks.  More of them come no sooner. */
+#define PREFETCH_BYTES ((size_t)256)
+
 /* Of an all_reduce, one step publishes so much: it is reduced in place and then copied, so all
  * ranks' pieces shall stay in a core's cache.  With 512 KiB it took 1.0 to 1.6 times as long (256
  * KiB to 64 MiB, 2 and 4 ranks), with 64 KiB 1.0 to 1.3 times. */
@@ -206,6 +210,17 @@ void shm_publish(struct shm_group *g, const struct collective_args *a, struct sh
     for (unsigned block = 0; block < shm_block_count(g, a); block++)
         memcpy(chunk + block * chunk_stride(g, a), own_input(a, block, range.from),
                bytes_of(a, range.count));
+}
+
+void shm_prefetch(const struct shm_group *g, const struct collective_args *a)
+{
+    const size_t bytes = bytes_of(a, a->count);
+
+    if (a->count > PREFETCH_BYTES || bytes > PREFETCH_BYTES || bytes <= SHM_INLINE_BYTES)
+        return;
+    for (unsigned r = 0; r < g->base.world_size; r++)
+        for (size_t i = 0; r != g->base.rank && i < bytes; i += SHM_LINE)
+            __builtin_prefetch(shm_chunk_of(&g->peers[r].arena, g->step) + i);
 }
 
 void shm_take(struct shm_group *g, const struct collective_args *a, struct shm_range range)

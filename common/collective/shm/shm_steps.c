@@ -166,8 +166,10 @@ static enum run_outcome choose_path(struct shm_group *g, struct collective_work 
 {
     const struct collective_args *a = &work->args;
     struct step_work *w = (void *)work->backend;
-    enum run_outcome outcome = compare_signatures(g, work, err);
+    enum run_outcome outcome;
 
+    shm_prefetch(g, a);
+    outcome = compare_signatures(g, work, err);
     if (outcome != RUN_DONE)
         return outcome;
     set_reduction(g, a);
