@@ -24,18 +24,35 @@ static bool is_allocated(void)
     return job && *job;
 }
 
+/* salloc waits for nodes also where the cluster does not have so many. */
+static enum status check_nodes(size_t hosts, struct error *err)
+{
+    FILE *pipe = popen("sinfo --Node --noheader --format=%N 2>/dev/null | sort -u | wc -l", "re");
+    char answer[64] = "";
+    size_t nodes = 0;
+
+    if (pipe) {
+        (void)!fgets(answer, sizeof(answer), pipe);
+        nodes = strtoul(answer, NULL, 10);
+        (void)pclose(pipe);
+    }
+    if (nodes == 0 || nodes >= hosts)
+        return STATUS_OK; /* 0: salloc will say what is wrong */
+    return error_set(err, STATUS_CONFIG, "the experiment takes %zu nodes, and sinfo lists %zu",
+                     hosts, nodes);
+}
+
 static enum status add_allocation(const char *on, size_t hosts, char *const *argv,
                                   struct text_list *words, struct error *err)
 {
     (void)on;
-    (void)err;
     text_list_addf(words, "salloc");
     text_list_addf(words, "--job-name=sparring");
     text_list_addf(words, "--nodes=%zu", hosts);
     text_list_addf(words, "--exclusive");
     for (; *argv; argv++)
         text_list_addf(words, "%s", *argv);
-    return STATUS_OK;
+    return check_nodes(hosts, err);
 }
 
 /* False once the job was cancelled, is out of time or has lost a node. */

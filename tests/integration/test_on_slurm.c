@@ -160,6 +160,11 @@ START_TEST(test_experiment_that_cannot_run)
                            ARGS("salloc", "--nodes=2", "--exclusive", "sparring", "compare",
                                 "e.yaml", "--on", "slurm", "--out", "out")),
                "'e.yaml' takes 3 hosts, and there are 2"));
+    ck_assert(process_shell("sed 's/nproc: 2/nproc: 9/' e.yaml >large.yaml"));
+    ck_assert_ptr_nonnull(
+        strstr(process_run(3, JOB_TIMEOUT_MS, NULL,
+                           ARGS("sparring", "compare", "large.yaml", "--on", "slurm")),
+               "the experiment takes 10 nodes, and sinfo lists 4"));
     ck_assert(process_shell("sed -i 's/^repeats/network: {rate: 1gbit}\\nrepeats/' e.yaml"));
     ck_assert_ptr_nonnull(
         strstr(process_run(3, JOB_TIMEOUT_MS, NULL,
