@@ -129,14 +129,16 @@ static enum status check_decided(struct sweep_cell *cell, struct error *err)
     return status;
 }
 
-/* *ret_undecided: the number of cells that need more blocks. */
-static enum status check_cells(struct compare_sweep *s, size_t *ret_undecided, struct error *err)
+/* *ret_undecided: the number of cells that need more than so many blocks.  One that has more, from
+ * before an interruption, was looked at then: a look between would be one too many. */
+static enum status check_cells(struct compare_sweep *s, size_t blocks, size_t *ret_undecided,
+                               struct error *err)
 {
     enum status status = STATUS_OK;
 
     *ret_undecided = 0;
     for (size_t i = 0; i < s->count && status == STATUS_OK; i++) {
-        if (!s->cells[i].is_decided)
+        if (!s->cells[i].is_decided && s->cells[i].blocks <= blocks)
             status = check_decided(&s->cells[i], err);
         *ret_undecided += !s->cells[i].is_decided;
     }
@@ -161,7 +163,7 @@ static enum status run_until_decided(struct compare_sweep *s, struct experiment_
     while (status == STATUS_OK && blocks < most && !ends_here(s, result)) {
         const size_t more = most - blocks < step ? most - blocks : step;
 
-        status = check_cells(s, &undecided, err);
+        status = check_cells(s, blocks, &undecided, err);
         if (status != STATUS_OK || undecided == 0)
             break;
         (void)fprintf(stderr, "undecided after %zu blocks: %zu more", blocks, more);
