@@ -123,6 +123,30 @@ START_TEST(test_compare)
 }
 END_TEST
 
+/* Each rank has a node of its own, and a server beside it. */
+START_TEST(test_scaling)
+{
+    static const char text[] =
+        "repeats: 1\n"
+        "verdict: none\n"
+        "axes: {nproc: [1, 2, 3, 4]}\n"
+        "options: {model: 'mlp:64-96-8', data: 'random:4096,64,8', threads: 1, evaluate: never,\n"
+        "          steps: 20}\n"
+        "modes:\n"
+        "  - {name: ring, options: {sync: allreduce, backend: ring}}\n"
+        "  - {name: ps, options: {sync: ps, server-placement: colocated}}\n";
+
+    (void)support_write("scaling.yaml", text, sizeof(text) - 1);
+    (void)process_run(0, JOB_TIMEOUT_MS, NULL,
+                      ARGS("sparring", "compare", "scaling.yaml", "--on", "slurm", "--out", "out"));
+    for (int nodes = 1; nodes <= 4; nodes++)
+        for (int i = 0; i < 2; i++)
+            ck_assert(process_shell("grep -q '\"outcome\":\"ok\".* --hosts=n.\\(,n.\\)\\{%d\\} ' "
+                                    "out/cells/nproc=%d/runs/%s-0/attempt.json",
+                                    nodes - 1, nodes, i == 0 ? "ring" : "ps"));
+}
+END_TEST
+
 static unsigned count_allocations(const char *output)
 {
     unsigned count = 0;
@@ -259,7 +283,7 @@ int main(void)
     return SUPPORT_RUN("on_slurm", 200, CHECKED_FIXTURE(setup, cluster_teardown),
                        LOOP_TEST(test_same_values, 0, CLUSTER_ARCHITECTURES), TEST(test_nodes),
                        LOOP_TEST(test_too_few_hosts, 0, 2), TEST(test_without_allocation),
-                       LOOP_TEST(test_launcher_ends, 0, 2), TEST(test_compare),
+                       LOOP_TEST(test_launcher_ends, 0, 2), TEST(test_compare), TEST(test_scaling),
                        TEST(test_allocation_for_each_block), TEST(test_experiment_that_cannot_run),
                        TEST(test_cancelled_allocation), TEST(test_preempted), TEST(test_dead_node));
 }
