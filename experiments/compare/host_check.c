@@ -118,10 +118,11 @@ static enum status check_programs(const struct host_check *c, const char *host, 
     if (strncmp(line, "does not see", 12) == 0)
         return error_set(err, STATUS_CONFIG,
                          "host %s %s: --out must be a folder that all hosts share", host, line);
-    complaint_of(printed, complaint, sizeof(complaint));
-    if (strspn(line, "0123456789") == 0)
+    if (strspn(line, "0123456789") == 0) {
+        complaint_of(printed, complaint, sizeof(complaint));
         return error_set(err, STATUS_CONFIG, "host %s did not answer%s ('%s/hosts.log')", host,
                          complaint, c->out);
+    }
     if (strcmp(programs, c->expected) != 0)
         return error_set(err, STATUS_CONFIG,
                          "host %s has other programs than this one, or none: see '%s/hosts.log'",

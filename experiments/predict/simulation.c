@@ -452,18 +452,22 @@ static enum status allocate(struct simulation *s, struct error *err)
     return status;
 }
 
+/* Rates of flows: at each push and reply, of all connections. */
+static double work_of(double ranks, double servers, double partitions)
+{
+    return 2 * STEPS * ranks * partitions * 2 * ranks * servers;
+}
+
 /* How many ranks can be simulated with so much work. */
 static double ranks_most(double servers, double partitions, double work)
 {
-    const double events = 2 * STEPS * partitions, flows = 2 * servers; /* of one rank */
-
-    return sqrt(work / events / flows);
+    return sqrt(work / work_of(1, servers, partitions));
 }
 
 /* As many partitions of each server as so many ranks and servers allow. */
 static double partitions_most(double ranks, double servers)
 {
-    return floor(PATIENCE * WORK_MAX / (2 * STEPS * ranks * servers) / (2 * servers * ranks));
+    return floor(PATIENCE * WORK_MAX / work_of(ranks, servers, servers));
 }
 
 /* So many that ranks per simulated one are almost the same, as servers beside them are. */

@@ -25,7 +25,7 @@ struct simulation_size {
     unsigned ranks, servers;
     double server_size; /* servers that one stands for */
     double partition_bytes;
-    double element_bytes; /* of the map, in which partitions cannot be as large */
+    double element_bytes; /* that an element of the map stands for: its partitions are limited */
 };
 
 /*

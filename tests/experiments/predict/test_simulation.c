@@ -368,44 +368,44 @@ static struct simulation_size size_of(const struct cost_job *job, double bytes, 
 
 START_TEST(test_sizes)
 {
-    const double mib = 25 * MIB;
+    const double bytes = 25 * MIB;
     struct cost_job job = {.ranks = 8, .servers = 1, .partition_bytes = MIB};
-    struct simulation_size size = size_of(&job, mib, false);
+    struct simulation_size size = size_of(&job, bytes, false);
 
     ck_assert(size.ranks == 8 && size.servers == 1 && size.server_size == 1 &&
               size.partition_bytes == MIB);
     job.ranks = 10000;
-    size = size_of(&job, mib, false);
+    size = size_of(&job, bytes, false);
     ck_assert(size.ranks >= 16 && size.ranks < 100 && size.servers == 1);
     /* A closed form takes over, or all in groups. */
     job.servers = 100;
     job.partition_bytes = MIB / 16;
-    ck_assert_uint_eq(size_of(&job, mib, false).ranks, 0);
-    size = size_of(&job, mib, true); /* four partitions of each server */
+    ck_assert_uint_eq(size_of(&job, bytes, false).ranks, 0);
+    size = size_of(&job, bytes, true); /* four partitions of each server */
     ck_assert(size.ranks == 16 && size.servers == 8 && size.server_size == 12.5);
-    ck_assert(size.partition_bytes * 32 == mib && size.element_bytes == 4);
+    ck_assert(size.partition_bytes * 32 == bytes && size.element_bytes == 4);
     job.partition_bytes = MIB; /* for 25 of the servers */
-    ck_assert(size_of(&job, mib, true).server_size == 25.0 / 8);
+    ck_assert(size_of(&job, bytes, true).server_size == 25.0 / 8);
     /* As many ranks as one of them may be left out. */
     job.consistency.backup = 500;
-    ck_assert(size_of(&job, mib, true).ranks == 20);
+    ck_assert(size_of(&job, bytes, true).ranks == 20);
     job.consistency.backup = 1;
-    ck_assert_uint_eq(size_of(&job, mib, true).ranks, 0);
+    ck_assert_uint_eq(size_of(&job, bytes, true).ranks, 0);
     /* Each rank has a server beside it, or the closed form adds up. */
     job.consistency.backup = 0;
     job.is_colocated = true;
-    ck_assert_uint_eq(size_of(&job, mib, true).ranks, 0);
+    ck_assert_uint_eq(size_of(&job, bytes, true).ranks, 0);
     job.servers = job.ranks;
-    ck_assert_uint_eq(size_of(&job, mib, true).ranks, 0); /* most servers have nothing */
+    ck_assert_uint_eq(size_of(&job, bytes, true).ranks, 0); /* most servers have nothing */
     job.partition_bytes = 2048;
-    size = size_of(&job, mib, true);
+    size = size_of(&job, bytes, true);
     ck_assert(size.ranks == 8 && size.servers == 8 && size.server_size == 1250);
     job.ranks = job.servers = 95; /* 13 times 7, and four */
     job.partition_bytes = MIB / 4;
-    ck_assert_uint_eq(size_of(&job, mib, true).ranks, 13);
+    ck_assert_uint_eq(size_of(&job, bytes, true).ranks, 13);
     job.consistency.backup = 7;
-    ck_assert_uint_eq(size_of(&job, mib, true).ranks, 0);
-    ck_assert_uint_eq(size_of(&job, mib, false).ranks, 0);
+    ck_assert_uint_eq(size_of(&job, bytes, true).ranks, 0);
+    ck_assert_uint_eq(size_of(&job, bytes, false).ranks, 0);
 }
 END_TEST
 
