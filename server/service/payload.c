@@ -15,65 +15,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum status copy_shared(void *user, float *dst, size_t count, struct error *err)
+static void drop_shared(void *user)
 {
-    struct payload *p = user;
-
-    (void)err;
-    if (p->factor != 1.0f)
-        vector_scale_to(dst, p->elements, p->factor, count);
-    else
-        memcpy(dst, p->elements, count * sizeof(float));
-    return STATUS_OK;
+    worker_memory_unref(user);
 }
 
-static enum status add_shared(void *user, float *dst, size_t count, struct error *err)
-{
-    struct payload *p = user;
-
-    (void)err;
-    if (p->factor != 1.0f)
-        vector_add_scaled_bytes(dst, (const unsigned char *)p->elements, p->factor, count);
-    else
-        vector_add(dst, p->elements, count);
-    return STATUS_OK;
-}
-
-/* A contribution that is held in its rank's memory, which the rank does not write before it gets
- * the reply. */
-struct kept_reference {
-    struct worker_memory *memory; /* one reference */
-    const float *elements;
-};
-
-static enum status kept_reference_copy(void *user, float *dst, size_t count, struct error *err)
-{
-    const struct kept_reference *kept = user;
-
-    (void)err;
-    memcpy(dst, kept->elements, count * sizeof(float));
-    return STATUS_OK;
-}
-
-static void kept_reference_drop(void *user)
-{
-    struct kept_reference *kept = user;
-
-    worker_memory_unref(kept->memory);
-    free(kept);
-}
-
+/* It stays in its rank's memory, which the rank does not write before it gets the reply. */
 static enum status keep_shared(void *user, struct shard_source *ret, struct error *err)
 {
-    struct payload *p = user;
-    struct kept_reference *kept = NULL;
-    enum status status = mem_calloc(1, sizeof(*kept), "kept contribution", &kept, err);
+    const struct payload *p = user;
 
-    if (status != STATUS_OK)
-        return status;
-    *kept = (struct kept_reference){worker_memory_ref(p->memory), p->elements};
-    *ret = (struct shard_source){
-        .copy = kept_reference_copy, .drop = kept_reference_drop, .user = kept};
+    (void)err;
+    *ret = (struct shard_source){.drop = drop_shared,
+                                 .user = worker_memory_ref(p->memory),
+                                 .elements = p->elements,
+                                 .factor = p->factor};
     return STATUS_OK;
 }
 
@@ -160,7 +116,7 @@ static enum status open_by_reference(const struct chunk_header *h, size_t bytes,
                          h->rank, h->length, h->offset, ret->memory->memory.size, h->partition,
                          bytes);
     *ret_source = (struct shard_source){
-        .copy = copy_shared, .add = add_shared, .keep = keep_shared, .user = ret};
+        .keep = keep_shared, .user = ret, .elements = ret->elements, .factor = ret->factor};
     return STATUS_OK;
 }
 

@@ -26,7 +26,7 @@ void shard_set_sink(struct shard *s, enum shard_sink_kind kind, const struct sha
     s->sinks[kind] = sink ? *sink : (struct shard_sink){0};
 }
 
-static bool has_sink(const struct shard *s)
+bool shard_has_sink(const struct shard *s)
 {
     bool any = false;
 
@@ -51,7 +51,7 @@ static enum status emit(struct shard *s, struct shard_part *part, enum mutation_
                                 .payload = payload,
                                 .count = payload ? part->count : 0};
 
-    if (!has_sink(s))
+    if (!shard_has_sink(s))
         return STATUS_OK;
     part->sequence++;
     policy_save(&part->policy, s->clocks + ranks, NULL, s->flags + ranks);

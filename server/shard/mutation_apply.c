@@ -50,7 +50,7 @@ static enum status copy_payload(const struct mutation *r, const struct shard_sou
                                 float *to, size_t count, struct error *err)
 {
     if (source)
-        return source->copy(source->user, to, count, err);
+        return shard_copy_source(source, to, count, err);
     memcpy(to, r->payload, count * sizeof(float));
     return STATUS_OK;
 }
@@ -113,6 +113,7 @@ static enum status apply_change(struct shard *s, struct shard_part *part, const 
                          r->step, part->partition);
     }
     apply_payload(s, part, r, payload);
+    shard_drop_pending(part);
     part->summed = 0;
     part->next_rank = 0;
     status = shard_emit_mutation(s, part, r->kind, r->rate, r->count > 0 ? payload : NULL, err);

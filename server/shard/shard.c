@@ -210,19 +210,21 @@ enum status shard_init(struct shard *s, const struct shard_config *config, struc
     return STATUS_OK;
 }
 
-void shard_drop_held(struct shard_source *held)
+void shard_drop_kept(struct shard_source *kept)
 {
-    if (held->user)
-        held->drop(held->user);
-    *held = (struct shard_source){0};
+    if (kept->drop)
+        kept->drop(kept->user);
+    *kept = (struct shard_source){0};
 }
 
 void shard_release(struct shard *s)
 {
     if (!s)
         return;
-    for (size_t i = 0; s->parts && i < s->length; i++)
+    for (size_t i = 0; s->parts && i < s->length; i++) {
+        shard_drop_pending(&s->parts[i]);
         (void)pthread_mutex_destroy(&s->parts[i].lock);
+    }
     if (s->config.update) {
         free_slabs(s, s->values);
         optimizer_release(&s->optimizer);
@@ -231,7 +233,7 @@ void shard_release(struct shard *s)
         free_slabs(s, s->accumulators[1]);
     free_slabs(s, s->accumulators[0]);
     for (size_t i = 0; s->held_sources && i < s->length * s->config.world_size; i++)
-        shard_drop_held(&s->held_sources[i]);
+        shard_drop_kept(&s->held_sources[i]);
     free(s->held_sources);
     free(s->early);
     free_slabs(s, s->rank_values);

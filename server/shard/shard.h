@@ -72,14 +72,19 @@ struct shard_config {
 };
 
 /* The float32 payload of a message; a push is yielded already divided by consistency_divisor, by
- * whichever side does it (CHUNK_UNDIVIDED).  copy or add is called at most once per message.  keep:
- * a source of the same payload that stays valid until drop; called only with rules of staleness. */
+ * whichever side does it (CHUNK_UNDIVIDED).
+ *   elements  the payload is factor * elements, at least until the call with this source returns;
+ *             NULL: copy or add reads it, and is called at most once
+ *   keep      a source of the same payload that stays valid until drop (NULL: nothing to release);
+ *             called only for one with elements, or with rules of staleness */
 struct shard_source {
     enum status (*copy)(void *user, float *dst, size_t count, struct error *err);
     enum status (*add)(void *user, float *dst, size_t count, struct error *err);
     enum status (*keep)(void *user, struct shard_source *ret, struct error *err);
     void (*drop)(void *user);
     void *user;
+    const float *elements;
+    float factor;
 };
 
 /* The result of a call, and the reply to send to a rank. */
@@ -114,7 +119,11 @@ struct shard_part {
     uint32_t partition; /* constant, as are offset and count */
     size_t offset;      /* elements from the start of the shard's storage */
     size_t count;
-    unsigned summed;     /* contributions in the accumulator */
+    unsigned summed; /* contributions in the accumulator or pending */
+    /* Contributions not yet added to the accumulator: the round's first, kept, and the one that
+     * completes it, while shard_push runs. */
+    struct shard_source pending[2];
+    unsigned pending_count;
     unsigned next_rank;  /* rank order: all ranks below it are summed or will not contribute; 0
                             until that holds for both 0 and 1 */
     unsigned states_set; /* bit i: initial state i of the optimizer is here */

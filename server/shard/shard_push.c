@@ -1,17 +1,14 @@
 /*
  * shard_push: takes contributions, sums them and runs the optimizer.
  *
- * A contribution is summed under its partition's lock while it is read from the network's slices;
- * about 0.1 ms for 1 MiB.  In rank order a contribution that arrives before its turn is first
- * copied to its rank's part of `early`, without the lock: only the rank's own thread writes there,
- * and no thread reads it before policy_push has counted it.
- *
- * Ranks 0 and 1 never wait for each other: g1 + g0 is g0 + g1 bit for bit.
+ * A contribution is summed under its partition's lock (shard_sum.c) while it is read from the
+ * network's slices; about 0.1 ms for 1 MiB.  In rank order a contribution that arrives before its
+ * turn is first copied to its rank's part of `early`, without the lock: only the rank's own thread
+ * writes there, and no thread reads it before policy_push has counted it.
  */
 #include "server/shard/shard_internal.h"
 
 #include "common/base/clock.h"
-#include "common/tensor/tensor.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -27,55 +24,6 @@ struct push {
 };
 
 /* ------------------------------------------------------------------ sums and steps */
-
-static float *early_part(const struct shard *s, const struct shard_part *part, unsigned rank)
-{
-    return s->early + (rank - 2) * s->count + part->offset;
-}
-
-/* May `rank` still contribute to the round?  Lock held. */
-static bool is_awaited(const struct shard_part *part, unsigned rank, uint64_t round)
-{
-    const struct policy_rank *r = &part->policy.ranks[rank];
-
-    return !r->vacant && r->clock < round;
-}
-
-/* Sum a contribution directly from its source.  Lock held. */
-static enum status sum_source(struct shard_part *part, float *sum,
-                              const struct shard_source *source, struct error *err)
-{
-    bool first = part->summed++ == 0;
-
-    return first ? source->copy(source->user, sum, part->count, err)
-                 : source->add(source->user, sum, part->count, err);
-}
-
-static void sum_early_part(struct shard_part *part, float *sum, const float *early)
-{
-    if (part->summed++ == 0)
-        memcpy(sum, early, part->count * sizeof(float));
-    else
-        vector_add(sum, early, part->count);
-}
-
-/* Skips ranks that will not contribute. */
-void shard_sum_early(struct shard *s, struct shard_part *part, uint64_t round)
-{
-    const struct policy *p = &part->policy;
-    float *sum = s->accumulators[round % 2] + part->offset;
-
-    if (!s->early)
-        return;
-    if (part->next_rank < 2 && (is_awaited(part, 0, round) || is_awaited(part, 1, round)))
-        return;
-    if (part->next_rank < 2)
-        part->next_rank = 2;
-    for (; part->next_rank < p->world_size && !is_awaited(part, part->next_rank, round);
-         part->next_rank++)
-        if (p->ranks[part->next_rank].clock == round)
-            sum_early_part(part, sum, early_part(s, part, part->next_rank));
-}
 
 static bool is_accepted(enum policy_outcome outcome)
 {
@@ -97,8 +45,11 @@ static bool comes_early(struct shard *s, struct shard_part *part, const struct p
 static enum status sum_in_turn(struct shard *s, struct shard_part *part, const struct push *p,
                                struct error *err)
 {
+    bool completes = policy_check(&part->policy, p->rank, p->round, p->again) == POLICY_COMPLETE;
+
     part->next_rank += s->early && p->rank >= 2 && p->rank == part->next_rank;
-    return sum_source(part, s->accumulators[p->round % 2] + part->offset, p->source, err);
+    return shard_sum_source(part, s->accumulators[p->round % 2] + part->offset, p->source,
+                            completes, err);
 }
 
 void shard_keep_previous(struct shard *s, const struct shard_part *part)
@@ -130,18 +81,12 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
     size_t local_index = (size_t)(part - s->parts);
     enum status status;
 
-    if (p->contributions != divisor)
-        vector_scale(sum, (float)((double)divisor / p->contributions), part->count);
-    if (s->config.update) {
+    if (s->config.update)
         shard_keep_previous(s, part);
-        optimizer_update(&s->optimizer, s->config.steps_before + p->steps, part->offset,
-                         part->count, s->values + part->offset, sum);
-    }
+    shard_step(s, part, sum, (float)((double)divisor / p->contributions), rate);
     ret->complete = true;
     ret->contributions = p->contributions;
     part->deferred += s->config.defer_replies && consistency_is_lockstep(&p->consistency);
-    part->summed = 0;
-    part->next_rank = 0;
     /* Encode before emitting: a step whose reply cannot be encoded ends the job, so no replica or
      * journal may have it. */
     status = reply_encoding_encode(&s->encoding, local_index, part->offset, part->count,
@@ -164,25 +109,24 @@ static void compensate(float *gradient, float lambda, const float *now, const fl
         gradient[i] += lambda * gradient[i] * gradient[i] * (now[i] - read[i]);
 }
 
-/* Make a step of the single contribution in the accumulator.  Lock held. */
+/* Make a step of the single contribution.  Lock held. */
 static enum status step_one_push(struct shard *s, struct shard_part *part, unsigned rank,
                                  struct shard_reply *ret, struct error *err)
 {
     const struct consistency *c = &s->config.consistency;
     float *gradient = s->accumulators[0] + part->offset;
-    float *values = s->values + part->offset;
     double rate = s->optimizer.config.learning_rate;
 
     if (c->lr_by_staleness && ret->staleness > 1)
         rate /= (double)ret->staleness;
-    if (c->delay_compensation > 0)
-        compensate(gradient, (float)c->delay_compensation, values,
+    if (c->delay_compensation > 0) {
+        shard_sum_pending(part, gradient);
+        compensate(gradient, (float)c->delay_compensation, s->values + part->offset,
                    s->rank_values + rank * s->count + part->offset, part->count);
-    optimizer_update_at(&s->optimizer, rate, s->config.steps_before + part->policy.steps,
-                        part->offset, part->count, values, gradient);
+    }
+    shard_step(s, part, gradient, 1, rate);
     ret->complete = true;
     ret->contributions = 1;
-    part->summed = 0;
     return shard_emit_mutation(s, part, MUTATION_STEP, rate, gradient, err);
 }
 
@@ -219,10 +163,10 @@ static enum status apply_held(struct shard *s, struct shard_part *part, unsigned
 
     *ret = (struct shard_reply){.count = part->count, .staleness = policy_staleness(p, rank) - 1};
     ret->missed = target != POLICY_NO_TARGET && target != ret->staleness;
-    status = source->copy(source->user, s->accumulators[0] + part->offset, part->count, err);
-    shard_drop_held(source);
+    status = shard_sum_source(part, s->accumulators[0] + part->offset, source, true, err);
     if (status == STATUS_OK)
         status = step_one_push(s, part, rank, ret, err);
+    shard_drop_kept(source);
     ret->sum_ns = clock_now_ns() - start_ns;
     return status;
 }
@@ -306,7 +250,7 @@ enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint6
     push.arrival_ns = clock_now_ns();
     if (!part->failed && comes_early(s, part, &push)) {
         (void)pthread_mutex_unlock(&part->lock);
-        status = source->copy(source->user, early_part(s, part, rank), part->count, err);
+        status = shard_copy_source(source, shard_early_part(s, part, rank), part->count, err);
         push.source = NULL;
         (void)pthread_mutex_lock(&part->lock);
     }

@@ -146,6 +146,8 @@ void shard_suspend(struct shard *s, unsigned rank)
         struct shard_part *part = &s->parts[i];
 
         (void)pthread_mutex_lock(&part->lock);
+        /* its memory may be written again, once it is not waiting for a reply any more */
+        shard_sum_pending(part, s->accumulators[(part->policy.steps + 1) % 2] + part->offset);
         policy_suspend(&part->policy, rank);
         forget_rank_copy(s, part, rank);
         (void)pthread_mutex_unlock(&part->lock);

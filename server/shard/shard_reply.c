@@ -232,7 +232,7 @@ static enum status set_locked(struct shard *s, struct shard_part *part,
                               const struct shard_source *source, struct error *err)
 {
     float *values = s->values + part->offset;
-    enum status status = source->copy(source->user, values, part->count, err);
+    enum status status = shard_copy_source(source, values, part->count, err);
 
     if (status != STATUS_OK)
         return status;
@@ -260,7 +260,7 @@ enum status shard_set_state(struct shard *s, uint32_t partition, unsigned index,
     (void)pthread_mutex_lock(&part->lock);
     if (!part->policy.initialised) {
         status =
-            source->copy(source->user, s->optimizer.state[index] + part->offset, part->count, err);
+            shard_copy_source(source, s->optimizer.state[index] + part->offset, part->count, err);
         part->states_set |= status == STATUS_OK ? 1u << index : 0;
     } else if (!again) {
         status = error_set(err, STATUS_PROTOCOL,

@@ -33,6 +33,22 @@ static enum status source_add(void *user, float *dst, size_t count, struct error
     return STATUS_OK;
 }
 
+static enum status memory_keep(void *user, struct shard_source *ret, struct error *error);
+
+/* The worker's own gradient, as in shared memory. */
+static struct shard_source memory_source(const float *data)
+{
+    return (struct shard_source){
+        .keep = memory_keep, .user = (void *)(uintptr_t)data, .elements = data, .factor = 1};
+}
+
+static enum status memory_keep(void *user, struct shard_source *ret, struct error *error)
+{
+    (void)error;
+    *ret = memory_source(user);
+    return STATUS_OK;
+}
+
 void sim_server_open(struct sim *s, unsigned index, struct sim_record *records)
 {
     struct sim_server *v = &s->servers[index];
@@ -194,6 +210,8 @@ static void take_push(struct sim_server *v, unsigned rank, const struct sim_mess
     if (sim_sum(m->data, m->count) != m->sum)
         sim_fail("the gradient of rank %u changed before it was there", rank);
     memcpy(payload, m->data, m->count * sizeof(float));
+    if (rank % 2 == 1)
+        source = memory_source(m->data);
     if (!survived(
             v, shard_push(&v->shard, m->partition, rank, m->round, m->again, &source, &reply, &err),
             "push", rank, m))
