@@ -64,6 +64,13 @@ static const struct option_spec specs[] = {
      .max = 64,
      .metavar = "K",
      .help = "Of ps."},
+    {.name = "bind",
+     .kind = OPTION_CHOICE,
+     .offset = AT(bind),
+     .default_text = "none",
+     .choices = "core|numa|none",
+     .help = "Of all contenders' ranks and servers, but not of MPI's: to cores or NUMA nodes, as "
+             "launch does it."},
     {.name = "steps",
      .kind = OPTION_INT,
      .offset = AT(steps),

@@ -62,7 +62,9 @@ static void add_launch(const struct train_jobs *c, struct words *w, const struct
     if (strcmp(who->sync, "ps") == 0)
         add_number(w, "servers", c->options->servers);
     if (strcmp(who->backend, "mpi") == 0)
-        add_option(w, "backend", "mpi"); /* mpirun starts the ranks */
+        add_option(w, "backend", "mpi"); /* mpirun starts the ranks, and would bind them itself */
+    else
+        add_option(w, "bind", c->options->bind);
     if (run_dir)
         add_option(w, "run-dir", run_dir);
     add_word(w, "--");

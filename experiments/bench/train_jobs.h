@@ -24,6 +24,7 @@ struct train_options {
     char sync[OPTION_TEXT_MAX];
     char backend[OPTION_TEXT_MAX];      /* NAME,... */
     char ps_transport[OPTION_TEXT_MAX]; /* NAME,... */
+    char bind[OPTION_TEXT_MAX];         /* of launch */
     char optimizer[OPTION_TEXT_MAX];
     char device[OPTION_TEXT_MAX];
     char precision[OPTION_TEXT_MAX];

@@ -53,7 +53,7 @@ START_TEST(test_a_small_run)
                     ARGS(support_program("sparring"), "bench", "train", "--model",
                          "mlp:20-16-4@8@30,linear:10-2", "--batch-size", "4", "--backend",
                          "ring,auto", "--ps-transport", "grpc,shm", "--nproc", "2", "--steps", "20",
-                         "--repeats", "2", "--json", file));
+                         "--repeats", "2", "--bind", "core", "--json", file));
     json_t *report = json_load_file(file, 0, NULL);
     const json_t *rows = json_object_get(report, "rows");
 
