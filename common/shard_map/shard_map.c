@@ -14,7 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHARES_MAX 64u /* partitions per server when the weights have no small common measure */
+#define SHARES_MAX   64u /* partitions per server when the weights have no small common measure */
+#define LIMIT_MIN    (64u << 10) /* of a chosen partition, bytes */
+#define LINK_SECONDS 0.7e-3      /* a partition's on a link */
+#define PIECES_MAX   128         /* of a server's share: more would not shorten a step by 1 % */
 
 static enum status check_numbers(size_t element_count, size_t partition_bytes,
                                  unsigned server_count, struct error *err)
@@ -253,20 +256,27 @@ static size_t count_equal_shares(unsigned server_count, const uint32_t *weights)
     return (size_t)(sum / divisor < most ? sum / divisor : most);
 }
 
-size_t shard_map_partition_bytes_weighted(size_t element_count, unsigned server_count,
-                                          const uint32_t *weights)
+/* The largest partition that suits the links, see shard_map_partition_bytes. */
+static size_t partition_limit(size_t element_count, unsigned server_count, double rate)
 {
-    size_t default_elements = PARTITION_BYTES_DEFAULT / sizeof(float);
+    const size_t share = element_count * sizeof(float) / (server_count > 0 ? server_count : 1);
+    size_t limit = LIMIT_MIN;
+
+    while (limit < PARTITION_BYTES_DEFAULT &&
+           (2 * (double)limit <= rate * LINK_SECONDS || 2 * limit <= share / PIECES_MAX))
+        limit *= 2;
+    return rate > 0 ? limit : PARTITION_BYTES_DEFAULT;
+}
+
+size_t shard_map_partition_bytes(size_t element_count, unsigned server_count,
+                                 const uint32_t *weights, double rate)
+{
+    size_t limit = partition_limit(element_count, server_count, rate) / sizeof(float);
     size_t per_share = divide_up(element_count, count_equal_shares(server_count, weights));
-    size_t rounds = divide_up(per_share, default_elements);
+    size_t rounds = divide_up(per_share, limit);
     size_t bytes = rounds ? divide_up(per_share, rounds) * sizeof(float) : 0;
 
     return bytes < PARTITION_BYTES_MIN ? PARTITION_BYTES_MIN : bytes;
-}
-
-size_t shard_map_partition_bytes(size_t element_count, unsigned server_count)
-{
-    return shard_map_partition_bytes_weighted(element_count, server_count, NULL);
 }
 
 void shard_map_mixed_weights(unsigned n, unsigned k, uint32_t *ret)

@@ -70,13 +70,18 @@ size_t shard_map_held(const struct shard_map *m, unsigned server, const uint32_t
 
 /*
  * A good partition size for a slab of element_count on server_count servers: every server gets its
- * share in whole, equal partitions, the fewest that keep a partition at PARTITION_BYTES_DEFAULT or
- * less.  A multiple of 4 within PARTITION_BYTES_MIN and PARTITION_BYTES_MAX.  weights: as above.
- * Weights without a small common measure are approximated with 64 partitions per server.
+ * share in whole, equal partitions, the fewest that keep a partition at a limit or less.
+ *   weights  as above.  Those without a small common measure are approximated with 64 partitions
+ *            per server
+ *   rate     of the links, bytes per second; 0: unknown
+ * A step is longer than its bytes by about one partition of every rank, and a message costs the
+ * processors some 50 us through gRPC.  So the limit is what a link carries in 0.7 ms, but at least
+ * 64 KiB and the 128th part of a server's share, and at most PARTITION_BYTES_DEFAULT; rounded down
+ * to a power of two, so that two measurements of one network mostly agree.  An unknown rate: the
+ * default.  The result is a multiple of 4 within PARTITION_BYTES_MIN and PARTITION_BYTES_DEFAULT.
  */
-size_t shard_map_partition_bytes(size_t element_count, unsigned server_count);
-size_t shard_map_partition_bytes_weighted(size_t element_count, unsigned server_count,
-                                          const uint32_t *weights);
+size_t shard_map_partition_bytes(size_t element_count, unsigned server_count,
+                                 const uint32_t *weights, double rate);
 
 /*
  * Weights for n hosts that each run a worker and a server, and k hosts with only a server, all with

@@ -144,6 +144,12 @@ static enum status make_weights(const struct mode_costs *m, uint32_t **ret, stru
     return status;
 }
 
+/* As workers measure it, bytes per second; 0: nothing limits the links. */
+static double link_rate(const struct mode_costs *m)
+{
+    return m->inputs.network.byte_s > 0 ? 1 / m->inputs.network.byte_s : 0;
+}
+
 static enum status read_servers(struct mode_costs *m, struct error *err)
 {
     struct cost_job *job = &m->inputs.job;
@@ -169,7 +175,7 @@ static enum status read_servers(struct mode_costs *m, struct error *err)
         return STATUS_OK;
     status = make_weights(m, &weights, err);
     if (!parse_bytes(option_of(m, "partition-bytes"), &bytes) || bytes == 0)
-        bytes = shard_map_partition_bytes_weighted(elements_of(m), job->servers, weights);
+        bytes = shard_map_partition_bytes(elements_of(m), job->servers, weights, link_rate(m));
     job->partition_bytes = (double)bytes;
     free(weights);
     return status;

@@ -177,7 +177,8 @@ const struct option_spec worker_ps_specs[] = {
      .min = 0,
      .max = PARTITION_BYTES_MAX,
      .metavar = "BYTES",
-     .help = "Piece of the parameters that one message of ps carries, 4K to 4M; 0: at most 512K, "
-             "equal pieces for all servers."},
+     .help =
+         "Piece of the parameters that one message of ps carries, 4K to 4M; 0: equal pieces for "
+         "all servers, of what the network carries in 0.7 ms, 64K to 512K."},
     {0},
 };

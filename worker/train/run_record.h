@@ -37,6 +37,7 @@ struct run_facts {
     const char *sync_detail; /* the transport: "shm", "ring", "grpc", "none"; until the
                                 synchronisation is open, the requested one */
     size_t partition_bytes;  /* of ps, as used */
+    double link_rate;        /* between hosts, bytes per second; 0: not measured */
     const char *store_address;
 };
 

@@ -14,6 +14,7 @@
 #include "common/manifest/manifest.h"
 #include "common/shard_map/shard_map.h"
 #include "worker/train/agree.h"
+#include "worker/train/link_rate.h"
 #include "worker/train/resident.h"
 #include "worker/train/trainer_local.h"
 
@@ -26,18 +27,22 @@
 #define LINGER_FAILED_MS  2000
 #define LINGER_STOPPED_MS 300 /* the other ranks get the signal, too */
 
+/* Compressed gradients depend on the partitions, so there no measurement decides. */
 static enum status choose_partitions(struct trainer *t, struct error *err)
 {
     size_t servers = worker_options_server_count(t->options);
-    enum status status = worker_options_server_weights(t->options, &t->server_weights, err);
+    bool is_coded = t->compression.up.kind != CODEC_NONE || t->compression.down.kind != CODEC_NONE;
+    enum status status = STATUS_OK;
 
-    if (status != STATUS_OK)
-        return status;
     t->partition_bytes = (size_t)t->options->partition_bytes;
-    if (t->partition_bytes == 0)
-        t->partition_bytes = shard_map_partition_bytes_weighted(
-            model_table(t->model)->count, servers > 0 ? (unsigned)servers : 1, t->server_weights);
-    return STATUS_OK;
+    if (t->partition_bytes > 0)
+        return STATUS_OK;
+    if (strcmp(t->options->sync, "ps") == 0 && t->store && !is_coded)
+        status = link_rate_measure(t->store, &t->link_rate, err);
+    t->partition_bytes =
+        shard_map_partition_bytes(model_table(t->model)->count, servers > 0 ? (unsigned)servers : 1,
+                                  t->server_weights, t->link_rate);
+    return status;
 }
 
 /* The settings that must be equal on all ranks. */
@@ -89,7 +94,7 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     manifest_add(m, "servers", "%zu", worker_options_server_count(o));
     manifest_add(m, "server placement", "%s", o->server_placement);
     manifest_add(m, "server weights", "%s", o->server_weights);
-    manifest_add(m, "partition bytes", "%zu", t->partition_bytes);
+    manifest_add(m, "partition bytes", "%ju", (uintmax_t)o->partition_bytes);
     manifest_add(m, "precision", "%s", o->precision);
     manifest_add_optimizer(m, &t->optimizer_config);
     manifest_add_tensors(m, model_table(t->model));
@@ -246,7 +251,7 @@ enum status trainer_open(struct trainer *t, struct error *err)
 
     if (status != STATUS_OK)
         return status;
-    status = choose_partitions(t, err);
+    status = worker_options_server_weights(o, &t->server_weights, err);
     if (status == STATUS_OK)
         status = worker_options_consistency(o, t->launch->world_size, &t->consistency, err);
     if (status == STATUS_OK)
@@ -261,6 +266,8 @@ enum status trainer_open(struct trainer *t, struct error *err)
         status = write_manifest(t, err);
     if (status == STATUS_OK)
         status = rendezvous_and_compare(t, err);
+    if (status == STATUS_OK)
+        status = choose_partitions(t, err);
     if (status != STATUS_OK)
         return status;
     t->facts = (struct run_facts){
@@ -272,6 +279,7 @@ enum status trainer_open(struct trainer *t, struct error *err)
         .device = compute_name(t->compute),
         .sync_detail = strcmp(o->sync, "allreduce") == 0 ? o->backend : o->sync,
         .partition_bytes = t->partition_bytes,
+        .link_rate = t->link_rate,
         .store_address = t->store ? store_address(t->store) : "",
     };
     status = run_record_open(&t->record, &t->facts, (size_t)t->total_steps, err);

@@ -57,6 +57,7 @@ struct trainer {
     struct ddp_record ddp;
     int64_t computed_ns;      /* end of the step's backward */
     size_t partition_bytes;   /* as used; chosen if the option is 0 */
+    double link_rate;         /* bytes per second; 0: not measured */
     uint32_t *server_weights; /* owned; NULL: equal */
     struct consistency consistency;
     struct compression compression;

@@ -446,7 +446,7 @@ START_TEST(test_real_models_balance)
         printf("%s, %zu elements: max/mean of the servers' bytes, k = 1..16:", models[i].name,
                models[i].elements);
         for (unsigned k = 1; k <= 16; k++) {
-            size_t bytes = shard_map_partition_bytes(models[i].elements, k);
+            size_t bytes = shard_map_partition_bytes(models[i].elements, k, NULL, 0);
             struct shard_map map = {0};
 
             assert_ok(shard_map_make(models[i].elements, bytes, k, &map, &err));
@@ -473,7 +473,7 @@ START_TEST(test_real_models_follow_weights)
                 size_t bytes;
 
                 shard_map_mixed_weights(n, k, weights);
-                bytes = shard_map_partition_bytes_weighted(counts[i], n + k, weights);
+                bytes = shard_map_partition_bytes(counts[i], n + k, weights, 0);
                 assert_ok(shard_map_make_weighted(counts[i], bytes, n + k, weights, &map, &err));
                 worst = shard_map_weighted_imbalance(&map, weights) > worst
                             ? shard_map_weighted_imbalance(&map, weights)
@@ -492,11 +492,11 @@ START_TEST(test_chosen_size_balances)
     static const size_t counts[] = {101770, 1863690, 25557032, 16777216, 16777215, 16777217};
     static const uint32_t odd[] = {99991, 104729};
 
-    ck_assert_uint_eq(shard_map_partition_bytes_weighted(12800, 2, (uint32_t[]){6, 14}), 5120);
-    ck_assert_uint_eq(shard_map_partition_bytes_weighted(16777216, 2, odd), 524288);
+    ck_assert_uint_eq(shard_map_partition_bytes(12800, 2, (uint32_t[]){6, 14}, 0), 5120);
+    ck_assert_uint_eq(shard_map_partition_bytes(16777216, 2, odd, 0), 524288);
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
         for (unsigned k = 1; k <= SERVERS_MAX; k++) {
-            size_t bytes = shard_map_partition_bytes(counts[i], k);
+            size_t bytes = shard_map_partition_bytes(counts[i], k, NULL, 0);
             struct shard_map map = {0};
 
             ck_assert_uint_le(bytes, PARTITION_BYTES_DEFAULT);
@@ -506,8 +506,28 @@ START_TEST(test_chosen_size_balances)
             shard_map_release(&map);
         }
     }
-    ck_assert_uint_eq(shard_map_partition_bytes(67, 2), PARTITION_BYTES_MIN);
-    ck_assert_uint_eq(shard_map_partition_bytes(101770, 2), 203540);
+    ck_assert_uint_eq(shard_map_partition_bytes(67, 2, NULL, 0), PARTITION_BYTES_MIN);
+    ck_assert_uint_eq(shard_map_partition_bytes(101770, 2, NULL, 0), 203540);
+}
+END_TEST
+
+START_TEST(test_chosen_size_suits_the_links)
+{
+    static const struct {
+        size_t count;
+        unsigned servers;
+        double rate;
+        size_t bytes;
+    } cases[] = {{4 << 20, 1, 0, 512 << 10},       {4 << 20, 1, 1e6, 128 << 10}, /* 128 pieces */
+                 {4 << 20, 4, 1e6, 64 << 10},      {4 << 20, 4, 125e6, 64 << 10},
+                 {4 << 20, 4, 312.5e6, 128 << 10}, {4 << 20, 4, 1.25e9, 512 << 10},
+                 {4 << 20, 4, 1e12, 512 << 10},    {128 << 20, 1, 125e6, 512 << 10},
+                 {25000, 2, 125e6, 50000},         {1, 1, 125e6, PARTITION_BYTES_MIN}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        ck_assert_uint_eq(
+            shard_map_partition_bytes(cases[i].count, cases[i].servers, NULL, cases[i].rate),
+            cases[i].bytes);
 }
 END_TEST
 
@@ -518,6 +538,6 @@ int main(void)
                        TEST(test_random_weights), TEST(test_neighbours_are_spread),
                        TEST(test_mixed_shares), TEST(test_mixed_shares_at_the_edges),
                        TEST(test_real_models_balance), TEST(test_real_models_follow_weights),
-                       TEST(test_chosen_size_balances), TEST(test_refused_numbers),
-                       TEST(test_allocations_fail));
+                       TEST(test_chosen_size_balances), TEST(test_chosen_size_suits_the_links),
+                       TEST(test_refused_numbers), TEST(test_allocations_fail));
 }

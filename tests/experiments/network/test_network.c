@@ -402,6 +402,25 @@ START_TEST(test_jobs)
 }
 END_TEST
 
+/* Of a parameter server the ranks have measured the link, for the size of its messages. */
+static void check_measured_rate(const char *summary, bool is_ps, double bytes_per_s)
+{
+    static const char name[] = "\"link_bytes_per_s\":";
+    const char *at;
+    char *text;
+    size_t size;
+
+    assert_ok(file_read(summary, 1 << 20, &text, &size, &err));
+    at = strstr(text, name);
+    ck_assert_int_eq(at != NULL, is_ps);
+    if (at) {
+        double rate = strtod(at + strlen(name), NULL);
+
+        ck_assert_msg(rate > 0 && rate < 1.5 * bytes_per_s, "%g bytes per second", rate);
+    }
+    free(text);
+}
+
 /* The link of a rank, then of a server, is slow and is down for a while: the job waits. */
 START_TEST(test_jobs_with_faults)
 {
@@ -416,6 +435,7 @@ START_TEST(test_jobs_with_faults)
     (void)snprintf(faults_word, sizeof(faults_word), "--fault-schedule=%s",
                    support_write("faults", rules, strlen(rules)));
     (void)train(syncs[_i], "--network-rate=100mbit", NO_FAULTS, support_path("whole"));
+    check_measured_rate(support_path("whole-run/summary.json"), _i == 1, 12.5e6);
     printed = train(syncs[_i], "--network-rate=100mbit", faults_word, support_path("faulty"));
     (void)snprintf(ended, sizeof(ended), "fault: slow %s has ended\n", host);
     ck_assert_msg(strstr(printed, ended) != NULL, "%s", printed);
