@@ -17,7 +17,7 @@
 #define SHARES_MAX   64u /* partitions per server when the weights have no small common measure */
 #define LIMIT_MIN    (64u << 10) /* of a chosen partition, bytes */
 #define LINK_SECONDS 0.7e-3      /* a partition's on a link */
-#define PIECES_MAX   128         /* of a server's share: more would not shorten a step by 1 % */
+#define PIECES_MAX   64          /* of a server's share: more would not shorten a step by 2 % */
 
 static enum status check_numbers(size_t element_count, size_t partition_bytes,
                                  unsigned server_count, struct error *err)

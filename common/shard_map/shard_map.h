@@ -76,7 +76,7 @@ size_t shard_map_held(const struct shard_map *m, unsigned server, const uint32_t
  *   rate     of the links, bytes per second; 0: unknown
  * A step is longer than its bytes by about one partition of every rank, and a message costs the
  * processors some 50 us through gRPC.  So the limit is what a link carries in 0.7 ms, but at least
- * 64 KiB and the 128th part of a server's share, and at most PARTITION_BYTES_DEFAULT; rounded down
+ * 64 KiB and the 64th part of a server's share, and at most PARTITION_BYTES_DEFAULT; rounded down
  * to a power of two, so that two measurements of one network mostly agree.  An unknown rate: the
  * default.  The result is a multiple of 4 within PARTITION_BYTES_MIN and PARTITION_BYTES_DEFAULT.
  */
