@@ -18,12 +18,18 @@
 #define NO_LEAKS "ASAN_OPTIONS=detect_leaks=0" /* see test_slurm.c */
 
 static struct process job;
+
 /* What a test that failed has left ends first. */
 static void setup(void)
 {
     cluster_setup();
     (void)process_shell("scancel --user root; timeout 60 sh -c "
                         "'until [ -z \"$(squeue --noheader)\" ]; do sleep 0.05; done'");
+    /* without one no allocation of four nodes comes, and each test would wait for its time-out */
+    ck_assert_msg(process_shell("cd ${SLURM_CONF%%/*} && for n in 1 2 3 4; do "
+                                "kill -0 $(cat slurmd.n$n.pid) || "
+                                "{ tail -n 20 slurmd.n$n.log slurmctld.log >&2; exit 1; }; done"),
+                  "the slurmd of a node has ended");
 }
 
 /* ---- jobs */
