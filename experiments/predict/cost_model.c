@@ -316,7 +316,14 @@ void cost_set_step(const struct cost_load *load, double step_s, struct cost *c)
         c->limit = c->exposed_s > HIDDEN_SHARE * step_s ? COST_BYTES : COST_COMPUTE;
 }
 
-static void scale_part(struct cost_inputs *in, enum cost_part part, double factor)
+static void scale(double *time_s, double factor, bool *has_changed)
+{
+    *has_changed = *has_changed || *time_s != 0;
+    *time_s *= factor;
+}
+
+/* Whether there is any. */
+static bool scale_part(struct cost_inputs *in, enum cost_part part, double factor)
 {
     double *const links[] = {&in->network.byte_s, &in->network.server_byte_s, &in->network.queue_s};
     double *const software[] = {&in->machine.ring_message_s, &in->machine.ring_byte_s,
@@ -325,27 +332,30 @@ static void scale_part(struct cost_inputs *in, enum cost_part part, double facto
                                 &in->machine.local_cpu_s,    &in->machine.local_cpu_byte_s,
                                 &in->machine.exchange_s,     &in->machine.exchange_byte_s,
                                 &in->machine.exchange_cpu_s, &in->machine.exchange_cpu_byte_s};
+    bool has_changed = false;
 
     for (size_t i = 0; part == COST_PART_LINKS && i < sizeof(links) / sizeof(links[0]); i++)
-        *links[i] *= factor;
+        scale(links[i], factor, &has_changed);
     for (size_t i = 0; part == COST_PART_SOFTWARE && i < sizeof(software) / sizeof(software[0]);
          i++)
-        *software[i] *= factor;
+        scale(software[i], factor, &has_changed);
     if (part == COST_PART_DELAY)
-        in->network.latency_s *= factor;
+        scale(&in->network.latency_s, factor, &has_changed);
+    return has_changed;
 }
 
-void cost_sensitivities(const struct cost_inputs *in, cost_step_fn *step_of, void *user,
-                        double ret[COST_PARTS])
+void cost_sensitivities(const struct cost_inputs *in, double step_s, cost_step_fn *step_of,
+                        void *user, double ret[COST_PARTS])
 {
-    const double step_s = step_of(in, user), more = 0.01;
+    const double more = 0.01;
 
     ret[COST_PART_COMPUTE] = 1; /* a step of times that are twice as long takes twice as long */
     for (enum cost_part part = 0; part < COST_PART_COMPUTE; part++) {
         struct cost_inputs scaled = *in;
 
-        scale_part(&scaled, part, 1 + more);
-        ret[part] = (step_of(&scaled, user) / step_s - 1) / more;
+        ret[part] = 0;
+        if (scale_part(&scaled, part, 1 + more))
+            ret[part] = (step_of(&scaled, user) / step_s - 1) / more;
         ret[COST_PART_COMPUTE] -= ret[part];
     }
 }

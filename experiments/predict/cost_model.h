@@ -117,11 +117,11 @@ double cost_compute_s(const struct cost_load *load, size_t rank, size_t step);
 /* When the first `bytes` of the gradients are ready, after the step began. */
 double cost_ready_at(const struct cost_load *load, double bytes);
 
-/* By how many percent a step, of which step_of says how long it takes, grows for each percent that
- * these times grow: 0 where they are hidden.  All together are 1. */
+/* By how many percent a step of step_s, with other inputs as step_of says, grows for each percent
+ * that these times grow: 0 where they are hidden.  All together are 1. */
 typedef double cost_step_fn(const struct cost_inputs *in, void *user);
-void cost_sensitivities(const struct cost_inputs *in, cost_step_fn *step_of, void *user,
-                        double ret[COST_PARTS]);
+void cost_sensitivities(const struct cost_inputs *in, double step_s, cost_step_fn *step_of,
+                        void *user, double ret[COST_PARTS]);
 
 /* Ranks of a host, and hosts with ranks. */
 unsigned cost_ranks_per_host(const struct cost_job *job);

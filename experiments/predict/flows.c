@@ -1,10 +1,10 @@
 /*
- * flows: the rates are computed anew when connections with messages or their weights change.
+ * flows: the rates are computed anew when other connections have messages.
  */
 #include "experiments/predict/flows.h"
 
 #include <float.h>
-#include <math.h>
+#include <string.h>
 
 #define ROUNDING 1e-9 /* relative */
 #define TICK_S   1e-12
@@ -13,6 +13,17 @@
  * two ranks at 300 Mbit/s and 1 Gbit/s without delay: between 800 KiB and 1.5 MiB all give the
  * same. */
 #define AHEAD_BYTES (1 << 20)
+
+/* Without the care of fmin and fmax for NaN, which costs a call. */
+static double smaller(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
 
 static uint32_t *message_at(const struct connection *c, size_t index)
 {
@@ -45,15 +56,41 @@ static void take_messages(struct flows *f, struct connection *c)
     }
 }
 
+static void begin_message(struct flows *f, struct connection *c)
+{
+    c->left_bytes = f->bytes(f->user, c, *message_at(c, 0));
+    c->rounding_bytes = ROUNDING * c->left_bytes;
+}
+
+/* Without a rate for the time that has passed. */
+static void activate(struct flows *f, struct connection *c)
+{
+    size_t low = 0, high = f->active_count;
+
+    c->rate = 0;
+    c->level = c->limit / c->weight;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+
+        if (f->active[middle]->level <= c->level)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    memmove(&f->active[low + 1], &f->active[low], (f->active_count - low) * sizeof(*f->active));
+    f->active[low] = c;
+    f->active_count++;
+    f->has_changed = true;
+}
+
 void flows_send(struct flows *f, struct connection *c, uint32_t partition)
 {
     *message_at(c, c->length++) = partition;
     take_messages(f, c);
     if (c->length > 1)
         return;
-    c->left_bytes = f->bytes(f->user, c, partition);
-    f->active[f->active_count++] = c;
-    f->has_changed = true;
+    begin_message(f, c);
+    activate(f, c);
 }
 
 /* Its first message is on its way; returns whether there is another. */
@@ -68,107 +105,159 @@ static bool end_message(struct flows *f, struct connection *c)
     if (c->length == 0)
         return false;
     take_messages(f, c);
-    c->left_bytes = f->bytes(f->user, c, *message_at(c, 0));
+    begin_message(f, c);
     return true;
 }
 
 /* ---- sharing the links */
 
-static void count_weights(struct flows *f)
+static void count_flow(struct flow_link *l, struct connection *c, struct connection **next)
 {
-    for (size_t h = 0; h < f->host_count; h++)
-        f->hosts[h].up_weights = f->hosts[h].down_weights = 0;
-    for (size_t i = 0; i < f->active_count; i++) {
-        const struct connection *c = f->active[i];
+    l->weights += c->weight;
+    l->count++;
+    *next = l->flows;
+    l->flows = c;
+}
 
-        if (c->is_shared)
-            continue;
-        f->hosts[c->from].up_weights += c->weight;
-        f->hosts[c->to].down_weights += c->weight;
+static void count_flows(struct flows *f)
+{
+    f->unfilled_count = 0;
+    for (size_t h = 0; h < f->host_count; h++) {
+        struct flow_host *host = &f->hosts[h];
+
+        host->up = host->down = (struct flow_link){.left = host->rate};
+        f->unfilled[f->unfilled_count++] = &host->up;
+        f->unfilled[f->unfilled_count++] = &host->down;
+    }
+    for (size_t i = 0; i < f->active_count; i++) {
+        struct connection *c = f->active[i];
+
+        c->is_shared = false;
+        count_flow(&f->hosts[c->from].up, c, &c->next_up);
+        count_flow(&f->hosts[c->to].down, c, &c->next_down);
     }
 }
 
-static double level_of(const struct flows *f, const struct connection *c)
+static void take_rate(struct flow_link *l, const struct connection *c)
 {
-    const struct flow_host *from = &f->hosts[c->from], *to = &f->hosts[c->to];
-
-    return fmin(c->limit / c->weight,
-                fmin(from->up / from->up_weights, to->down / to->down_weights));
+    l->left = larger(0, l->left - c->rate);
+    l->weights -= c->weight;
+    l->count--;
 }
 
 static void set_rate(struct flows *f, struct connection *c, double level)
 {
+    if (c->is_shared)
+        return;
     c->rate = level * c->weight;
     c->is_shared = true;
-    f->hosts[c->from].up = fmax(0, f->hosts[c->from].up - c->rate);
-    f->hosts[c->to].down = fmax(0, f->hosts[c->to].down - c->rate);
+    take_rate(&f->hosts[c->from].up, c);
+    take_rate(&f->hosts[c->to].down, c);
+}
+
+/* A rate for all flows of a link that is full at the level. */
+static void set_rates(struct flows *f, const struct flow_link *l, double level)
+{
+    const bool is_up = l == &f->hosts[l->flows->from].up;
+
+    for (struct connection *c = l->flows; c; c = is_up ? c->next_up : c->next_down)
+        set_rate(f, c, level);
+}
+
+/* Of the links with flows that have no rate yet, the only ones that stay; returns the lowest. */
+static double find_levels(struct flows *f)
+{
+    double level = DBL_MAX;
+    size_t kept = 0;
+
+    for (size_t i = 0; i < f->unfilled_count; i++) {
+        struct flow_link *l = f->unfilled[i];
+
+        if (l->count == 0)
+            continue;
+        f->unfilled[kept++] = l;
+        l->level = l->left / l->weights;
+        level = smaller(level, l->level);
+    }
+    f->unfilled_count = kept;
+    return level;
 }
 
 /* Raise all rates together until a link is full or a flow is at its limit; those stay, the others
  * go on. */
 static void share_links(struct flows *f)
 {
-    size_t shared = 0;
+    size_t next = 0;
 
-    for (size_t h = 0; h < f->host_count; h++)
-        f->hosts[h].up = f->hosts[h].down = f->hosts[h].rate;
-    for (size_t i = 0; i < f->active_count; i++)
-        f->active[i]->is_shared = false;
-    while (shared < f->active_count) {
-        double level = DBL_MAX;
+    count_flows(f);
+    while (next < f->active_count) {
+        const double level = smaller(f->active[next]->level, find_levels(f));
+        const double reached = level * (1 + ROUNDING);
 
-        /* All levels before the first rate, which changes them. */
-        count_weights(f);
-        for (size_t i = 0; i < f->active_count; i++) {
-            struct connection *c = f->active[i];
-
-            if (c->is_shared)
-                continue;
-            c->level = level_of(f, c);
-            level = fmin(level, c->level);
-        }
-        for (size_t i = 0; i < f->active_count; i++) {
-            struct connection *c = f->active[i];
-
-            if (c->is_shared || c->level > level * (1 + ROUNDING))
-                continue;
-            set_rate(f, c, level);
-            shared++;
-        }
+        for (size_t i = next; i < f->active_count && f->active[i]->level <= reached; i++)
+            set_rate(f, f->active[i], level);
+        for (size_t i = 0; i < f->unfilled_count; i++)
+            if (f->unfilled[i]->level <= reached)
+                set_rates(f, f->unfilled[i], level);
+        while (next < f->active_count && f->active[next]->is_shared)
+            next++;
     }
 }
 
+/* ---- time */
+
 /* But for the rounding of bytes and of time. */
-static bool has_ended(const struct flows *f, const struct connection *c)
+static double negligible_bytes(const struct connection *c)
 {
-    return c->left_bytes <=
-           fmax(ROUNDING * f->bytes(f->user, c, c->messages[c->first]), c->rate * TICK_S);
+    return larger(c->rounding_bytes, c->rate * TICK_S);
+}
+
+static void find_next(struct flows *f)
+{
+    f->first_s = f->next_s = DBL_MAX;
+    for (size_t i = 0; i < f->active_count; i++) {
+        const struct connection *c = f->active[i];
+        const double byte_s = 1 / c->rate;
+
+        f->first_s = smaller(f->first_s, (c->left_bytes - negligible_bytes(c)) * byte_s);
+        f->next_s = smaller(f->next_s, c->left_bytes * byte_s);
+    }
+}
+
+static void let_flow(struct flows *f)
+{
+    for (size_t i = 0; i < f->active_count; i++)
+        f->active[i]->left_bytes -= f->active[i]->rate * f->passed_s;
+    f->passed_s = 0;
 }
 
 double flows_next_s(struct flows *f)
 {
-    double next_s = DBL_MAX;
-
-    if (f->has_changed)
+    if (f->has_changed) {
+        let_flow(f);
         share_links(f);
+        find_next(f);
+    }
     f->has_changed = false;
-    for (size_t i = 0; i < f->active_count; i++)
-        next_s = fmin(next_s, f->active[i]->left_bytes / f->active[i]->rate);
-    return next_s;
+    return f->active_count > 0 ? f->next_s - f->passed_s : DBL_MAX;
 }
 
 void flows_advance(struct flows *f, double seconds)
 {
     size_t kept = 0;
 
-    for (size_t i = 0; i < f->active_count; i++)
-        f->active[i]->left_bytes -= f->active[i]->rate * seconds;
+    f->passed_s += seconds;
+    if (f->passed_s < f->first_s)
+        return;
+    let_flow(f);
     for (size_t i = 0; i < f->active_count; i++) {
         struct connection *c = f->active[i];
 
-        if (!has_ended(f, c) || end_message(f, c))
+        if (c->left_bytes > negligible_bytes(c) || end_message(f, c))
             f->active[kept++] = c;
     }
     f->has_changed = f->has_changed || kept < f->active_count;
     f->active_count = kept;
+    if (!f->has_changed)
+        find_next(f);
 }

@@ -16,20 +16,30 @@ struct connection {
     unsigned rank, server;
     bool is_reply;
     unsigned from, to;    /* hosts */
-    double weight, limit; /* bytes/s; who changes them sets has_changed */
+    double weight, limit; /* bytes/s; they change only while it has no messages */
     /* of flows.c, but for the memory: */
     double rate, left_bytes; /* of its first message */
+    double rounding_bytes;   /* with no more left it has ended */
+    double level;            /* of its limit: that over its weight */
     uint32_t *messages;      /* partitions; borrowed, a ring of `capacity` */
     size_t first, length, capacity;
-    size_t taken;   /* of length; on their way or next, in this order */
-    bool is_shared; /* its rate is set */
-    double level;   /* else: rate over weight that it can have at most */
+    size_t taken;                           /* of length; on their way or next, in this order */
+    bool is_shared;                         /* its rate is set */
+    struct connection *next_up, *next_down; /* on the same link */
+};
+
+/* One direction of a host's link, while it is shared. */
+struct flow_link {
+    double left;              /* bytes/s */
+    double weights;           /* of the flows that have no rate yet */
+    size_t count;             /* of those */
+    double level;             /* left over weights */
+    struct connection *flows; /* all */
 };
 
 struct flow_host {
-    double rate;                     /* bytes/s of its link in each direction */
-    double up, down;                 /* of it, what is left while links are shared */
-    double up_weights, down_weights; /* of the flows that have no rate yet */
+    double rate;               /* bytes/s of its link in each direction */
+    struct flow_link up, down; /* of flows.c */
 };
 
 /* Bytes of a message on a connection. */
@@ -39,12 +49,17 @@ typedef double flow_bytes_fn(const void *user, const struct connection *c, uint3
 typedef void flow_ended_fn(void *user, const struct connection *c, uint32_t partition);
 
 struct flows {
-    struct flow_host *hosts; /* borrowed, as `active` */
+    struct flow_host *hosts; /* borrowed, as `active` and `unfilled` */
     size_t host_count;
-    struct connection **active; /* those with messages; memory for all */
+    struct connection **active; /* those with messages, by `level`; memory for all */
     size_t active_count;
+    struct flow_link **unfilled; /* memory for two of each host */
+    size_t unfilled_count;
     bool in_order;    /* else the last partition goes first */
-    bool has_changed; /* which connections have messages, or their weights */
+    bool has_changed; /* which connections have messages */
+    double passed_s;  /* since left_bytes was true */
+    double first_s;   /* from then to the first message that has ended but for rounding, */
+    double next_s;    /* or wholly */
     flow_bytes_fn *bytes;
     flow_ended_fn *ended;
     void *user; /* of both */

@@ -251,9 +251,9 @@ static double step_of(const struct cost_inputs *in, void *user)
     return mode_costs_predict(&m, &c, NULL) == STATUS_OK ? c.step_s : (double)NAN;
 }
 
-void mode_costs_sensitivities(const struct mode_costs *m, double ret[COST_PARTS])
+void mode_costs_sensitivities(const struct mode_costs *m, double step_s, double ret[COST_PARTS])
 {
     struct mode_costs copy = *m;
 
-    cost_sensitivities(&m->inputs, step_of, &copy, ret);
+    cost_sensitivities(&m->inputs, step_s, step_of, &copy, ret);
 }

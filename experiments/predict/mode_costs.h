@@ -24,7 +24,7 @@ enum status mode_costs_read(struct mode_costs *m, const struct job_load *load, s
  * is_known becomes false. */
 enum status mode_costs_predict(struct mode_costs *m, struct cost *ret, struct error *err);
 
-/* cost_sensitivities of a mode that is known; NaN without memory. */
-void mode_costs_sensitivities(const struct mode_costs *m, double ret[COST_PARTS]);
+/* cost_sensitivities of a mode that is known and whose step is step_s; NaN without memory. */
+void mode_costs_sensitivities(const struct mode_costs *m, double step_s, double ret[COST_PARTS]);
 
 #endif

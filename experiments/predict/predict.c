@@ -193,7 +193,7 @@ static enum status predict_mode(struct predictor *p, const struct experiment_mod
     costs.inputs.job.cores = shares_cores ? p->calibration.cores : 0;
     status = mode_costs_predict(&costs, &ret->cost, err);
     if (status == STATUS_OK && costs.is_known)
-        mode_costs_sensitivities(&costs, ret->sensitivities);
+        mode_costs_sensitivities(&costs, ret->cost.step_s, ret->sensitivities);
     ret->is_known = costs.is_known;
     ret->side = costs.inputs.side;
     ret->ranks = (double)mode->nproc;

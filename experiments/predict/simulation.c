@@ -194,7 +194,6 @@ static void begin_step(struct simulation *s, unsigned rank, double at_s)
     r->begin_s = at_s;
     r->ready = 0;
     r->awaited = s->map->length;
-    s->flows.has_changed = true;
     for (size_t i = 0; i < 2 * s->servers; i++) {
         struct connection *c = connection_of(s, i % 2, rank, i / 2);
 
@@ -408,6 +407,7 @@ static void release(struct simulation *s)
 {
     free(s->connections);
     free(s->flows.active);
+    free(s->flows.unfilled);
     free(s->messages);
     free(s->states);
     free(s->flows.hosts);
@@ -429,6 +429,9 @@ static enum status allocate(struct simulation *s, struct error *err)
 
     if (status == STATUS_OK)
         status = mem_calloc(connections, sizeof(struct connection *), what, &s->flows.active, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(2 * s->flows.host_count, sizeof(struct flow_link *), what,
+                            &s->flows.unfilled, err);
     if (status == STATUS_OK)
         status = mem_calloc(messages, sizeof(*s->messages), what, &s->messages, err);
     if (status == STATUS_OK)

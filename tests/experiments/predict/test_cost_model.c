@@ -282,19 +282,19 @@ START_TEST(test_sensitivities)
                              .job = job_of(4, 2)};
     double parts[COST_PARTS];
 
-    cost_sensitivities(&in, step_of, NULL, parts);
+    cost_sensitivities(&in, cost_of(&in).step_s, step_of, NULL, parts);
     ck_assert(fabs(parts[COST_PART_LINKS] - 1.5 * BYTES * BETA / cost_of(&in).step_s) < 1e-9);
     ck_assert(parts[COST_PART_DELAY] == 0 && parts[COST_PART_SOFTWARE] == 0);
     ck_assert(fabs(parts[COST_PART_COMPUTE] - 0.052 / cost_of(&in).step_s) < 1e-9);
     in.network.latency_s = 0.3;
-    cost_sensitivities(&in, step_of, NULL, parts);
+    cost_sensitivities(&in, cost_of(&in).step_s, step_of, NULL, parts);
     ck_assert(fabs(parts[COST_PART_DELAY] - 6 * 0.3 / cost_of(&in).step_s) < 1e-9);
     in.side = COST_SERVERS;
     in.machine.exchange_s = 0.01;
-    cost_sensitivities(&in, step_of, NULL, parts);
+    cost_sensitivities(&in, cost_of(&in).step_s, step_of, NULL, parts);
     ck_assert(parts[COST_PART_LINKS] > 0 && parts[COST_PART_SOFTWARE] > 0);
     in.side = COST_CONTROL;
-    cost_sensitivities(&in, step_of, NULL, parts);
+    cost_sensitivities(&in, cost_of(&in).step_s, step_of, NULL, parts);
     ck_assert(parts[COST_PART_COMPUTE] == 1);
 }
 END_TEST
