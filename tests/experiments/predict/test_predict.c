@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TIMEOUT_MS 300000
 
@@ -33,6 +34,7 @@ START_TEST(test_predict_and_compare)
     const char *file = support_write("experiment.yaml", experiment, strlen(experiment));
     const char *out = support_path("predict"), *measured = support_path("measured");
     const char *sparring = support_program("sparring"), *printed;
+    const char *left;
     char calibration[600];
     char *table;
     size_t size, rows = 0;
@@ -49,9 +51,12 @@ START_TEST(test_predict_and_compare)
     ck_assert_uint_eq(rows, 1 + 2 * 3);
     free(table);
     (void)snprintf(calibration, sizeof(calibration), "%s/calibration.json", out);
+    /* In the same folder: of the runs there nothing is left. */
+    left = support_write("predict/load-1-control/rank7.jsonl", "", 0);
     printed = process_run(0, TIMEOUT_MS, NULL,
-                          ARGS(sparring, "predict", file, "--out", support_path("again"),
-                               "--calibration", calibration, "--against", measured));
+                          ARGS(sparring, "predict", file, "--out", out, "--calibration",
+                               calibration, "--against", measured));
+    ck_assert_int_ne(access(left, F_OK), 0);
     ck_assert_msg(strstr(printed, "6 predictions beside measured steps: median error ") != NULL,
                   "%s", printed);
     ck_assert_msg(strstr(printed, ", measured ") != NULL, "%s", printed);

@@ -278,8 +278,9 @@ START_TEST(test_overlapped_forward)
 }
 END_TEST
 
-/* One rank pushes four partitions, each of which takes 100 ms: the first is on its way when the
- * others are ready, and then the last is next, whose parameters the next forward reads first. */
+/* One rank pushes four partitions, each of which takes 100 ms: the first is on its way and the
+ * second behind it when the others are ready, and then the last is next, whose parameters the next
+ * forward reads first. */
 START_TEST(test_priority)
 {
     struct cost_inputs in = inputs_of(1, 1, 1 << 20);
@@ -288,7 +289,7 @@ START_TEST(test_priority)
     in.load = (struct cost_load){
         .ready = step_by_step, .ready_count = 4, .compute_s = 0.05, .forward_s = 0.01};
     in.job.overlaps_forward = true;
-    assert_near(simulate(&in, 1), 0.02 + 5 * 0.1 + 2 * 0.01 / 4 - 0.01);
+    assert_near(simulate(&in, 1), 0.02 + 5 * 0.1 + 3 * 0.01 / 4 - 0.01);
     in.job.in_order = true;
     assert_near(simulate(&in, 1), 0.02 + 5 * 0.1 + 4 * 0.01 / 4 - 0.01);
 }
