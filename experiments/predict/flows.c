@@ -77,7 +77,8 @@ static void activate(struct flows *f, struct connection *c)
         else
             high = middle;
     }
-    memmove(&f->active[low + 1], &f->active[low], (f->active_count - low) * sizeof(*f->active));
+    memmove(&f->active[low + 1], &f->active[low],
+            (f->active_count - low) * sizeof(struct connection *));
     f->active[low] = c;
     f->active_count++;
     f->has_changed = true;
