@@ -9,7 +9,6 @@
 #include "experiments/report/metric.h"
 #include "experiments/report/statistics.h"
 #include "experiments/subprocess/subprocess.h"
-#include "experiments/subprocess/temporary_folder.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -73,8 +72,6 @@ enum status trial_run(const struct trial *t, const char *name, unsigned ranks, u
     struct text_list words = {0};
     enum status status = file_join(folder, sizeof(folder), t->folder, name, err);
 
-    if (status == STATUS_OK)
-        temporary_folder_remove(folder); /* of another run, which may have had more ranks */
     if (status == STATUS_OK)
         status = file_make_folder(folder, err);
     if (status != STATUS_OK)

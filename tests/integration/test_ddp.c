@@ -7,8 +7,10 @@
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MODEL            "mlp:20-24-16-5"
 #define LAYER_DROP_MODEL "mlp:20-16-16-16-5"
@@ -67,6 +69,45 @@ START_TEST(test_join_and_stop)
                       "--uneven", "stop", "--threads", "1", "--device", job_device());
     (void)job_run(&job, 3);
     ck_assert_ptr_nonnull(strstr(job_output(), "rank 1 has no inputs left after step 16"));
+}
+END_TEST
+
+static bool has_file(const char *folder, const char *name)
+{
+    char path[4096];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
+/* In the folder of an earlier run nothing remains of ranks and servers that the next one lacks. */
+START_TEST(test_folder_of_an_earlier_run)
+{
+    struct job job = {
+        .ranks = 2,
+        .worker = ARGS("--model", MODEL, "--data", DATA, "--steps", "2", "--threads", "1",
+                       "--evaluate", "never"),
+    };
+    const char *folders[2];
+
+    folders[0] = job_run(&job, 0);
+    ck_assert(has_file(folders[0], "flight-rank0.bin") && has_file(folders[0], "rank1.jsonl"));
+    job.servers = 1;
+    job.worker = ARGS("--model", MODEL, "--data", DATA, "--steps", "2", "--threads", "1",
+                      "--evaluate", "never", "--sync", "ps");
+    folders[1] = job_run(&job, 0);
+    ck_assert(has_file(folders[1], "server0.jsonl") && has_file(folders[1], "rank1.jsonl"));
+    job.ranks = 1;
+    job.servers = 0;
+    for (size_t i = 0; i < 2; i++) {
+        job.worker = ARGS("--model", MODEL, "--data", DATA, "--steps", "2", "--threads", "1",
+                          "--evaluate", "never", "--sync", "local", "--run-dir", folders[i]);
+        (void)job_run(&job, 0);
+        ck_assert_msg(has_file(folders[i], "rank0.jsonl"), "%s: %s", folders[i], job_output());
+        ck_assert(!has_file(folders[i], "rank1.jsonl"));
+        ck_assert(!has_file(folders[i], "server0.jsonl"));
+        ck_assert(!has_file(folders[i], "flight-rank0.bin"));
+    }
 }
 END_TEST
 
@@ -167,6 +208,6 @@ END_TEST
 int main(void)
 {
     return SUPPORT_RUN("ddp", 200, TEST(test_uneven_ranks_equal_one_process),
-                       TEST(test_join_and_stop), TEST(test_batch_norm), TEST(test_layer_drop),
-                       TEST(test_hooks));
+                       TEST(test_join_and_stop), TEST(test_folder_of_an_earlier_run),
+                       TEST(test_batch_norm), TEST(test_layer_drop), TEST(test_hooks));
 }

@@ -12,6 +12,8 @@
 #include "common/base/version.h"
 #include "common/rpc/rpc.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -124,17 +126,50 @@ static enum status open_metrics(struct run_record *r, size_t planned_steps, stru
     return metrics_end(&r->metrics, err);
 }
 
-/* Remove the summary of an earlier run in the same folder. */
-static enum status remove_summary(const struct run_record *r, struct error *err)
+/* A file that an earlier run in the same folder has left and no process of this one empties: of a
+ * rank or server that it does not have, too. */
+static bool is_left_over(const char *name, const struct run_facts *facts)
 {
-    char path[4096];
+    const size_t ranks = facts->launch->world_size;
+    const size_t servers = worker_options_server_count(facts->options);
+    const bool is_allreduce = strcmp(facts->options->sync, "allreduce") == 0;
+    const struct {
+        const char *prefix, *suffix;
+        size_t first;
+    } numbered[] = {{"rank", ".jsonl", ranks},
+                    {"flight-rank", ".bin", is_allreduce ? ranks : 0},
+                    {"server", ".jsonl", servers},
+                    {"replica", ".jsonl", servers}};
+
+    for (size_t i = 0; i < sizeof(numbered) / sizeof(numbered[0]); i++) {
+        const size_t length = strlen(numbered[i].prefix);
+        char *suffix;
+
+        if (strncmp(name, numbered[i].prefix, length) == 0 && isdigit((unsigned char)name[length]))
+            if (strtoul(name + length, &suffix, 10) >= numbered[i].first &&
+                strcmp(suffix, numbered[i].suffix) == 0)
+                return true;
+    }
+    return strcmp(name, "summary.json") == 0 || strcmp(name, "network.json") == 0 ||
+           strcmp(name, "faults.json") == 0;
+}
+
+/* A replacement goes on with the files, but for the summary. */
+static enum status remove_left_over(const struct run_record *r, const struct run_facts *facts,
+                                    struct error *err)
+{
+    DIR *folder = opendir(r->folder);
     enum status status = STATUS_OK;
 
-    if (!r->folder)
-        return STATUS_OK;
-    status = file_join(path, sizeof(path), r->folder, "summary.json", err);
-    if (status == STATUS_OK && unlink(path) != 0 && errno != ENOENT)
-        status = error_set_errno(err, errno, "cannot remove '%s' of an earlier run", path);
+    if (!folder)
+        return error_set_errno(err, errno, "cannot list '%s'", r->folder);
+    for (const struct dirent *e = readdir(folder); e && status == STATUS_OK; e = readdir(folder))
+        if (is_replacement() ? strcmp(e->d_name, "summary.json") == 0
+                             : is_left_over(e->d_name, facts))
+            if (unlinkat(dirfd(folder), e->d_name, 0) != 0 && errno != ENOENT)
+                status = error_set_errno(err, errno, "cannot remove '%s/%s' of an earlier run",
+                                         r->folder, e->d_name);
+    (void)closedir(folder);
     return status;
 }
 
@@ -177,8 +212,8 @@ enum status run_record_open(struct run_record *r, const struct run_facts *facts,
         status = mem_calloc(r->capacity, sizeof(double), "step samples", &r->step_samples, err);
     if (status == STATUS_OK)
         status = open_metrics(r, max_steps, err);
-    if (status == STATUS_OK && r->is_chief)
-        status = remove_summary(r, err);
+    if (status == STATUS_OK && r->is_chief && r->folder)
+        status = remove_left_over(r, facts, err);
     return status == STATUS_OK ? run_record_manifest(r, facts, err) : status;
 }
 
