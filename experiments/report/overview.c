@@ -174,21 +174,25 @@ static int winner_of(const struct overview_row *row)
     return row->value < 1;
 }
 
+static bool has_ratio(const struct overview_row *row)
+{
+    return row->state == RATIO_FASTER || row->state == RATIO_EQUIVALENT ||
+           row->state == RATIO_UNDECIDED || row->state == RATIO_NOT_ASKED;
+}
+
 void overview_result_text(const struct overview_row *row, char *text, size_t size)
 {
     const bool turned = row->value < 1;
     const struct interval interval = {turned ? 1 / row->interval.high : row->interval.low,
                                       turned ? 1 / row->interval.low : row->interval.high};
     const int winner = winner_of(row);
-    const bool has_ratio = row->state == RATIO_FASTER || row->state == RATIO_EQUIVALENT ||
-                           row->state == RATIO_UNDECIDED || row->state == RATIO_NOT_ASKED;
     char ratio[2 * FORMAT_MAX] = "";
 
-    if (has_ratio)
+    if (has_ratio(row))
         format_ratio_interval(turned ? 1 / row->value : row->value, &interval, ratio);
     (void)snprintf(text, size, "%s: %s, %s", state_text(row->state), row->labels[0],
                    row->labels[1]);
-    if (has_ratio)
+    if (has_ratio(row))
         (void)snprintf(text, size, "%s%s%s %s times %s%s",
                        row->state == RATIO_FASTER ? "" : state_text(row->state),
                        row->state == RATIO_FASTER ? "" : ": ", row->labels[winner], ratio,
@@ -213,41 +217,99 @@ static bool is_same_line(const struct overview *o, const struct overview_row *a,
            strcmp(a->labels[0], b->labels[0]) == 0 && strcmp(a->labels[1], b->labels[1]) == 0;
 }
 
-/* The decided row of that line with the next larger value of the axis, or NULL. */
+static double number_at(const struct overview_row *row, size_t axis)
+{
+    double value = (double)NAN;
+
+    return overview_number(row->values[axis], &value) ? value : (double)NAN;
+}
+
+/* The row of that line with the next larger value of the axis that has a ratio, or NULL. */
 static const struct overview_row *next_on_line(const struct overview *o,
                                                const struct overview_row *row, size_t axis)
 {
     const struct overview_row *next = NULL;
-    double at, value, nearest = (double)INFINITY;
+    const double at = number_at(row, axis);
+    double nearest = (double)INFINITY;
 
-    if (!overview_number(row->values[axis], &at))
-        return NULL;
     for (size_t i = 0; i < o->length; i++) {
         const struct overview_row *other = &o->rows[i];
+        const double value = number_at(other, axis);
 
-        if (other->state != RATIO_FASTER || !is_same_line(o, row, other, axis) ||
-            !overview_number(other->values[axis], &value) || value <= at || value >= nearest)
-            continue;
-        nearest = value;
-        next = other;
+        if (has_ratio(other) && is_same_line(o, row, other, axis) && value > at &&
+            value < nearest) {
+            nearest = value;
+            next = other;
+        }
     }
     return next;
+}
+
+static const struct overview_row *next_decided(const struct overview *o,
+                                               const struct overview_row *row, size_t axis)
+{
+    do
+        row = next_on_line(o, row, axis);
+    while (row && row->state != RATIO_FASTER);
+    return row;
+}
+
+/* Where the ratio is 1: its logarithm is linear between two rows, over the logarithm of the axis
+ * where it is positive. */
+static double even_at(const struct overview_row *before, const struct overview_row *after,
+                      size_t axis)
+{
+    const double low = number_at(before, axis), high = number_at(after, axis);
+    const double share = log(before->value) / (log(before->value) - log(after->value));
+
+    return low > 0 ? low * pow(high / low, share) : low + (high - low) * share;
+}
+
+/* A value of the axis between those of two rows, in the unit of the first: "455mbit". */
+static void add_value(double value, const struct overview_row *before,
+                      const struct overview_row *after, size_t axis, struct strbuf *out)
+{
+    const double low = number_at(before, axis);
+    const char *text = (low != 0 ? before : after)->values[axis];
+    char *suffix;
+    const double units = strtod(text, &suffix);
+    const double shown = value * units / (low != 0 ? low : number_at(after, axis));
+
+    strbuf_addf(out, "%.*f%s", fabs(shown) >= 100 ? 0 : fabs(shown) >= 10 ? 1 : 2, shown, suffix);
+}
+
+/* Between the first two neighbours, from a row on, of which one mode is ahead in the one, the other
+ * in the other. */
+static void add_even(const struct overview *o, const struct overview_row *before, size_t axis,
+                     struct strbuf *out)
+{
+    const struct overview_row *next = next_on_line(o, before, axis);
+
+    while (next && winner_of(next) == winner_of(before)) {
+        before = next;
+        next = next_on_line(o, before, axis);
+    }
+    if (next)
+        add_value(even_at(before, next, axis), before, next, axis, out);
 }
 
 static void add_flip(const struct overview *o, const struct overview_row *before,
                      const struct overview_row *after, size_t axis, struct text_list *flips)
 {
-    struct strbuf others = STRBUF_INIT;
+    struct strbuf others = STRBUF_INIT, even = STRBUF_INIT;
 
     for (size_t i = 0; i < o->axis_count; i++)
         if (i != axis)
             strbuf_addf(&others, "%s%s=%s", others.length > 0 ? ", " : " (", o->axes[i],
                         before->values[i]);
     strbuf_add(&others, others.length > 0 ? ")" : "");
-    text_list_addf(flips, "Between %s %s and %s%s the winner changes from %s to %s.", o->axes[axis],
-                   before->values[axis], after->values[axis], others.text ? others.text : "",
-                   before->labels[winner_of(before)], after->labels[winner_of(after)]);
+    add_even(o, before, axis, &even);
+    text_list_addf(flips, "Between %s %s and %s%s the winner changes from %s to %s, near %s.",
+                   o->axes[axis], before->values[axis], after->values[axis],
+                   others.text ? others.text : "", before->labels[winner_of(before)],
+                   after->labels[winner_of(after)], even.text ? even.text : "");
     strbuf_release(&others);
+    strbuf_release(&even);
 }
 
 void overview_add_flips(const struct overview *o, struct text_list *flips)
@@ -256,7 +318,7 @@ void overview_add_flips(const struct overview *o, struct text_list *flips)
         for (size_t i = 0; i < o->length; i++) {
             const struct overview_row *row = &o->rows[i];
             const struct overview_row *next =
-                row->state == RATIO_FASTER ? next_on_line(o, row, axis) : NULL;
+                row->state == RATIO_FASTER ? next_decided(o, row, axis) : NULL;
 
             if (next && winner_of(next) != winner_of(row))
                 add_flip(o, row, next, axis, flips);

@@ -61,24 +61,52 @@ static struct overview make_overview(struct overview_row *rows, size_t length)
         .title = "T & U", .axes = {"n", "b"}, .axis_count = 2, .rows = rows, .length = length};
 }
 
-/* Along n with b = x: ring, undecided, server, server; with b = y one winner; texts have no order.
- */
-START_TEST(test_flips)
+static void check_flip(struct overview_row *rows, size_t length, const char *expected)
 {
-    struct overview_row rows[] = {
-        row_of("16", "x", RATIO_FASTER, 0.7),  row_of("1", "x", RATIO_FASTER, 1.5),
-        row_of("2", "x", RATIO_UNDECIDED, 1),  row_of("4", "x", RATIO_FASTER, 0.8),
-        row_of("1", "y", RATIO_FASTER, 1.5),   row_of("2", "y", RATIO_FASTER, 1.4),
-        row_of("16", "y", RATIO_TOO_FEW, 0.1),
-    };
-    struct overview o = make_overview(rows, sizeof(rows) / sizeof(rows[0]));
+    struct overview o = make_overview(rows, length);
     struct text_list flips = {0};
 
     overview_add_flips(&o, &flips);
     ck_assert_uint_eq(flips.length, 1);
-    ck_assert_str_eq(flips.texts[0],
-                     "Between n 1 and 4 (b=x) the winner changes from ring to server <1>.");
+    ck_assert_str_eq(flips.texts[0], expected);
     text_list_release(&flips);
+}
+
+/* Along n with b = x: ring, undecided but behind, server, server; with b = y one winner; texts have
+ * no order. */
+START_TEST(test_flips)
+{
+    struct overview_row rows[] = {
+        row_of("16", "x", RATIO_FASTER, 0.7),   row_of("1", "x", RATIO_FASTER, 1.5),
+        row_of("2", "x", RATIO_UNDECIDED, 0.9), row_of("4", "x", RATIO_FASTER, 0.8),
+        row_of("1", "y", RATIO_FASTER, 1.5),    row_of("2", "y", RATIO_FASTER, 1.4),
+        row_of("16", "y", RATIO_TOO_FEW, 0.1),
+    };
+
+    check_flip(rows, sizeof(rows) / sizeof(rows[0]),
+               "Between n 1 and 4 (b=x) the winner changes from ring to server <1>, near 1.73.");
+}
+END_TEST
+
+/* Where the ratio is 1: half way on a logarithmic axis, two thirds on one that begins with 0. */
+START_TEST(test_even)
+{
+    struct overview_row rates[] = {row_of("200mbit", "x", RATIO_FASTER, 2),
+                                   row_of("800mbit", "x", RATIO_FASTER, 0.5)};
+    struct overview_row bytes[] = {row_of("4K", "x", RATIO_FASTER, 2),
+                                   row_of("16K", "x", RATIO_EQUIVALENT, 1.01),
+                                   row_of("64K", "x", RATIO_FASTER, 1 / 1.01)};
+    struct overview_row delays[] = {row_of("0", "x", RATIO_FASTER, 0.25),
+                                    row_of("15", "x", RATIO_FASTER, 2)};
+
+    check_flip(rates, 2,
+               "Between n 200mbit and 800mbit (b=x) the winner changes from ring to server <1>, "
+               "near 400mbit.");
+    check_flip(
+        bytes, 3,
+        "Between n 4K and 64K (b=x) the winner changes from ring to server <1>, near 32.0K.");
+    check_flip(delays, 2,
+               "Between n 0 and 15 (b=x) the winner changes from server <1> to ring, near 10.0.");
 }
 END_TEST
 
@@ -122,7 +150,7 @@ START_TEST(test_files)
     ck_assert_str_eq(text.text, "n=1,b=a,b: ring 1.50 (1.35 to 1.65) times server <1>\n"
                                 "n=2,b=a,b: server <1> 2.00 (1.82 to 2.22) times ring\n"
                                 "Between n 1 and 2 (b=a,b) the winner changes from ring to server "
-                                "<1>.\n");
+                                "<1>, near 1.29.\n");
     strbuf_reset(&text);
     o = make_overview(&not_asked, 1);
     overview_summarise(&o, &text);
@@ -284,7 +312,7 @@ END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN("overview", 0, TEST(test_results), TEST(test_flips), TEST(test_files),
-                       TEST(test_cell_without_runs), TEST(test_numbers), TEST(test_figures),
-                       TEST(test_map));
+    return SUPPORT_RUN("overview", 0, TEST(test_results), TEST(test_flips), TEST(test_even),
+                       TEST(test_files), TEST(test_cell_without_runs), TEST(test_numbers),
+                       TEST(test_figures), TEST(test_map));
 }
