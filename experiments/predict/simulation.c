@@ -13,20 +13,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define STEPS    24
 #define WARM_UP  4
 #define NS_PER_S 1e9
-
-/* Rates of flows to compute, and as many more where no closed form is an alternative. */
-#define WORK_MAX 2e6
-#define PATIENCE 10
-
-/* Of those that stand for more. */
-#define RANKS_LEAST      16
-#define COLOCATED_LEAST  8
-#define COLOCATED_MOST   14
-#define SERVERS_MOST     8
-#define PARTITIONS_LEAST 8 /* of each server, or all */
 
 #define WINDOW     0.75 /* mean of what a link and its queue hold, of their size */
 #define WEIGHT_MIN (2.0 / 3)
@@ -39,8 +27,7 @@ struct rank {
     unsigned step;
     size_t ready;   /* partitions pushed in this step */
     size_t awaited; /* replies */
-    unsigned done;  /* steps since warm_s */
-    double warm_s, end_s;
+    unsigned done;  /* steps */
 };
 
 struct event {
@@ -70,6 +57,7 @@ struct simulation {
     struct flows flows;             /* its memory is owned */
     uint32_t *messages;             /* owned */
     struct rank *states;            /* owned */
+    double *ends_s;                 /* owned: (rank, step that it has done) */
     struct progress *progress;      /* owned: (partition, rank) */
     double *came_s;                 /* owned: (rank, partition), its last reply */
     uint64_t *rounds;               /* owned, by partition: that have ended */
@@ -302,25 +290,28 @@ static double forward_begin_s(const struct simulation *s, unsigned rank, double 
     return fmax(at_s, end_s - load->forward_s);
 }
 
+static double *step_ends_s(const struct simulation *s, size_t rank)
+{
+    return &s->ends_s[rank * SIMULATION_STEPS];
+}
+
 static void take_reply(struct simulation *s, unsigned rank, uint32_t partition)
 {
     struct rank *r = &s->states[rank];
-    const bool is_warm = r->step >= WARM_UP, overlaps = s->in->job.overlaps_forward;
-    double begin_s;
+    const bool overlaps = s->in->job.overlaps_forward;
+    double begin_s, end_s;
 
     s->came_s[rank * s->map->length + partition] = s->now_s;
     if (--r->awaited > 0)
         return;
-    r->end_s = r->begin_s + cost_compute_s(&s->in->load, rank, r->step);
-    r->end_s = (overlaps ? r->end_s : fmax(s->now_s, r->end_s)) + s->in->load.other_s;
+    end_s = r->begin_s + cost_compute_s(&s->in->load, rank, r->step);
+    end_s = (overlaps ? end_s : fmax(s->now_s, end_s)) + s->in->load.other_s;
+    step_ends_s(s, rank)[r->done++] = end_s;
     r->step = next_step(s, rank);
-    begin_s = r->end_s;
+    begin_s = end_s;
     if (overlaps)
-        begin_s = forward_begin_s(s, rank, r->end_s + delay_s(s, rank)) - delay_s(s, rank);
-    r->done += is_warm;
-    if (!is_warm && r->step >= WARM_UP)
-        r->warm_s = r->end_s;
-    if (r->step < STEPS)
+        begin_s = forward_begin_s(s, rank, end_s + delay_s(s, rank)) - delay_s(s, rank);
+    if (r->step < SIMULATION_STEPS)
         begin_step(s, rank, begin_s);
 }
 
@@ -354,6 +345,35 @@ static void play(struct simulation *s)
             run_event(s, &now);
         }
     }
+}
+
+/* Of the steps without the first ones.  Where ranks do not wait for each other, of those whose
+ * middle lies between when one rank is warm and when the first ends: alone a rank is faster. */
+static double mean_step_s(const struct simulation *s)
+{
+    const bool is_lockstep = consistency_is_lockstep(&s->in->job.consistency);
+    double warm_s = DBL_MAX, ended_s = DBL_MAX, sum_s = 0, count = 0;
+
+    for (size_t r = 0; r < s->ranks; r++) {
+        const unsigned done = s->states[r].done;
+
+        warm_s = done > WARM_UP ? fmin(warm_s, step_ends_s(s, r)[WARM_UP - 1]) : warm_s;
+        ended_s = fmin(ended_s, step_ends_s(s, r)[done - 1]);
+    }
+    for (size_t r = 0; r < s->ranks; r++) {
+        double begin_s = 0;
+
+        for (size_t i = 0; i < s->states[r].done; i++) {
+            const double end_s = step_ends_s(s, r)[i], middle_s = (begin_s + end_s) / 2;
+
+            if (is_lockstep ? i >= WARM_UP : middle_s > warm_s && middle_s < ended_s) {
+                sum_s += s->states[r].size * (end_s - begin_s);
+                count += s->states[r].size;
+            }
+            begin_s = end_s;
+        }
+    }
+    return sum_s / count;
 }
 
 /* ---- memory */
@@ -410,6 +430,7 @@ static void release(struct simulation *s)
     free(s->flows.unfilled);
     free(s->messages);
     free(s->states);
+    free(s->ends_s);
     free(s->flows.hosts);
     free(s->progress);
     free(s->came_s);
@@ -437,6 +458,8 @@ static enum status allocate(struct simulation *s, struct error *err)
     if (status == STATUS_OK)
         status = mem_calloc(s->ranks, sizeof(*s->states), what, &s->states, err);
     if (status == STATUS_OK)
+        status = mem_calloc(s->ranks * SIMULATION_STEPS, sizeof(*s->ends_s), what, &s->ends_s, err);
+    if (status == STATUS_OK)
         status =
             mem_calloc(s->flows.host_count, sizeof(*s->flows.hosts), what, &s->flows.hosts, err);
     if (status == STATUS_OK)
@@ -455,94 +478,6 @@ static enum status allocate(struct simulation *s, struct error *err)
     return status;
 }
 
-/* Rates of flows: at each push and reply, of all connections. */
-static double work_of(double ranks, double servers, double partitions)
-{
-    return 2 * STEPS * ranks * partitions * 2 * ranks * servers;
-}
-
-/* How many ranks can be simulated with so much work. */
-static double ranks_most(double servers, double partitions, double work)
-{
-    return sqrt(work / work_of(1, servers, partitions));
-}
-
-/* As many partitions of each server as so many ranks and servers allow. */
-static double partitions_most(double ranks, double servers)
-{
-    return floor(PATIENCE * WORK_MAX / work_of(ranks, servers, servers));
-}
-
-/* So many that ranks per simulated one are almost the same, as servers beside them are. */
-static unsigned colocated_ranks(double ranks)
-{
-    unsigned best = COLOCATED_LEAST;
-
-    for (unsigned n = COLOCATED_LEAST; n <= COLOCATED_MOST; n++)
-        if (ranks / n * floor(ranks / best) < ranks / best * floor(ranks / n))
-            best = n;
-    return best;
-}
-
-/* Fewer of everything.  A round with backup workers must be able to leave out a simulated rank; of
- * colocated servers each rank has one, and none is idle. */
-static bool make_groups(const struct cost_job *job, double bytes, struct simulation_size *ret)
-{
-    const double partitions = ceil(bytes / job->partition_bytes);
-    const double busy = fmin(job->servers, partitions); /* servers that have any */
-    const double least =
-        job->consistency.backup > 0 ? ceil((double)job->ranks / job->consistency.backup) : 0;
-    double each = ceil(partitions / busy), most;
-
-    if (job->ranks < COLOCATED_LEAST ||
-        (job->is_colocated && (job->servers != job->ranks || busy < job->servers)))
-        return false;
-    ret->ranks = job->is_colocated ? colocated_ranks(job->ranks)
-                                   : (unsigned)fmin(job->ranks, fmax(RANKS_LEAST, least));
-    ret->servers = job->is_colocated ? ret->ranks : (unsigned)fmin(busy, SERVERS_MOST);
-    most = partitions_most(ret->ranks, ret->servers);
-    while (!job->is_colocated && ret->servers > 1 && most < fmin(each, PARTITIONS_LEAST)) {
-        ret->servers /= 2;
-        most = partitions_most(ret->ranks, ret->servers);
-    }
-    if (most < fmin(each, PARTITIONS_LEAST) || ret->ranks < least)
-        return false;
-    each = fmin(each, most);
-    ret->server_size = busy / ret->servers;
-    ret->partition_bytes = bytes / (ret->servers * each);
-    ret->element_bytes = sizeof(float) * fmax(1, ret->partition_bytes / PARTITION_BYTES_MAX);
-    return true;
-}
-
-bool simulation_size_of(const struct cost_job *job, double bytes, bool is_required,
-                        struct simulation_size *ret)
-{
-    const double partitions = ceil(bytes / job->partition_bytes);
-    const double work = (is_required ? PATIENCE : 1) * WORK_MAX;
-    const double most = ranks_most(job->servers, partitions, WORK_MAX);
-
-    *ret = (struct simulation_size){.ranks = job->ranks,
-                                    .servers = job->servers,
-                                    .server_size = 1,
-                                    .element_bytes = sizeof(float),
-                                    .partition_bytes = job->partition_bytes};
-    if (job->ranks <= ranks_most(job->servers, partitions, work))
-        return true;
-    if (most < RANKS_LEAST || job->is_colocated || job->consistency.backup > 0)
-        return is_required && make_groups(job, bytes, ret);
-    ret->ranks = (unsigned)most;
-    return true;
-}
-
-enum status simulation_make_map(const struct simulation_size *size, double bytes,
-                                const uint32_t *weights, struct shard_map *ret, struct error *err)
-{
-    const double each = ceil(size->partition_bytes / size->element_bytes); /* elements */
-
-    return shard_map_make_weighted((size_t)ceil(bytes / size->element_bytes),
-                                   (size_t)each * sizeof(float), size->servers, weights, ret, err);
-}
-
 enum status simulation_run(const struct cost_inputs *in, const struct shard_map *map,
                            const struct simulation_size *size, uint64_t seed, double *ret_step_s,
                            struct error *err)
@@ -553,7 +488,6 @@ enum status simulation_run(const struct cost_inputs *in, const struct shard_map 
                            .servers = map->server_count,
                            .server_size = size->server_size,
                            .element_bytes = size->element_bytes};
-    double sum_s = 0, count = 0;
     enum status status;
 
     s.rank_hosts = s.ranks < in->job.ranks ? s.ranks : cost_hosts(&in->job);
@@ -570,11 +504,7 @@ enum status simulation_run(const struct cost_inputs *in, const struct shard_map 
         make_hosts(&s);
         make_connections(&s);
         play(&s);
-        for (size_t r = 0; r < s.ranks; r++) {
-            sum_s += s.states[r].size * (s.states[r].end_s - s.states[r].warm_s);
-            count += (double)s.states[r].size * s.states[r].done;
-        }
-        *ret_step_s = sum_s / count;
+        *ret_step_s = mean_step_s(&s);
     }
     if (s.failed)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for a simulation");

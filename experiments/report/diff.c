@@ -69,11 +69,17 @@ enum status diff_load(const char *path, json_t **ret, struct error *err)
     return json_file_read(path, ret, err);
 }
 
+static json_int_t schema_of(const json_t *report)
+{
+    return json_integer_value(json_object_get(report, "schema"));
+}
+
 static enum status check_schema(const json_t *report, const char *name, struct error *err)
 {
-    const json_int_t schema = json_integer_value(json_object_get(report, "schema"));
+    const json_int_t schema = schema_of(report);
 
-    if (schema == REPORT_SCHEMA && json_is_array(json_object_get(report, "runs")) &&
+    if ((schema == REPORT_SCHEMA || schema == 2) &&
+        json_is_array(json_object_get(report, "runs")) &&
         json_is_array(json_object_get(report, "modes")))
         return STATUS_OK;
     if (schema == 1)
@@ -407,6 +413,11 @@ enum status diff_write(const struct diff_request *r, bool *ret_failed, struct st
     if (status != STATUS_OK)
         return status;
     strbuf_addf(out, "before: %s\nnow:    %s\n", r->names[0], r->names[1]);
+    if (schema_of(r->before) != schema_of(r->now))
+        strbuf_add(out,
+                   "of different schemas: throughput of ranks that do not wait for each other\n"
+                   "(asp, ssp, backup workers) is of other steps; 'sparring report'\n"
+                   "makes the older one again from its runs\n");
     list_unmatched_modes(r->before, r->now, r->names[0], out);
     list_unmatched_modes(r->now, r->before, r->names[1], out);
     differences = list_differences(r, out);

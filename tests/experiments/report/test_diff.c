@@ -6,7 +6,9 @@
 #include "tests/experiments/report/synthetic.h"
 #include "tests/support/support.h"
 
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define REPEATS 6
@@ -123,7 +125,23 @@ START_TEST(test_same_and_slower)
 }
 END_TEST
 
-/* A written report gives the same result as its runs. */
+static const char *with_schema(const char *path, json_int_t schema)
+{
+    json_t *report = json_load_file(path, 0, NULL);
+    const char *written;
+    char *text;
+
+    ck_assert_ptr_nonnull(report);
+    ck_assert_int_eq(json_object_set_new(report, "schema", json_integer(schema)), 0);
+    text = json_dumps(report, 0);
+    ck_assert_ptr_nonnull(text);
+    written = support_write("schema.json", text, strlen(text));
+    free(text);
+    json_decref(report);
+    return written;
+}
+
+/* A written report gives the same result as its runs, one of schema 2 with a remark. */
 START_TEST(test_report_json)
 {
     const char *before = write_experiment("before", 0.21), *now = write_experiment("now", 0.4);
@@ -142,6 +160,10 @@ START_TEST(test_report_json)
     ck_assert_str_eq(line_of("ring"), runs.text);
     assert_ok(diff(support_path("only/report.json"), now, "", NULL, &failed));
     ck_assert_str_eq(line_of("ring"), runs.text);
+    ck_assert_ptr_null(strstr(lines.text, "different schemas"));
+    assert_ok(diff(with_schema(support_path("only/report.json"), 2), now, "", NULL, &failed));
+    ck_assert_str_eq(line_of("ring"), runs.text);
+    assert_line("different schemas");
     strbuf_release(&runs);
 }
 END_TEST
@@ -193,7 +215,7 @@ START_TEST(test_what_cannot_be_compared)
     assert_fails(diff_load(support_write("b.json", "{", 1), &report, &err), STATUS_DATA,
                  "b.json:1: not JSON");
     assert_fails(diff(support_write("a.json", "{}", 2), now, "", NULL, &failed), STATUS_DATA,
-                 "is not a report.json of schema 2");
+                 "is not a report.json of schema 3");
     assert_fails(
         diff(now, support_write("c.json", "{\"schema\":1,\"runs\":[]}", 22), "", NULL, &failed),
         STATUS_DATA, "make it again from its runs");

@@ -207,6 +207,52 @@ START_TEST(test_throughput_against_a_plain_way)
 }
 END_TEST
 
+/* Three ranks without lockstep.  The first has steps of 1 s from 100 s on; the second is slow while
+ * the first runs, then fast; the third has one step all that time. */
+START_TEST(test_common_time)
+{
+    static const double step_s[3][3] = {{1, 1, 1}, {4, 4, 0.5}, {100, 0.5, 0.5}};
+    struct records ranks[3];
+    struct run run = {.ranks = ranks, .rank_count = 3, .configuration = {.sync = "ps"}};
+    struct run_metrics m;
+
+    (void)snprintf(run.configuration.consistency, sizeof(run.configuration.consistency), "asp");
+    for (unsigned r = 0; r < 3; r++) {
+        double at_s = 100;
+
+        ranks[r] = (struct records){.index = r, .length = 20};
+        ranks[r].steps = calloc(20, sizeof(struct step_record));
+        ck_assert_ptr_nonnull(ranks[r].steps);
+        for (size_t s = 0; s < 20; s++) {
+            const double seconds = step_s[r][s < 1 ? 0 : s < 7 ? 1 : 2];
+
+            ranks[r].steps[s] = (struct step_record){.step = s,
+                                                     .samples = 8,
+                                                     .begin_wall = at_s,
+                                                     .step_ns = (int64_t)(seconds * 1e9),
+                                                     .compute_ns = (int64_t)(seconds * 5e8)};
+            at_s += seconds;
+        }
+    }
+    /* From 105 s to 119 s: 14 steps of the first, and those of the second that begin at 104, 108,
+     * 112 and 116 s. */
+    assert_ok(metric_compute(&run, 0.9, &m, &err));
+    ck_assert_double_eq_tol(m.samples_per_second, 8 * (1 + 1 / 4.0 + 1 / 100.0), EXACT);
+    ck_assert_double_eq_tol(m.step_ms_mean, 1e3 * (14 + 4 * 4 + 100) / 19, EXACT);
+    ck_assert_double_eq_tol(m.compute_ms, m.step_ms_mean / 2, EXACT);
+    /* In lockstep, and without times, all but the first five and the last. */
+    ranks[1].steps[0].begin_wall = 0;
+    assert_ok(metric_compute(&run, 0.9, &m, &err));
+    ck_assert_double_eq_tol(m.step_ms_mean, 1e3 * (14 + 2 * 4 + 12 * 0.5 + 14 * 0.5) / 42, EXACT);
+    ranks[1].steps[0].begin_wall = 100;
+    run.configuration.consistency[0] = '\0';
+    assert_ok(metric_compute(&run, 0.9, &m, &err));
+    ck_assert_double_eq_tol(m.step_ms_mean, 1e3 * (14 + 2 * 4 + 12 * 0.5 + 14 * 0.5) / 42, EXACT);
+    for (unsigned r = 0; r < 3; r++)
+        free(ranks[r].steps);
+}
+END_TEST
+
 /* Over both servers, and not the mean of the servers' means. */
 START_TEST(test_drift)
 {
@@ -262,6 +308,6 @@ int main(void)
 {
     return SUPPORT_RUN("report metric", 60, TEST(test_steady), TEST(test_formulas),
                        TEST(test_names), TEST(test_known_run), TEST(test_server_rounds),
-                       TEST(test_throughput_against_a_plain_way), TEST(test_drift),
-                       TEST(test_unknown_figures_are_nan));
+                       TEST(test_throughput_against_a_plain_way), TEST(test_common_time),
+                       TEST(test_drift), TEST(test_unknown_figures_are_nan));
 }

@@ -248,7 +248,7 @@ START_TEST(test_json)
     text = make_report(path, "out", "report.json", problem);
     root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     ck_assert_ptr_nonnull(root);
-    ck_assert_int_eq(json_integer_value(json_object_get(root, "schema")), 2);
+    ck_assert_int_eq(json_integer_value(json_object_get(root, "schema")), 3);
     ck_assert_uint_eq(json_array_size(json_object_get(root, "runs")), 16);
     ck_assert_uint_eq(json_array_size(json_object_get(root, "modes")), 4);
     ring = json_array_get(json_object_get(root, "modes"), 0);
