@@ -32,8 +32,8 @@ static uint32_t *message_at(const struct connection *c, size_t index)
 
 /* ---- messages */
 
-/* Messages are taken until BEHIND_BYTES are; those stay in their order.  Of the others the last
- * partition is next, which the next forward reads first. */
+/* Take messages while those behind the one that is being sent have less than BEHIND_BYTES, that of
+ * the last partition first, which the next forward reads first; what is taken keeps its order. */
 static void take_messages(struct flows *f, struct connection *c)
 {
     double behind_bytes = 0;
