@@ -504,7 +504,8 @@ enum status simulation_run(const struct cost_inputs *in, const struct shard_map 
         make_hosts(&s);
         make_connections(&s);
         play(&s);
-        *ret_step_s = mean_step_s(&s);
+        if (!s.failed)
+            *ret_step_s = mean_step_s(&s);
     }
     if (s.failed)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for a simulation");

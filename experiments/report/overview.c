@@ -256,8 +256,8 @@ static const struct overview_row *next_decided(const struct overview *o,
 
 /* Where the ratio is 1: its logarithm is linear between two rows, over the logarithm of the axis
  * where it is positive. */
-static double even_at(const struct overview_row *before, const struct overview_row *after,
-                      size_t axis)
+static double crossing_at(const struct overview_row *before, const struct overview_row *after,
+                          size_t axis)
 {
     const double low = number_at(before, axis), high = number_at(after, axis);
     const double share = log(before->value) / (log(before->value) - log(after->value));
@@ -280,8 +280,8 @@ static void add_value(double value, const struct overview_row *before,
 
 /* Between the first two neighbours, from a row on, of which one mode is ahead in the one, the other
  * in the other. */
-static void add_even(const struct overview *o, const struct overview_row *before, size_t axis,
-                     struct strbuf *out)
+static void add_crossing(const struct overview *o, const struct overview_row *before, size_t axis,
+                         struct strbuf *out)
 {
     const struct overview_row *next = next_on_line(o, before, axis);
 
@@ -290,26 +290,26 @@ static void add_even(const struct overview *o, const struct overview_row *before
         next = next_on_line(o, before, axis);
     }
     if (next)
-        add_value(even_at(before, next, axis), before, next, axis, out);
+        add_value(crossing_at(before, next, axis), before, next, axis, out);
 }
 
 static void add_flip(const struct overview *o, const struct overview_row *before,
                      const struct overview_row *after, size_t axis, struct text_list *flips)
 {
-    struct strbuf others = STRBUF_INIT, even = STRBUF_INIT;
+    struct strbuf others = STRBUF_INIT, crossing = STRBUF_INIT;
 
     for (size_t i = 0; i < o->axis_count; i++)
         if (i != axis)
             strbuf_addf(&others, "%s%s=%s", others.length > 0 ? ", " : " (", o->axes[i],
                         before->values[i]);
     strbuf_add(&others, others.length > 0 ? ")" : "");
-    add_even(o, before, axis, &even);
+    add_crossing(o, before, axis, &crossing);
     text_list_addf(flips, "Between %s %s and %s%s the winner changes from %s to %s, near %s.",
                    o->axes[axis], before->values[axis], after->values[axis],
                    others.text ? others.text : "", before->labels[winner_of(before)],
-                   after->labels[winner_of(after)], even.text ? even.text : "");
+                   after->labels[winner_of(after)], crossing.text ? crossing.text : "");
     strbuf_release(&others);
-    strbuf_release(&even);
+    strbuf_release(&crossing);
 }
 
 void overview_add_flips(const struct overview *o, struct text_list *flips)

@@ -145,10 +145,11 @@ static bool is_left_over(const char *name, const struct run_facts *facts)
         const size_t length = strlen(numbered[i].prefix);
         char *suffix;
 
-        if (strncmp(name, numbered[i].prefix, length) == 0 && isdigit((unsigned char)name[length]))
-            if (strtoul(name + length, &suffix, 10) >= numbered[i].first &&
-                strcmp(suffix, numbered[i].suffix) == 0)
-                return true;
+        if (strncmp(name, numbered[i].prefix, length) == 0 &&
+            isdigit((unsigned char)name[length]) &&
+            strtoul(name + length, &suffix, 10) >= numbered[i].first &&
+            strcmp(suffix, numbered[i].suffix) == 0)
+            return true;
     }
     return strcmp(name, "summary.json") == 0 || strcmp(name, "network.json") == 0 ||
            strcmp(name, "faults.json") == 0;
