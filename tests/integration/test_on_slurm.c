@@ -224,6 +224,15 @@ START_TEST(test_cancelled_allocation)
 }
 END_TEST
 
+/* Slurm would start a job that it has queued again two minutes later.  Not at once either: a slurmd
+ * refuses a job that it was told to end in the same second. */
+static void await_second_run(void)
+{
+    ck_assert(process_shell("scontrol update job=$(squeue --noheader --partition=all --format %%i) "
+                            "starttime=now+2"));
+    cluster_wait("the job does not end", "jobs=$(squeue --noheader) && [ -z \"$jobs\" ]");
+}
+
 /* A job that gives way to an urgent one saves a checkpoint, and ends later as if nothing had been.
  */
 START_TEST(test_preempted)
@@ -249,9 +258,7 @@ START_TEST(test_preempted)
     cluster_wait("processes are left", CLUSTER_NOTHING_LEFT);
     ck_assert_msg(process_shell("ls ck/step-*.safetensors && ! ls there 2>/dev/null"),
                   "no checkpoint: the job was not interrupted in time");
-    ck_assert(process_shell("scontrol update job=$(squeue --noheader --partition=all --format %%i) "
-                            "starttime=now"));
-    cluster_wait("the job does not end", "[ -z \"$(squeue --noheader)\" ]");
+    await_second_run();
     ck_assert_msg(process_shell("[ $(grep -c 'a new run begins' log.txt) = 1 ]"), "it began anew");
     ck_assert(job_same_tensors("here", "there"));
 }
@@ -275,8 +282,7 @@ START_TEST(test_dead_node)
     cluster_wait("the job is not in the queue again",
                  "squeue --noheader --states=PENDING --format %i | grep -q .");
     cluster_wait("processes are left", CLUSTER_NOTHING_LEFT);
-    ck_assert(process_shell("scontrol update job=$(squeue --noheader --format %%i) starttime=now"));
-    cluster_wait("the job does not end", "[ -z \"$(squeue --noheader)\" ]");
+    await_second_run();
     assert_ok(file_read("log.txt", 1 << 20, &log, &size, &err));
     ck_assert_msg(strstr(log, "runs again; they are in out/lost") && cluster_count_good_runs() == 4,
                   "%s", log);
