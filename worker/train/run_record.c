@@ -307,8 +307,9 @@ static void add_configuration(const struct run_facts *facts, struct strbuf *out)
                 o->weight_decay, (intmax_t)o->seed, (intmax_t)o->accumulate_steps);
     strbuf_addf(out, ",\"samples\":%jd,\"bucket_cap_mb\":%.17g,\"partition_bytes\":%zu",
                 (intmax_t)o->samples, o->bucket_cap_mb, facts->partition_bytes);
-    if (facts->link_rate > 0)
-        strbuf_addf(out, ",\"link_bytes_per_s\":%.0f", facts->link_rate);
+    if (facts->link_rate.bytes_per_s > 0)
+        strbuf_addf(out, ",\"link_bytes_per_s\":%.0f,\"link_round_trip_s\":%.9f",
+                    facts->link_rate.bytes_per_s, facts->link_rate.round_trip_s);
     add_member(out, "model", o->model);
     add_member(out, "data", o->data);
     add_member(out, "optimizer", o->optimizer);

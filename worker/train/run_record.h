@@ -9,6 +9,7 @@
 #include "common/metrics/metrics.h"
 #include "common/tensor/tensor.h"
 #include "worker/options/options.h"
+#include "worker/train/link_rate.h"
 
 struct run_record {
     const char *folder; /* NULL: nothing is written; borrowed */
@@ -34,10 +35,10 @@ struct run_facts {
     const struct tensor_table *table;
     uint64_t model_flops; /* per sample, forward and backward */
     const char *device;
-    const char *sync_detail; /* the transport: "shm", "ring", "grpc", "none"; until the
-                                synchronisation is open, the requested one */
-    size_t partition_bytes;  /* of ps, as used */
-    double link_rate;        /* between hosts, bytes per second; 0: not measured */
+    const char *sync_detail;    /* the transport: "shm", "ring", "grpc", "none"; until the
+                                   synchronisation is open, the requested one */
+    size_t partition_bytes;     /* of ps, as used */
+    struct link_rate link_rate; /* between hosts */
     const char *store_address;
 };
 

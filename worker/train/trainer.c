@@ -14,7 +14,6 @@
 #include "common/manifest/manifest.h"
 #include "common/shard_map/shard_map.h"
 #include "worker/train/agree.h"
-#include "worker/train/link_rate.h"
 #include "worker/train/resident.h"
 #include "worker/train/trainer_local.h"
 
@@ -41,7 +40,7 @@ static enum status choose_partitions(struct trainer *t, struct error *err)
         status = link_rate_measure(t->store, &t->link_rate, err);
     t->partition_bytes =
         shard_map_partition_bytes(model_table(t->model)->count, servers > 0 ? (unsigned)servers : 1,
-                                  t->server_weights, t->link_rate);
+                                  t->server_weights, t->link_rate.bytes_per_s);
     return status;
 }
 

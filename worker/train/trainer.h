@@ -22,6 +22,7 @@
 #include "worker/train/checkpointer.h"
 #include "worker/train/ddp_record.h"
 #include "worker/train/delay_schedule.h"
+#include "worker/train/link_rate.h"
 #include "worker/train/overlap.h"
 #include "worker/train/recovery.h"
 #include "worker/train/replicas.h"
@@ -55,9 +56,9 @@ struct trainer {
     struct run_facts facts;
     struct run_record record;
     struct ddp_record ddp;
-    int64_t computed_ns;      /* end of the step's backward */
-    size_t partition_bytes;   /* as used; chosen if the option is 0 */
-    double link_rate;         /* bytes per second; 0: not measured */
+    int64_t computed_ns;    /* end of the step's backward */
+    size_t partition_bytes; /* as used; chosen if the option is 0 */
+    struct link_rate link_rate;
     uint32_t *server_weights; /* owned; NULL: equal */
     struct consistency consistency;
     struct compression compression;

@@ -1,5 +1,6 @@
 /*
- * The rate between hosts, measured by three ranks through one store: all get the same.
+ * The rate and the round trip between hosts, measured by three ranks through one store: all get the
+ * same.
  */
 #include "worker/train/link_rate.h"
 
@@ -15,7 +16,7 @@ struct rank_thread {
     pthread_t thread;
     struct launch_env launch;
     struct store *store;
-    double rate;
+    struct link_rate rate;
     enum status status;
     struct error err;
 };
@@ -48,9 +49,11 @@ START_TEST(test_all_ranks_get_one_rate)
     for (unsigned i = 0; i < RANKS; i++) {
         (void)pthread_join(ranks[i].thread, NULL);
         ck_assert_msg(ranks[i].status == STATUS_OK, "%s", ranks[i].err.text);
-        ck_assert_double_gt(ranks[i].rate, 1e3);
-        ck_assert_double_lt(ranks[i].rate, 1e15);
-        ck_assert(ranks[i].rate >= ranks[0].rate && ranks[i].rate <= ranks[0].rate);
+        ck_assert_double_gt(ranks[i].rate.bytes_per_s, 1e3);
+        ck_assert_double_lt(ranks[i].rate.bytes_per_s, 1e15);
+        ck_assert_double_gt(ranks[i].rate.round_trip_s, 1e-7);
+        ck_assert_double_lt(ranks[i].rate.round_trip_s, 1);
+        ck_assert_mem_eq(&ranks[i].rate, &ranks[0].rate, sizeof(ranks[0].rate));
     }
     for (unsigned i = RANKS; i-- > 0;)
         store_close(ranks[i].store, 0);
