@@ -6,6 +6,7 @@
 #define SPARRING_COMMON_RPC_CALL_H
 
 #include "common/base/priority_queue.h"
+#include "common/base/send_limit.h"
 #include "common/rpc/rpc_internal.h"
 
 #define RPC_NAME_MAX 128
@@ -15,6 +16,7 @@ struct rpc_send {
     struct rpc_send *next; /* in the list of spare nodes */
     grpc_slice slices[2];  /* owned while queued */
     size_t count;
+    uint32_t priority;
 };
 
 struct rpc_call {
@@ -68,6 +70,7 @@ struct rpc_call {
     char finish_text[1024];
     struct priority_queue sends; /* of struct rpc_send, owned: queued messages */
     struct rpc_send *spare;      /* used nodes, owned */
+    struct send_limit limit;     /* of queued messages that leave */
 };
 
 /* call.c, queue thread, after every completion: start what is requested, or close the call.  No

@@ -47,13 +47,15 @@ static void recycle_node(struct rpc_call *call, struct rpc_send *node)
     call->spare = node;
 }
 
-/* Take the most urgent message; false: none.  Lock held. */
+/* Take the most urgent message; false: none, or it must wait for replies.  Lock held. */
 static bool pop_queued_message(struct rpc_call *call, grpc_slice *ret_slices, size_t *ret_count)
 {
-    struct rpc_send *node = priority_queue_pop(&call->sends);
+    struct rpc_send *node = priority_queue_first(&call->sends);
 
-    if (!node)
+    if (!node || !send_limit_allows(&call->limit, node->priority))
         return false;
+    (void)priority_queue_pop(&call->sends);
+    send_limit_sent(&call->limit, node->priority);
     memcpy(ret_slices, node->slices, sizeof(node->slices));
     *ret_count = node->count;
     recycle_node(call, node);
@@ -377,6 +379,7 @@ static enum status queue_slices(struct rpc_call *call, uint32_t priority, const 
     }
     memcpy(node->slices, slices, count * sizeof(*slices));
     node->count = count;
+    node->priority = priority;
     process_and_unlock(call, is_short);
     return STATUS_OK;
 }
@@ -406,6 +409,23 @@ enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t hea
                           const struct rpc_payload *payload)
 {
     return rpc_call_send_prioritized(call, 0, head, head_size, payload);
+}
+
+void rpc_call_limit_ahead(struct rpc_call *call, uint64_t most)
+{
+    (void)pthread_mutex_lock(&call->lock);
+    call->limit = (struct send_limit){.most = most};
+    (void)pthread_mutex_unlock(&call->lock);
+}
+
+void rpc_call_replied(struct rpc_call *call, uint32_t priority)
+{
+    (void)pthread_mutex_lock(&call->lock);
+    send_limit_replied(&call->limit, priority);
+    if (call->limit.most > 0 && call->sends.length > 0)
+        process_and_unlock(call, false);
+    else
+        (void)pthread_mutex_unlock(&call->lock);
 }
 
 bool rpc_call_has_unsent(struct rpc_call *call)

@@ -167,6 +167,13 @@ enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t hea
 enum status rpc_call_send_prioritized(struct rpc_call *call, uint32_t priority, const uint8_t *head,
                                       size_t head_size, const struct rpc_payload *payload);
 
+/* Hold back queued messages while `most` are without a reply, by the rule of send_limit.h; 0: no
+ * limit.  Before the first message. */
+void rpc_call_limit_ahead(struct rpc_call *call, uint64_t most);
+
+/* The reply to the messages of this priority has come. */
+void rpc_call_replied(struct rpc_call *call, uint32_t priority);
+
 /* Are messages queued?  If so, the peer reads more slowly than this side sends. */
 bool rpc_call_has_unsent(struct rpc_call *call);
 

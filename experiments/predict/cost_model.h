@@ -23,6 +23,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Of the software on this machine, measured (calibration.h). */
 struct cost_machine {
@@ -74,6 +75,7 @@ struct cost_job {
     const double *buckets;   /* of the ring: bytes */
     size_t bucket_count;
     double partition_bytes; /* of the servers */
+    uint64_t pushes_ahead;  /* to one server without replies; 0: no limit (send_limit.h) */
     bool in_order;          /* servers' messages; else what the next forward reads first is first */
     bool overlaps_forward;  /* which starts while parameters come, each layer waiting for its own */
     struct consistency consistency;

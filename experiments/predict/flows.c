@@ -32,27 +32,40 @@ static uint32_t *message_at(const struct connection *c, size_t index)
 
 /* ---- messages */
 
-/* Take messages while those behind the one that is being sent have less than BEHIND_BYTES, that of
- * the last partition first, which the next forward reads first; what is taken keeps its order. */
+/* Among those that are not taken, that of the last partition, which the next forward reads first,
+ * becomes the next. */
+static uint32_t choose_next(const struct connection *c)
+{
+    uint32_t *next = message_at(c, c->taken);
+
+    for (size_t i = c->taken + 1; i < c->length; i++) {
+        uint32_t *other = message_at(c, i);
+        const uint32_t partition = *next;
+
+        if (*other > partition) {
+            *next = *other;
+            *other = partition;
+        }
+    }
+    return *next;
+}
+
+/* Take messages while those behind the one that is being sent have less than BEHIND_BYTES; what is
+ * taken keeps its order. */
 static void take_messages(struct flows *f, struct connection *c)
 {
     double behind_bytes = 0;
 
     for (size_t i = 1; i < c->taken; i++)
         behind_bytes += f->bytes(f->user, c, *message_at(c, i));
-    for (; c->taken < c->length && behind_bytes < BEHIND_BYTES; c->taken++) {
-        uint32_t *next = message_at(c, c->taken);
+    while (c->taken < c->length && behind_bytes < BEHIND_BYTES) {
+        const uint32_t next = f->in_order ? *message_at(c, c->taken) : choose_next(c);
 
-        for (size_t i = c->taken + 1; i < c->length && !f->in_order; i++) {
-            uint32_t *other = message_at(c, i);
-            const uint32_t partition = *next;
-
-            if (*other > partition) {
-                *next = *other;
-                *other = partition;
-            }
-        }
-        behind_bytes += c->taken > 0 ? f->bytes(f->user, c, *next) : 0;
+        if (!send_limit_allows(&c->ahead, (uint64_t)next + 1))
+            return;
+        send_limit_sent(&c->ahead, (uint64_t)next + 1);
+        behind_bytes += c->taken > 0 ? f->bytes(f->user, c, next) : 0;
+        c->taken++;
     }
 }
 
@@ -84,17 +97,30 @@ static void activate(struct flows *f, struct connection *c)
     f->has_changed = true;
 }
 
-void flows_send(struct flows *f, struct connection *c, uint32_t partition)
+static void take_and_begin(struct flows *f, struct connection *c)
 {
-    *message_at(c, c->length++) = partition;
+    const bool is_active = c->taken > 0;
+
     take_messages(f, c);
-    if (c->length > 1)
+    if (is_active || c->taken == 0)
         return;
     begin_message(f, c);
     activate(f, c);
 }
 
-/* Its first message is on its way; returns whether there is another. */
+void flows_send(struct flows *f, struct connection *c, uint32_t partition)
+{
+    *message_at(c, c->length++) = partition;
+    take_and_begin(f, c);
+}
+
+void flows_replied(struct flows *f, struct connection *c, uint32_t partition)
+{
+    send_limit_replied(&c->ahead, (uint64_t)partition + 1);
+    take_and_begin(f, c);
+}
+
+/* Its first message is on its way; returns whether there is another that may follow. */
 static bool end_message(struct flows *f, struct connection *c)
 {
     const uint32_t partition = *message_at(c, 0);
@@ -103,11 +129,10 @@ static bool end_message(struct flows *f, struct connection *c)
     c->first = (c->first + 1) % c->capacity;
     c->length--;
     c->taken--;
-    if (c->length == 0)
-        return false;
     take_messages(f, c);
-    begin_message(f, c);
-    return true;
+    if (c->taken > 0)
+        begin_message(f, c);
+    return c->taken > 0;
 }
 
 /* ---- sharing the links */

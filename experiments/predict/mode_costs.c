@@ -5,6 +5,7 @@
 
 #include "common/base/memory.h"
 #include "common/base/parse.h"
+#include "common/base/send_limit.h"
 #include "common/shard_map/shard_map.h"
 #include "experiments/network/network_options.h"
 #include "experiments/network/relay.h"
@@ -174,8 +175,12 @@ static enum status read_servers(struct mode_costs *m, struct error *err)
     if (!m->is_known)
         return STATUS_OK;
     status = make_weights(m, &weights, err);
-    if (!parse_bytes(option_of(m, "partition-bytes"), &bytes) || bytes == 0)
+    if (!parse_bytes(option_of(m, "partition-bytes"), &bytes) || bytes == 0) {
         bytes = shard_map_partition_bytes(elements_of(m), job->servers, weights, link_rate(m));
+        if (consistency_is_lockstep(&job->consistency))
+            job->pushes_ahead = send_limit_messages(link_rate(m), 2 * m->inputs.network.latency_s,
+                                                    job->ranks, (double)bytes);
+    }
     job->partition_bytes = (double)bytes;
     free(weights);
     return status;

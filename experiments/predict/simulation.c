@@ -301,6 +301,8 @@ static void take_reply(struct simulation *s, unsigned rank, uint32_t partition)
     const bool overlaps = s->in->job.overlaps_forward;
     double begin_s, end_s;
 
+    flows_replied(&s->flows, connection_of(s, false, rank, s->map->partitions[partition].server),
+                  partition);
     s->came_s[rank * s->map->length + partition] = s->now_s;
     if (--r->awaited > 0)
         return;
@@ -402,6 +404,7 @@ static void make_connections(struct simulation *s)
                 struct connection *c = connection_of(s, way == 1, rank, server);
 
                 c->is_reply = way == 1;
+                c->ahead.most = c->is_reply || s->in->job.in_order ? 0 : s->in->job.pushes_ahead;
                 c->rank = rank;
                 c->server = server;
                 make_connection(s, c, &messages);

@@ -100,6 +100,7 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
     if (status == STATUS_OK)
         status = l->owner.take_chunk(l->owner.user, l, &header, message, &err);
     if (status == STATUS_OK) {
+        rpc_call_replied(call, header.partition + 1);
         rpc_call_receive(call);
         return;
     }
@@ -197,6 +198,8 @@ static enum status start_lane(struct ps_link *l, unsigned index, struct error *e
     if (status != STATUS_OK)
         return status;
     (void)atomic_fetch_add(&l->open_streams, 1);
+    if (!l->by_reference) /* of this connection; else the gradients are not in the messages */
+        rpc_call_limit_ahead(lane->stream, l->ahead_max);
     if (l->session != 0)
         (void)ps_link_send(lane->stream, UINT32_MAX, &hello, NULL, &wire_bytes);
     rpc_call_receive(lane->stream);

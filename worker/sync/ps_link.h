@@ -71,6 +71,7 @@ struct ps_link {
     struct ps_link_owner owner;
     struct ps_lane lanes[WIRE_LANES_MAX];
     unsigned lane_count;
+    uint64_t ahead_max; /* pushes of a lane without replies; 0: no limit.  See send_limit.h */
     uint64_t session;
     atomic_bool joined;
     atomic_bool reply_rejected; /* this rank closed the stream: the server must receive a leave */

@@ -50,6 +50,8 @@ static enum status parse_servers(struct sync_ps *s, const struct sync_config *co
         l->index = k;
         l->rank = s->rank;
         l->lane_count = s->terms.lanes;
+        if (consistency_is_lockstep(&s->consistency))
+            l->ahead_max = (config->pushes_ahead + l->lane_count - 1) / l->lane_count;
         l->security = config->security;
         l->keepalive = (struct rpc_keepalive){.interval_ms = s->heartbeat_ms,
                                               .timeout_ms = s->heartbeat_timeout_ms,

@@ -90,6 +90,7 @@ struct sync_config {
     struct exact_staleness *rules;  /* borrowed until sync_open returns */
     size_t rule_count;
     size_t partition_bytes;
+    uint64_t pushes_ahead; /* to one server without replies, with bsp; 0: no limit (send_limit.h) */
     struct optimizer_config optimizer;
     float *const *moments; /* its state (slabs), sent by rank 0 if steps_before > 0; borrowed until
                               sync_close */

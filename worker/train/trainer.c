@@ -10,6 +10,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
+#include "common/base/send_limit.h"
 #include "common/base/stop.h"
 #include "common/manifest/manifest.h"
 #include "common/shard_map/shard_map.h"
@@ -41,6 +42,8 @@ static enum status choose_partitions(struct trainer *t, struct error *err)
     t->partition_bytes =
         shard_map_partition_bytes(model_table(t->model)->count, servers > 0 ? (unsigned)servers : 1,
                                   t->server_weights, t->link_rate.bytes_per_s);
+    t->pushes_ahead = send_limit_messages(t->link_rate.bytes_per_s, t->link_rate.round_trip_s,
+                                          t->launch->world_size, (double)t->partition_bytes);
     return status;
 }
 
@@ -158,6 +161,26 @@ static enum status open_flight(struct trainer *t, struct error *err)
     return flight_open(&config, &t->flight, err);
 }
 
+static enum status start_sync(struct trainer *t, struct error *err)
+{
+    enum status status;
+
+    model_set_ready_after_reads(t->model, sync_yields(t->sync) == SYNC_YIELDS_PARAMETERS);
+    overlap_open(t);
+    upload_ahead_open(t);
+    t->facts.sync_detail = sync_backend(t->sync); /* in place of the requested one */
+    status = run_record_manifest(&t->record, &t->facts, err);
+    if (status == STATUS_OK)
+        status = ddp_record_start(&t->ddp, &t->record.metrics, &t->facts, t->sync, err);
+    if (status == STATUS_OK)
+        status = checkpointer_check_folder(t, err);
+    if (status == STATUS_OK)
+        status = sync_start(t->sync, err);
+    if (status == STATUS_OK)
+        status = model_params_changed(t->model, err);
+    return status == STATUS_OK ? resident_open(t, err) : status;
+}
+
 static enum status open_sync(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
@@ -200,6 +223,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .rules = t->delays.staleness,
         .rule_count = t->delays.staleness_count,
         .partition_bytes = t->partition_bytes,
+        .pushes_ahead = t->pushes_ahead,
         .optimizer = t->optimizer_config,
         .moments = t->optimizer.state,
         .moment_count = t->optimizer.states,
@@ -212,23 +236,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
 
     resident_configure(t, &config);
     status = sync_open(&config, &t->sync, err);
-    if (status == STATUS_OK) {
-        model_set_ready_after_reads(t->model, sync_yields(t->sync) == SYNC_YIELDS_PARAMETERS);
-        overlap_open(t);
-        upload_ahead_open(t);
-        /* the opened backend, in place of the requested one */
-        t->facts.sync_detail = sync_backend(t->sync);
-        status = run_record_manifest(&t->record, &t->facts, err);
-    }
-    if (status == STATUS_OK)
-        status = ddp_record_start(&t->ddp, &t->record.metrics, &t->facts, t->sync, err);
-    if (status == STATUS_OK)
-        status = checkpointer_check_folder(t, err);
-    if (status == STATUS_OK)
-        status = sync_start(t->sync, err);
-    if (status == STATUS_OK)
-        status = model_params_changed(t->model, err);
-    return status == STATUS_OK ? resident_open(t, err) : status;
+    return status == STATUS_OK ? start_sync(t, err) : status;
 }
 
 /* A push can be delayed behind others only if each push is an optimizer step of its own. */

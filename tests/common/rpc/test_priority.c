@@ -188,6 +188,43 @@ START_TEST(late_urgent_message_waits_for_one_message)
 }
 END_TEST
 
+/* With a limit those that are queued wait for replies, once the first has one; but not a more
+ * urgent one, nor those behind it while it has none. */
+START_TEST(queued_messages_wait_for_replies)
+{
+    open_pair();
+    rpc_call_limit_ahead(call, 2);
+    for (unsigned i = 0; i < MESSAGES; i++)
+        send_message(MESSAGES - i, (uint8_t)i);
+    read_until(1);
+    rpc_call_replied(call, MESSAGES);
+    read_until(3);
+    send_message(MESSAGES + 1, 100);
+    read_until(4);
+    ck_assert_uint_eq(gate.order[3], 100);
+    read_until(MESSAGES + 1);
+    for (unsigned i = 4; i <= MESSAGES; i++)
+        ck_assert_uint_eq(gate.order[i], i - 1);
+    close_pair(MESSAGES + 1);
+}
+END_TEST
+
+/* A reply lets the next message leave. */
+START_TEST(reply_lets_a_message_leave)
+{
+    open_pair();
+    rpc_call_limit_ahead(call, 1);
+    for (unsigned i = 0; i < MESSAGES; i++)
+        send_message(MESSAGES - i, (uint8_t)i);
+    for (unsigned i = 0; i < MESSAGES; i++) {
+        read_until(i + 1);
+        ck_assert_uint_eq(gate.order[i], i);
+        rpc_call_replied(call, MESSAGES - i);
+    }
+    close_pair(MESSAGES);
+}
+END_TEST
+
 /* Messages that are queued when a call is cancelled are released too. */
 START_TEST(cancelled_call_releases_queued_messages)
 {
@@ -209,5 +246,6 @@ int main(void)
     return SUPPORT_RUN("rpc_priority", 120, TEST(most_urgent_message_is_sent_first),
                        TEST(equal_priorities_keep_their_order),
                        TEST(late_urgent_message_waits_for_one_message),
+                       TEST(queued_messages_wait_for_replies), TEST(reply_lets_a_message_leave),
                        TEST(cancelled_call_releases_queued_messages));
 }

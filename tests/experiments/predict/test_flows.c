@@ -1,6 +1,6 @@
 /*
- * Random messages on random links: at each moment the rates are weighted max-min fair, and all
- * bytes flow.
+ * Random messages on random links, some of which wait for replies: at each moment the rates are
+ * weighted max-min fair, and all bytes flow.
  */
 #include "experiments/predict/flows.h"
 #include "tests/support/support.h"
@@ -19,6 +19,14 @@ static uint32_t messages[CONNECTIONS][MESSAGES];
 static struct flows flows;
 static size_t ended;
 
+/* Of messages that have ended. */
+static struct {
+    struct connection *on;
+    uint32_t partition;
+} replies[2 * CONNECTIONS];
+
+static size_t reply_count;
+
 static double bytes_of(const void *user, const struct connection *c, uint32_t partition)
 {
     (void)user;
@@ -28,8 +36,8 @@ static double bytes_of(const void *user, const struct connection *c, uint32_t pa
 static void count_ended(void *user, const struct connection *c, uint32_t partition)
 {
     (void)user;
-    (void)c;
-    (void)partition;
+    replies[reply_count].on = &connections[c->rank];
+    replies[reply_count++].partition = partition;
     ended++;
 }
 
@@ -41,7 +49,7 @@ static void make_flows(void)
                            .unfilled = unfilled,
                            .bytes = bytes_of,
                            .ended = count_ended};
-    ended = 0;
+    ended = reply_count = 0;
     for (size_t h = 0; h < HOSTS; h++)
         hosts[h].rate = 1e8 * (0.1 + support_random());
     for (unsigned i = 0; i < CONNECTIONS; i++) {
@@ -52,6 +60,7 @@ static void make_flows(void)
                                  .weight = 0.5 + support_random(),
                                  .limit = support_random() < 0.5 ? FLOWS_RATE_MAX
                                                                  : 5e7 * (0.01 + support_random()),
+                                 .ahead.most = (uint64_t)(support_random() * 3),
                                  .messages = messages[i],
                                  .capacity = MESSAGES};
         c->to = (c->from + 1 + (unsigned)(support_random() * (HOSTS - 1))) % HOSTS;
@@ -113,6 +122,16 @@ static double send_one(struct connection *c)
     return bytes_of(NULL, c, partition);
 }
 
+static void reply_one(void)
+{
+    const size_t drawn = (size_t)(support_random() * (double)reply_count);
+    struct connection *c = replies[drawn].on;
+    const uint32_t partition = replies[drawn].partition;
+
+    replies[drawn] = replies[--reply_count];
+    flows_replied(&flows, c, partition);
+}
+
 /* Some begin while others flow, before any of these has ended; every byte has flowed at the end. */
 START_TEST(test_random)
 {
@@ -121,7 +140,7 @@ START_TEST(test_random)
         size_t sent = 0;
 
         make_flows();
-        while (sent < 2 * CONNECTIONS || flows.active_count > 0) {
+        while (sent < 2 * CONNECTIONS || flows.active_count > 0 || reply_count > 0) {
             struct connection *c = &connections[(size_t)(support_random() * CONNECTIONS)];
             const bool is_whole = support_random() < 0.5;
             double seconds;
@@ -130,6 +149,10 @@ START_TEST(test_random)
                 bytes += send_one(c);
                 sent++;
             }
+            if (reply_count > 0 && (flows.active_count == 0 || support_random() < 0.3))
+                reply_one();
+            if (flows.active_count == 0)
+                continue;
             seconds = flows_next_s(&flows) * (is_whole ? 1 : support_random());
             assert_fair();
             for (size_t i = 0; i < flows.active_count; i++)
