@@ -164,7 +164,7 @@ static void signal_process(struct process *p, bool *runs, int signal_number)
 
     process_signal(p, signal_number);
     if (signal_number == SIGSTOP) /* on a busy host its threads continue for milliseconds */
-        ck_assert_int_eq(waitid(P_PID, (id_t)p->pid, &info, WSTOPPED | WNOWAIT), 0);
+        ck_assert_int_eq(waitid(P_PID, (id_t)p->pid, &info, WSTOPPED | WEXITED | WNOWAIT), 0);
     if (signal_number != SIGKILL)
         return;
     ck_assert_int_eq(process_wait(p, PS_FIXTURE_WAIT_MS), 128 + SIGKILL);

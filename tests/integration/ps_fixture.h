@@ -106,7 +106,7 @@ const char *ps_fixture_server_output(const struct ps_fixture *f, unsigned server
 const char *ps_fixture_state_dir(const struct ps_fixture *f, unsigned server);
 
 /* Send a signal; after SIGKILL wait until the process has ended, after SIGSTOP until it has
- * stopped. */
+ * stopped, or has ended before: by reference a job goes on while a test holds its links. */
 void ps_fixture_signal_server(struct ps_fixture *f, unsigned server, int signal_number);
 void ps_fixture_signal_worker(struct ps_fixture *f, unsigned rank, int signal_number);
 
