@@ -113,6 +113,9 @@ static void check_ends_in_time(const char *what, int64_t fault_ns, struct latene
     const int64_t late_ns = lateness_end_ns(lateness);
 
     (void)printf("%s: ended after %.2f s\n", what, (double)took_ns * 1e-9);
+    if (code < 0) /* what does salloc wait for? */
+        (void)process_shell("exec >&2; squeue; tail -n 40 ${SLURM_CONF%%/*}/*.log; "
+                            "for p in /proc/[0-9]*; do echo $p; cat $p/comm $p/wchan; done");
     ck_assert_msg(code > 0, "%s: exit code %d: %s", what, code, process_output(&job));
     ck_assert_msg(took_ns <= END_LIMIT_NS + late_ns,
                   "%s: ended after %.2f s on a host late by %.2f s: %s", what,
