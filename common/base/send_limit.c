@@ -1,13 +1,15 @@
 /*
- * send_limit: a reply counts for the current run if its priority lies within the run's.  A message
- * of an earlier run may, too; then more messages leave than `most`, never fewer.
+ * send_limit: a reply counts for the current series if its priority lies between that of the first
+ * and the last message.  One to a message of an earlier series may, too; then more messages leave
+ * than `most`, never fewer.
  */
 #include "common/base/send_limit.h"
 
 #include <math.h>
 
 /* What is on the way, and as much again, twice, in a queue, which fills while some senders are
- * slower than others.  Less is as fast without delay, and slower with it. */
+ * slower than others.  With one round trip steps are as fast on short links, slower on long ones.
+ */
 #define ROUND_TRIPS 3
 
 /* What a sender and the receiver's processor hold. */

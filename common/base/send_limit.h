@@ -1,13 +1,13 @@
 /*
  * send_limit: how far a sender may be ahead of its replies, so that senders which share a
- * receiver's link do not fill its queue with more than it carries in a round trip.
+ * receiver's link do not make its queue overflow.
  *
  * All senders send the same messages, and each message gets its reply once it has come from every
  * sender.  Messages leave in order of priority, but their priorities rise while they become ready:
- * so the messages of a sender are runs of falling priority, and a run begins with a message of a
- * higher priority than the one before it.  Within a run a message must wait while `most` others
- * of the run have no reply, but only once the first of the run has one: before that some sender
- * has not come so far, and the receiver's link would be idle.
+ * so a sender's messages are series of falling priority, and a new series begins with a message of
+ * a higher priority than the one before it.  Within a series a message must wait while `most`
+ * others of the series have no reply, but only once the first of the series has one: before that
+ * some sender has not come so far, and the link would be idle.
  *
  * Senders cannot wait for each other in a circle: only messages of a higher priority hold a message
  * back, so the one of the highest priority without a reply may leave from every sender.
@@ -23,8 +23,8 @@
 /* Zeroed: no limit. */
 struct send_limit {
     uint64_t most;        /* messages without a reply; 0: no limit */
-    uint64_t first, last; /* priorities of the run's first and last message */
-    uint64_t ahead;       /* messages of the run without a reply */
+    uint64_t first, last; /* priorities of the series' first and last message */
+    uint64_t ahead;       /* messages of the series without a reply */
     bool is_first_replied;
 };
 

@@ -16,6 +16,8 @@
 /* Shell: exit code 0 when no process of a job is left; when a run of out/ trains. */
 #define CLUSTER_NOTHING_LEFT                                                                       \
     "! cat /proc/[0-9]*/comm 2>/dev/null | grep -q 'sparring-\\|^srun$\\|^ssh$'"
+/* Slurm lists no job; a failure of squeue says nothing. */
+#define CLUSTER_NO_JOBS   "jobs=$(squeue --noheader) && [ -z \"$jobs\" ]"
 #define CLUSTER_HAS_BEGUN "cat out/runs/*/rank0.jsonl 2>/dev/null | grep -q '\"step\"'"
 
 void cluster_setup(void);

@@ -24,7 +24,7 @@ static void setup(void)
 {
     cluster_setup();
     (void)process_shell("scancel --user root; timeout 60 sh -c "
-                        "'until [ -z \"$(squeue --noheader)\" ]; do sleep 0.05; done'");
+                        "'until " CLUSTER_NO_JOBS "; do sleep 0.05; done'");
     /* without one no allocation of four nodes comes, and each test would wait for its time-out */
     ck_assert_msg(process_shell("cd ${SLURM_CONF%%/*} && for n in 1 2 3 4; do "
                                 "kill -0 $(cat slurmd.n$n.pid) || "
@@ -230,7 +230,7 @@ static void await_second_run(void)
 {
     ck_assert(process_shell("scontrol update job=$(squeue --noheader --partition=all --format %%i) "
                             "starttime=now+2"));
-    cluster_wait("the job does not end", "jobs=$(squeue --noheader) && [ -z \"$jobs\" ]");
+    cluster_wait("the job does not end", CLUSTER_NO_JOBS);
 }
 
 /* A job that gives way to an urgent one saves a checkpoint, and ends later as if nothing had been.

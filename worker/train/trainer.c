@@ -42,8 +42,6 @@ static enum status choose_partitions(struct trainer *t, struct error *err)
     t->partition_bytes =
         shard_map_partition_bytes(model_table(t->model)->count, servers > 0 ? (unsigned)servers : 1,
                                   t->server_weights, t->link_rate.bytes_per_s);
-    t->pushes_ahead = send_limit_messages(t->link_rate.bytes_per_s, t->link_rate.round_trip_s,
-                                          t->launch->world_size, (double)t->partition_bytes);
     return status;
 }
 
@@ -161,6 +159,7 @@ static enum status open_flight(struct trainer *t, struct error *err)
     return flight_open(&config, &t->flight, err);
 }
 
+/* After open_sync has opened it. */
 static enum status start_sync(struct trainer *t, struct error *err)
 {
     enum status status;
@@ -179,6 +178,13 @@ static enum status start_sync(struct trainer *t, struct error *err)
     if (status == STATUS_OK)
         status = model_params_changed(t->model, err);
     return status == STATUS_OK ? resident_open(t, err) : status;
+}
+
+/* As in sync_config. */
+static uint64_t pushes_ahead(const struct trainer *t)
+{
+    return send_limit_messages(t->link_rate.bytes_per_s, t->link_rate.round_trip_s,
+                               t->launch->world_size, (double)t->partition_bytes);
 }
 
 static enum status open_sync(struct trainer *t, struct error *err)
@@ -223,7 +229,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .rules = t->delays.staleness,
         .rule_count = t->delays.staleness_count,
         .partition_bytes = t->partition_bytes,
-        .pushes_ahead = t->pushes_ahead,
+        .pushes_ahead = pushes_ahead(t),
         .optimizer = t->optimizer_config,
         .moments = t->optimizer.state,
         .moment_count = t->optimizer.states,

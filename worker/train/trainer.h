@@ -59,7 +59,6 @@ struct trainer {
     int64_t computed_ns;    /* end of the step's backward */
     size_t partition_bytes; /* as used; chosen if the option is 0 */
     struct link_rate link_rate;
-    uint64_t pushes_ahead;    /* as in sync_config */
     uint32_t *server_weights; /* owned; NULL: equal */
     struct consistency consistency;
     struct compression compression;

@@ -116,7 +116,7 @@ START_TEST(test_as_far_as_allowed)
     send_limit_replied(&limit, MESSAGES);
     ck_assert(!send_limit_allows(&limit, next));        /* four have no reply */
     ck_assert(send_limit_allows(&limit, next + 1));     /* a further part of the last one */
-    ck_assert(send_limit_allows(&limit, MESSAGES + 1)); /* a run of its own */
+    ck_assert(send_limit_allows(&limit, MESSAGES + 1)); /* a series of its own */
     send_limit_replied(&limit, MESSAGES - 1);
     ck_assert(!send_limit_allows(&limit, next));
     send_limit_replied(&limit, MESSAGES - 3);

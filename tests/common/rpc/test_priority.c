@@ -188,14 +188,20 @@ START_TEST(late_urgent_message_waits_for_one_message)
 }
 END_TEST
 
+/* And queue messages of falling priority. */
+static void open_with_limit(uint64_t most)
+{
+    open_pair();
+    rpc_call_limit_ahead(call, most);
+    for (unsigned i = 0; i < MESSAGES; i++)
+        send_message(MESSAGES - i, (uint8_t)i);
+}
+
 /* With a limit those that are queued wait for replies, once the first has one; but not a more
  * urgent one, nor those behind it while it has none. */
 START_TEST(queued_messages_wait_for_replies)
 {
-    open_pair();
-    rpc_call_limit_ahead(call, 2);
-    for (unsigned i = 0; i < MESSAGES; i++)
-        send_message(MESSAGES - i, (uint8_t)i);
+    open_with_limit(2);
     read_until(1);
     rpc_call_replied(call, MESSAGES);
     read_until(3);
@@ -212,10 +218,7 @@ END_TEST
 /* A reply lets the next message leave. */
 START_TEST(reply_lets_a_message_leave)
 {
-    open_pair();
-    rpc_call_limit_ahead(call, 1);
-    for (unsigned i = 0; i < MESSAGES; i++)
-        send_message(MESSAGES - i, (uint8_t)i);
+    open_with_limit(1);
     for (unsigned i = 0; i < MESSAGES; i++) {
         read_until(i + 1);
         ck_assert_uint_eq(gate.order[i], i);
