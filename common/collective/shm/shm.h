@@ -105,8 +105,10 @@ void shm_prefetch(const struct shm_group *g, const struct collective_args *a);
 /* Take a range that was published at the newest step. */
 void shm_take(struct shm_group *g, const struct collective_args *a, struct shm_range range);
 
-/* An all_reduce in chunks: step `index` reduces this rank's slice of that chunk in every rank's
- * memory, and copies the finished chunk before it. */
+/* An all_reduce in chunks.  Step `index` publishes the others' slices of that chunk, reduces this
+ * rank's slice into its own output and into what the others have published, and copies theirs of
+ * the chunk before it from what this rank has. */
+void shm_publish_unreduced(struct shm_group *g, const struct collective_args *a, size_t index);
 void shm_take_reduced(struct shm_group *g, const struct collective_args *a, size_t index);
 
 /* Between visible buffers: all that this rank moves, and a part of it. */

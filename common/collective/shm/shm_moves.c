@@ -5,25 +5,28 @@
  * order, on any rank and for any range, so every path gives the same bits.
  *
  * An all_reduce over visible buffers is one pass: rank r reduces slice r of all inputs into all
- * outputs, while the lines that it has just read are in its cache.  In chunks it does the same
- * within the published copies.
+ * outputs, while the lines that it has just read are in its cache.  In chunks it does the same,
+ * with its own buffers and the others' published copies.
  */
 #include "common/collective/shm/shm.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* Up to here an operation takes one step: copying twice costs less than waiting twice. */
-#define SMALL_BYTES ((size_t)32 << 10)
+/* Up to here an operation takes one step: copying twice costs less than waiting twice.  Of an
+ * all_reduce every rank reduces all, so that pays less long: in several steps two ranks take half
+ * of the time at 32 KiB if their buffers are visible, and three quarters if not. */
+#define SMALL_BYTES         ((size_t)32 << 10)
+#define SMALL_REDUCED_BYTES ((size_t)12 << 10)
 _Static_assert(SMALL_BYTES <= SHM_CHUNK_BYTES, "a small operation is one chunk");
 
 /* Up to here the lines that others published are asked for before signatures are compared, which
  * saves 20 of 260 ns with two ranks.  More of them come no sooner. */
 #define PREFETCH_BYTES ((size_t)256)
 
-/* Of an all_reduce, one step publishes so much: it is reduced in place and then copied, so all
- * ranks' pieces shall stay in a core's cache.  With 512 KiB it took 1.0 to 1.6 times as long (256
- * KiB to 64 MiB, 2 and 4 ranks), with 64 KiB 1.0 to 1.3 times. */
+/* Of an all_reduce, one step reduces so much: what is published is overwritten by the result and
+ * then copied, so all ranks' pieces shall stay in a core's cache.  With 256 KiB it took 1.0 to 1.2
+ * times as long (256 KiB to 16 MiB, 2 ranks), with 192 KiB as long. */
 #define REDUCED_BYTES ((size_t)128 << 10)
 _Static_assert(REDUCED_BYTES <= SHM_CHUNK_BYTES, "it fits into a chunk");
 
@@ -42,7 +45,9 @@ unsigned shm_block_count(const struct shm_group *g, const struct collective_args
 
 bool shm_is_small(const struct shm_group *g, const struct collective_args *a)
 {
-    return a->count <= SMALL_BYTES && bytes_of(a, a->count) * shm_block_count(g, a) <= SMALL_BYTES;
+    const size_t most = a->call == COLLECTIVE_ALL_REDUCE ? SMALL_REDUCED_BYTES : SMALL_BYTES;
+
+    return a->count <= most && bytes_of(a, a->count) * shm_block_count(g, a) <= most;
 }
 
 /* Bytes from block to block within a chunk. */
@@ -237,6 +242,25 @@ struct shm_range shm_chunk(const struct shm_group *g, const struct collective_ar
                               .count = a->count - from < chunk ? a->count - from : chunk};
 }
 
+/* Copy a chunk of an all_reduce, but for this rank's slice. */
+static void copy_others_slices(const struct shm_group *g, const struct collective_args *a,
+                               unsigned char *to, const unsigned char *from, size_t count)
+{
+    const struct shm_range own = slice_of(g, a, count, g->base.rank);
+    const size_t end = own.from + own.count;
+
+    memcpy(to, from, bytes_of(a, own.from));
+    memcpy(to + bytes_of(a, end), from + bytes_of(a, end), bytes_of(a, count - end));
+}
+
+void shm_publish_unreduced(struct shm_group *g, const struct collective_args *a, size_t index)
+{
+    const struct shm_range range = shm_chunk(g, a, index);
+
+    copy_others_slices(g, a, shm_chunk_of(&g->peers[g->base.rank].arena, g->step + 1),
+                       own_input(a, 0, range.from), range.count);
+}
+
 void shm_take_reduced(struct shm_group *g, const struct collective_args *a, size_t index)
 {
     struct shm_range now = shm_chunk(g, a, index);
@@ -245,8 +269,8 @@ void shm_take_reduced(struct shm_group *g, const struct collective_args *a, size
     if (index > 0) {
         struct shm_range done = shm_chunk(g, a, index - 1);
 
-        memcpy(own_output(a, 0, done.from),
-               shm_chunk_of(&g->peers[g->base.rank].arena, g->step - 1), bytes_of(a, done.count));
+        copy_others_slices(g, a, own_output(a, 0, done.from),
+                           shm_chunk_of(&g->peers[g->base.rank].arena, g->step - 1), done.count);
     }
     if (slice.count == 0)
         return;
@@ -254,6 +278,8 @@ void shm_take_reduced(struct shm_group *g, const struct collective_args *a, size
         g->outputs[r] = shm_chunk_of(&g->peers[r].arena, g->step) + bytes_of(a, slice.from);
         g->inputs[r] = g->outputs[r];
     }
+    g->inputs[g->base.rank] = own_input(a, 0, now.from + slice.from);
+    g->outputs[g->base.rank] = own_output(a, 0, now.from + slice.from);
     reduce_arrays(&g->reduction, g->outputs, g->base.world_size, g->inputs, g->base.world_size,
                   slice.count);
 }

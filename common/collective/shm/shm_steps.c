@@ -152,9 +152,13 @@ static enum run_outcome resolve_buffers(struct shm_group *g, const struct collec
 
 static void publish_chunk(struct shm_group *g, struct collective_work *work, size_t index)
 {
+    const struct collective_args *a = &work->args;
     struct step_work *w = (void *)work->backend;
 
-    shm_publish(g, &work->args, shm_chunk(g, &work->args, index));
+    if (a->call == COLLECTIVE_ALL_REDUCE)
+        shm_publish_unreduced(g, a, index);
+    else
+        shm_publish(g, a, shm_chunk(g, a, index));
     w->chunk = index;
     w->stage = STAGE_CHUNKS;
     raise_step(g, w);

@@ -140,11 +140,10 @@ START_TEST(test_bytes)
     for (const char *const *backend = replicas_backends(); *backend; backend++) {
         double powersgd = share_of_bytes(*backend, DDP_HOOK_POWERSGD);
 
-        /* A backend may send small messages in fewer, longer rounds, with a limit that it measures
-         * at each open: 2 S per rank then, not 4/3 S. */
-        bool fixed = strcmp(*backend, "shm") == 0;
-        double least = fixed ? 0.49 : 0.49 * 2 / 3;
-        double most = fixed ? 0.51 : 0.51 * 3 / 2;
+        /* A backend may send small messages in fewer, longer rounds: 2 S per rank then, not 4/3 S.
+         */
+        double least = 0.49 * 2 / 3;
+        double most = 0.51 * 3 / 2;
         double fp16 = share_of_bytes(*backend, DDP_HOOK_FP16);
         double bf16 = share_of_bytes(*backend, DDP_HOOK_BF16);
 
@@ -152,7 +151,7 @@ START_TEST(test_bytes)
         ck_assert_double_le(fp16, most);
         ck_assert_double_ge(bf16, least);
         ck_assert_double_le(bf16, most);
-        ck_assert_double_ge(powersgd, (fixed ? 0.98 : 0.98 * 2 / 3) * sent / (double)table.count);
+        ck_assert_double_ge(powersgd, 0.98 * 2 / 3 * sent / (double)table.count);
         ck_assert_double_le(powersgd, 1.6 * sent / (double)table.count);
     }
 }
