@@ -23,8 +23,8 @@ static struct process job;
 static void setup(void)
 {
     cluster_setup();
-    (void)process_shell("scancel --user root; timeout 60 sh -c "
-                        "'until " CLUSTER_NO_JOBS "; do sleep 0.05; done'");
+    (void)process_shell("scancel --user root");
+    cluster_wait("Slurm still lists jobs", CLUSTER_NO_JOBS);
     /* without one no allocation of four nodes comes, and each test would wait for its time-out */
     ck_assert_msg(process_shell("cd ${SLURM_CONF%%/*} && for n in 1 2 3 4; do "
                                 "kill -0 $(cat slurmd.n$n.pid) || "

@@ -99,7 +99,7 @@ static unsigned count_processes(const char *name)
 /* When Slurm lists no job, no process or shared memory of a job may remain. */
 static void check_nothing_left(void)
 {
-    ck_assert(process_shell("timeout 30 sh -c 'until " CLUSTER_NO_JOBS "; do sleep 0.05; done'"));
+    cluster_wait("Slurm still lists jobs", CLUSTER_NO_JOBS);
     ck_assert_uint_eq(count_processes("sparring-worker"), 0);
     ck_assert_uint_eq(count_processes("sparring-server"), 0);
     ck_assert_msg(process_shell("[ -z \"$(ls /dev/shm)\" ]"), "left in /dev/shm");
