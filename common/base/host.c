@@ -231,3 +231,14 @@ double host_cpu_seconds(void)
         return 0;
     return seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
 }
+
+int64_t host_processor_wait_ns(void)
+{
+    FILE *file = fopen("/proc/pressure/cpu", "re");
+    unsigned long long us = 0;
+    bool is_known = file && fscanf(file, "some %*s %*s %*s total=%llu", &us) == 1;
+
+    if (file)
+        (void)fclose(file);
+    return is_known ? (int64_t)us * 1000 : -1;
+}

@@ -54,4 +54,8 @@ uint64_t host_rss_bytes(void);
 uint64_t host_peak_rss_bytes(void);
 double host_cpu_seconds(void);
 
+/* For how long so far some thread of this machine has waited for a processor (the kernel's pressure
+ * stall information); -1: not known. */
+int64_t host_processor_wait_ns(void);
+
 #endif

@@ -20,6 +20,7 @@
 #define UNEVEN_SHARE        0.80  /* throughput against that of the median step */
 #define DRIFT_SHARE         0.05  /* throughput of a run's second half against the first */
 #define ACCURACY_DIFFERENCE 0.02
+#define WAIT_SHARE          0.33 /* of the time, with something that waits for a core */
 
 static void add_condition(struct comparison *c, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -214,6 +215,13 @@ static void warn_about_processes(struct comparison *c, const struct mode *m)
                        "%s runs %.0f processes (ranks and servers) on %" PRIu64
                        " cores: they compete for them",
                        m->name, m->ranks + m->servers, m->first->manifest.cores);
+    if (m->first->manifest.network[0] != '\0' &&
+        m->spreads[METRIC_processor_wait].median > WAIT_SHARE)
+        text_list_addf(
+            &c->warnings,
+            "in %.0f %% of the time of %s a process or the relay of the emulated network "
+            "waited for a core: on hosts of its own it would be faster",
+            100 * m->spreads[METRIC_processor_wait].median, m->name);
     if (m->first->server_count > 0 && m->servers > (double)m->first->server_count)
         text_list_addf(&c->warnings,
                        "only %zu of the %.0f servers of %s hold a part of the model: its "

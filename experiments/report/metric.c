@@ -252,6 +252,22 @@ static void compute_step_parts(const struct run *run, struct run_metrics *m)
     m->rx_payload_bytes = rx / count;
 }
 
+/* Mean over the ranks, each from the begin of its first step to the end of its last. */
+static double processor_wait(const struct run *run)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < run->rank_count; i++) {
+        const struct records *rank = &run->ranks[i];
+
+        if (rank->length == 0)
+            return (double)NAN;
+        sum += rank->end.processor_wait_ns / NS_PER_SECOND /
+               (end_wall(&rank->steps[rank->length - 1]) - rank->steps[0].begin_wall);
+    }
+    return sum / (double)run->rank_count;
+}
+
 /* Figures from the end records of ranks and servers. */
 static void compute_end_figures(const struct run *run, struct run_metrics *m)
 {
@@ -414,6 +430,7 @@ enum status metric_compute(const struct run *run, double target, struct run_metr
     m.test_accuracy = run->summary.test_accuracy;
     m.test_loss = run->summary.test_loss;
     m.hosts = count_hosts(run);
+    m.processor_wait = processor_wait(run);
     m.wall_seconds = run->summary.wall_seconds;
     m.steps = (double)common_steps(run);
     m.drift = half_throughput(run, 1) / half_throughput(run, 0);

@@ -50,6 +50,7 @@
     X(hosts, "hosts", "", 0, -1)                                                                   \
     X(cpu_seconds, "processor time of ranks and servers", "s", 2, -1)                              \
     X(cpu_us_per_sample, "processor time per sample, ranks and servers", "us", 2, -1)              \
+    X(processor_wait, "time in which something on the host waited for a core", "share", 3, 0)      \
     X(wall_seconds, "wall time", "s", 2, -1)                                                       \
     X(steady_seconds, "steady time", "s", 2, 0)                                                    \
     X(drift, "throughput of the second half over that of the first", "", 3, 0)                     \

@@ -2,6 +2,7 @@
  * The consistency modes of the parameter server from the command line: whole jobs, their records,
  * and the configurations that are refused before training.
  */
+#include "common/base/host.h"
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
@@ -46,6 +47,8 @@ START_TEST(test_every_rank_makes_all_steps)
         ck_assert_int_eq(job_record_int(folder, rank, "end", "skipped_steps"), 0);
     }
     ck_assert_int_ge(job_record_int(folder, 1, "step", "compute_ns"), 20000000);
+    if (host_processor_wait_ns() >= 0)
+        ck_assert_int_ge(job_record_int(folder, 1, "end", "processor_wait_ns"), 0);
 }
 END_TEST
 

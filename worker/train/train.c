@@ -123,6 +123,7 @@ static enum status run_steps(struct trainer *t, struct run_end *outcome, struct 
     struct progress bar = {0};
     uint64_t index = t->checkpointer.start;
     const double start_cpu_s = host_cpu_seconds();
+    const int64_t start_wait_ns = host_processor_wait_ns();
     bool epoch_passed = false; /* an epoch's end that another process has evaluated */
     enum status status = STATUS_OK;
 
@@ -150,6 +151,7 @@ static enum status run_steps(struct trainer *t, struct run_end *outcome, struct 
     }
     progress_close(&bar);
     outcome->steps_cpu_seconds = host_cpu_seconds() - start_cpu_s;
+    outcome->processor_wait_ns = start_wait_ns < 0 ? -1 : host_processor_wait_ns() - start_wait_ns;
     if (status != STATUS_OK)
         overlap_abandon(t);
     if (status == STATUS_OK)

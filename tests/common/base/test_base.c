@@ -14,9 +14,11 @@
 #include <limits.h>
 #include <math.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 START_TEST(status_names_texts_and_exit_codes)
@@ -100,6 +102,39 @@ START_TEST(processors_of_the_host)
     (void)unsetenv("SPARRING_BIND");
     ck_assert_int_eq(sched_setaffinity(0, sizeof(own), &own), 0);
     strbuf_release(&text);
+}
+END_TEST
+
+/* Two processes on one processor. */
+START_TEST(wait_for_a_processor)
+{
+    const int64_t before_ns = host_processor_wait_ns(), started_ns = clock_now_ns();
+    cpu_set_t own, one;
+    pid_t other;
+
+    if (before_ns < 0) {
+        (void)printf("skipped: no /proc/pressure/cpu\n");
+        return;
+    }
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(own), &own), 0);
+    CPU_ZERO(&one);
+    for (unsigned i = 0; CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &own))
+            CPU_SET(i, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+    other = fork();
+    if (other == 0) {
+        (void)alarm(30); /* where this test fails before it ends the child */
+        for (;;)
+            continue;
+    }
+    ck_assert_int_gt(other, 0);
+    while (host_processor_wait_ns() < before_ns + 50000000)
+        ck_assert_msg(clock_now_ns() < started_ns + INT64_C(20000000000), "no wait is counted");
+    ck_assert_int_ge(clock_now_ns() - started_ns, 50000000);
+    ck_assert_int_eq(kill(other, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(other, NULL, 0), other);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(own), &own), 0);
 }
 END_TEST
 
@@ -307,6 +342,7 @@ TCase *text_cases(void)
     tcase_add_test(cases, error_cuts_long_texts);
     tcase_add_test(cases, library_environment_variables);
     tcase_add_test(cases, processors_of_the_host);
+    tcase_add_test(cases, wait_for_a_processor);
     tcase_add_test(cases, strbuf_grows_and_resets);
     tcase_add_test(cases, strbuf_doubles_read_back);
     tcase_add_test(cases, strbuf_quotes_json_and_html);

@@ -76,6 +76,8 @@ static void write_manifest(const struct synthetic_run *run, const char *path)
                     run->checkpoint_every);
     strbuf_add(&text, "},\"host\":{\"name\":");
     strbuf_add_json(&text, run->host);
+    if (run->network)
+        strbuf_addf(&text, ",\"network\":\"%s\"", run->network);
     strbuf_addf(&text,
                 ",\"cpu\":\"A processor\",\"cores\":8,\"load\":%u.25,"
                 "\"kernel\":\"Linux 6.1\"},\"world_size\":%u,\"parameters\":101770,"

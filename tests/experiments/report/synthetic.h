@@ -24,6 +24,7 @@ struct synthetic_run {
     unsigned seed, batch;
     const char *host, *commit, *model;
     const char *checkpoint_every; /* NULL: none are made */
+    const char *network;          /* NULL: not emulated */
 };
 
 /* A good run of mode ring; tests change the members under test. */

@@ -356,6 +356,34 @@ START_TEST(test_idle_servers)
 }
 END_TEST
 
+/* Of 1 ms from the first step to the last something waits for 0.4 and 0.5 ms. */
+START_TEST(test_emulated_hosts_wait_for_cores)
+{
+    static const char *const end = "{\"kind\":\"end\",\"status\":\"ok\",\"processor_wait_ns\":";
+    struct synthetic_run run = synthetic_ring("w/runs/ring-0");
+    struct comparison *c;
+    char line[128];
+
+    for (int is_emulated = 0; is_emulated < 2; is_emulated++) {
+        const char *path;
+
+        run.network = is_emulated ? "2 hosts" : NULL;
+        path = synthetic_write(&run);
+        (void)snprintf(line, sizeof(line), "%s400000}\n", end);
+        synthetic_append(path, "rank0.jsonl", line);
+        (void)snprintf(line, sizeof(line), "%s500000}\n", end);
+        synthetic_append(path, "rank1.jsonl", line);
+        c = read_comparison(support_path("w"));
+        ck_assert_double_eq_tol(c->metrics[0].processor_wait, 0.45, 1e-9);
+        if (is_emulated)
+            assert_mentions(&c->warnings, "in 45 % of the time of ring a process or the relay");
+        else
+            ck_assert_uint_eq(c->warnings.length, 0);
+        report_release(&report);
+    }
+}
+END_TEST
+
 /* Every third step takes 5 ms: this lowers the throughput, but not that of the median step. */
 START_TEST(test_uneven_steps)
 {
@@ -418,5 +446,6 @@ int main(void)
         TEST(test_devices_count_as_ranks), TEST(test_mode_whose_own_runs_differ),
         TEST(test_failed_run_is_counted_and_keeps_its_seed), TEST(test_all_runs_of_a_mode_failed),
         TEST(test_nothing_succeeded), TEST(test_modes_without_compare), TEST(test_warnings),
-        TEST(test_idle_servers), TEST(test_uneven_steps), TEST(test_bytes_off_the_formula));
+        TEST(test_idle_servers), TEST(test_emulated_hosts_wait_for_cores), TEST(test_uneven_steps),
+        TEST(test_bytes_off_the_formula));
 }

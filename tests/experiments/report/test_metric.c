@@ -233,6 +233,7 @@ START_TEST(test_common_time)
                                                      .compute_ns = (int64_t)(seconds * 5e8)};
             at_s += seconds;
         }
+        ranks[r].end.processor_wait_ns = 0.1 * (r + 1) * (at_s - 100) * 1e9;
     }
     /* From 105 s to 119 s: 14 steps of the first, and those of the second that begin at 104, 108,
      * 112 and 116 s. */
@@ -240,6 +241,7 @@ START_TEST(test_common_time)
     ck_assert_double_eq_tol(m.samples_per_second, 8 * (1 + 1 / 4.0 + 1 / 100.0), EXACT);
     ck_assert_double_eq_tol(m.step_ms_mean, 1e3 * (14 + 4 * 4 + 100) / 19, EXACT);
     ck_assert_double_eq_tol(m.compute_ms, m.step_ms_mean / 2, EXACT);
+    ck_assert_double_eq_tol(m.processor_wait, 0.2, EXACT);
     /* In lockstep, and without times, all but the first five and the last. */
     ranks[1].steps[0].begin_wall = 0;
     assert_ok(metric_compute(&run, 0.9, &m, &err));
