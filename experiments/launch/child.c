@@ -200,10 +200,20 @@ void child_signal(const struct child *c, int number)
         signal_step(c, number == SIGKILL);
         return;
     }
-    /* SIGCONT first, for a stopped child: a SIGCONT after the signal would arrive while the child
-     * exits and undo the stops by which a leak checker or debugger attaches. */
-    (void)kill(-c->pid, SIGCONT);
+    /* No SIGCONT to one that runs: it may be at its end, where SIGCONT would undo the stops by
+     * which a leak checker attaches, which would then wait for ever. */
+    if (child_is_stopped(c))
+        (void)kill(-c->pid, SIGCONT);
     (void)kill(-c->pid, number);
+}
+
+bool child_is_stopped(const struct child *c)
+{
+    siginfo_t info = {.si_pid = 0};
+
+    return c->state == CHILD_RUNNING &&
+           waitid(P_PID, (id_t)c->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid != 0;
 }
 
 void child_reap(struct child *c)

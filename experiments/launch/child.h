@@ -62,9 +62,11 @@ struct child_request {
  * failure.  The child's standard input is empty, or for names of signals (engine.h). */
 enum status child_start(struct child *c, const struct child_request *request, struct error *err);
 
-/* Send SIGCONT, so that stopped processes can react, then `number`, to the whole group; the tasks
- * of a step get a request to stop, or are killed. */
+/* Send `number` to the whole group, after SIGCONT when the child is stopped, so that it can react;
+ * the tasks of a step get a request to stop, or are killed. */
 void child_signal(const struct child *c, int number);
+
+bool child_is_stopped(const struct child *c); /* RUNNING, but by a signal it stands still */
 
 /* Reap a RUNNING child that has ended; its state becomes LEADER_ENDED. */
 void child_reap(struct child *c);

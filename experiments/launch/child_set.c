@@ -100,11 +100,8 @@ static void kill_stopped(struct child_set *c)
 {
     for (size_t i = c->servers; c->ended_well > 0 && c->tolerates_rank_loss && i < c->count; i++) {
         struct child *child = &c->children[i];
-        siginfo_t info = {.si_pid = 0};
 
-        if (child->state != CHILD_RUNNING || child->killed || child->to_resume ||
-            waitid(P_PID, (id_t)child->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 ||
-            info.si_pid == 0)
+        if (child->killed || child->to_resume || !child_is_stopped(child))
             continue;
         child->killed = true;
         child->kill_at_ns = clock_deadline_ns(c->grace_ms + 10000);
