@@ -229,13 +229,15 @@ static enum status step(struct run *r, bool *stop_is_sent, struct error *err)
                            {.fd = output_of(&r->reply), .events = POLLOUT}};
     const bool has_reply = r->reply.kind != 0;
     enum status status = STATUS_OK;
+    bool stop;
 
     if (has_reply)
         fds[0].fd = -1; /* one after the other */
     if (poll(fds, 3, clock_left_ms(r->link.beat_ns)) < 0 && errno != EINTR)
         return error_set_errno(err, errno, "cannot wait for the standby daemon");
-    link_tell(&r->link, !*stop_is_sent && stop_requested());
-    *stop_is_sent = stop_requested();
+    stop = stop_requested() != 0; /* looked at once: the signal may come at any time */
+    link_tell(&r->link, stop && !*stop_is_sent);
+    *stop_is_sent = stop;
     if (!has_reply)
         status = link_take(&r->link, &r->reply, err);
     if (status == STATUS_OK && r->reply.kind != 0)
