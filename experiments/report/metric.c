@@ -252,27 +252,12 @@ static void compute_step_parts(const struct run *run, struct run_metrics *m)
     m->rx_payload_bytes = rx / count;
 }
 
-/* Mean over the ranks, each from the begin of its first step to the end of its last. */
-static double processor_wait(const struct run *run)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < run->rank_count; i++) {
-        const struct records *rank = &run->ranks[i];
-
-        if (rank->length == 0)
-            return (double)NAN;
-        sum += rank->end.processor_wait_ns / NS_PER_SECOND /
-               (end_wall(&rank->steps[rank->length - 1]) - rank->steps[0].begin_wall);
-    }
-    return sum / (double)run->rank_count;
-}
-
 /* Figures from the end records of ranks and servers. */
 static void compute_end_figures(const struct run *run, struct run_metrics *m)
 {
     double ranks = (double)run->rank_count;
     double expected_tx = 0, expected_rx = 0, wire = 0, cpu = 0, peak = 0, total = 0, samples = 0;
+    double wait = 0;
 
     for (size_t i = 0; i < run->rank_count; i++) {
         const struct end_record *end = &run->ranks[i].end;
@@ -281,6 +266,7 @@ static void compute_end_figures(const struct run *run, struct run_metrics *m)
         expected_rx += end->expected_rx_payload_bytes;
         wire += end->tx_wire_bytes / (double)run->ranks[i].length;
         cpu += end->cpu_seconds;
+        wait += end->processor_wait;
         if (!(end->peak_rss_bytes <= peak) && !isnan(peak)) /* NaN when one of them is NaN */
             peak = end->peak_rss_bytes;
         total += end->peak_rss_bytes;
@@ -299,6 +285,7 @@ static void compute_end_figures(const struct run *run, struct run_metrics *m)
     m->link_bytes = run->network.link_bytes / (double)run->ranks[0].length;
     m->cpu_seconds = cpu;
     m->cpu_us_per_sample = cpu / samples * 1e6;
+    m->processor_wait = wait / ranks;
     m->peak_rss_bytes = peak;
     m->total_rss_bytes = total;
 }
@@ -430,7 +417,6 @@ enum status metric_compute(const struct run *run, double target, struct run_metr
     m.test_accuracy = run->summary.test_accuracy;
     m.test_loss = run->summary.test_loss;
     m.hosts = count_hosts(run);
-    m.processor_wait = processor_wait(run);
     m.wall_seconds = run->summary.wall_seconds;
     m.steps = (double)common_steps(run);
     m.drift = half_throughput(run, 1) / half_throughput(run, 0);

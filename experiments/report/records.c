@@ -74,7 +74,7 @@ static const struct json_field end_fields[] = {
     END_NUMBER(peak_rss_bytes),
     END_NUMBER(cpu_seconds),
     END_NUMBER(steps_cpu_seconds),
-    END_NUMBER(processor_wait_ns),
+    END_NUMBER(processor_wait),
     END_NUMBER(skipped_steps),
     END_NUMBER(used_pushes),
     END_NUMBER(staleness_sum),
@@ -282,7 +282,7 @@ static void set_unknown(struct end_record *end)
     end->tx_payload_bytes = end->rx_payload_bytes = unknown;
     end->expected_tx_payload_bytes = end->expected_rx_payload_bytes = unknown;
     end->peak_rss_bytes = end->cpu_seconds = end->steps_cpu_seconds = unknown;
-    end->processor_wait_ns = unknown;
+    end->processor_wait = unknown;
     end->skipped_steps = end->used_pushes = end->staleness_sum = end->late_pushes = unknown;
 }
 

@@ -38,7 +38,7 @@ struct end_record {
     double expected_tx_payload_bytes, expected_rx_payload_bytes; /* per step */
     double peak_rss_bytes, cpu_seconds;
     double steps_cpu_seconds;          /* of a rank; NaN: not known */
-    double processor_wait_ns;          /* likewise */
+    double processor_wait;             /* likewise */
     double skipped_steps;              /* likewise */
     double used_pushes, staleness_sum; /* of a server, like the members below; NaN: not known */
     double late_pushes;

@@ -428,8 +428,8 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
         add_gradient_scale(m, outcome);
     metrics_add_double(m, "cpu_seconds", host_cpu_seconds());
     metrics_add_double(m, "steps_cpu_seconds", outcome->steps_cpu_seconds);
-    if (outcome->processor_wait_ns >= 0)
-        metrics_add_int(m, "processor_wait_ns", outcome->processor_wait_ns);
+    if (isfinite(outcome->processor_wait))
+        metrics_add_double(m, "processor_wait", outcome->processor_wait);
     metrics_add_double(m, "samples_per_second", run_record_samples_per_second(r));
     if (outcome->parameters_hash != 0)
         add_hash(m, outcome->parameters_hash);

@@ -61,7 +61,7 @@ struct run_end {
     uint64_t overflowed_updates;       /* updates left out, in the whole run */
     double gradient_scale;             /* at the end */
     double steps_cpu_seconds;          /* processor time from the first step to the last */
-    int64_t processor_wait_ns;         /* of any thread of this machine meanwhile; -1: not known */
+    double processor_wait;             /* share of it with a waiting thread; NaN: not known */
     uint64_t parameters_hash;          /* FNV-1a over the final bytes; 0: the run failed */
     unsigned recoveries;               /* from losses of ranks ... */
     const unsigned *lost;              /* ... namely these; borrowed */

@@ -5,6 +5,7 @@
  */
 #include "worker/train/train.h"
 
+#include "common/base/clock.h"
 #include "common/base/host.h"
 #include "common/base/log.h"
 #include "common/base/progress.h"
@@ -12,6 +13,7 @@
 #include "worker/train/finish.h"
 #include "worker/train/train_step.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -123,7 +125,7 @@ static enum status run_steps(struct trainer *t, struct run_end *outcome, struct 
     struct progress bar = {0};
     uint64_t index = t->checkpointer.start;
     const double start_cpu_s = host_cpu_seconds();
-    const int64_t start_wait_ns = host_processor_wait_ns();
+    const int64_t start_ns = clock_now_ns(), start_wait_ns = host_processor_wait_ns();
     bool epoch_passed = false; /* an epoch's end that another process has evaluated */
     enum status status = STATUS_OK;
 
@@ -151,7 +153,9 @@ static enum status run_steps(struct trainer *t, struct run_end *outcome, struct 
     }
     progress_close(&bar);
     outcome->steps_cpu_seconds = host_cpu_seconds() - start_cpu_s;
-    outcome->processor_wait_ns = start_wait_ns < 0 ? -1 : host_processor_wait_ns() - start_wait_ns;
+    if (start_wait_ns >= 0)
+        outcome->processor_wait = (double)(host_processor_wait_ns() - start_wait_ns) /
+                                  (double)(clock_now_ns() - start_ns);
     if (status != STATUS_OK)
         overlap_abandon(t);
     if (status == STATUS_OK)
@@ -169,7 +173,7 @@ enum status train_run(const struct worker_options *options, const struct option_
                         .world_size = launch->world_size,
                         .manifest = STRBUF_INIT,
                         .record.metrics.fd = -1};
-    struct run_end outcome = {.status = "ok", .text = ""};
+    struct run_end outcome = {.status = "ok", .text = "", .processor_wait = (double)NAN};
     enum status status;
     bool opened;
 
