@@ -66,7 +66,7 @@ enum status child_start(struct child *c, const struct child_request *request, st
  * the tasks of a step get a request to stop, or are killed. */
 void child_signal(const struct child *c, int number);
 
-bool child_is_stopped(const struct child *c); /* RUNNING, but by a signal it stands still */
+bool child_is_stopped(const struct child *c); /* RUNNING, and stopped by a signal */
 
 /* Reap a RUNNING child that has ended; its state becomes LEADER_ENDED. */
 void child_reap(struct child *c);
