@@ -376,6 +376,9 @@ static void judge_run(struct run *run)
         (void)snprintf(run->configuration.seed, sizeof(run->configuration.seed), "%s",
                        run->attempt.seed);
     run->state = RUN_OK;
+    if (run->summary.schema > RUN_SUMMARY_SCHEMA)
+        fail_run(run, "summary.json has schema %" PRIu64 ", and this program reads up to %d",
+                 run->summary.schema, RUN_SUMMARY_SCHEMA);
     if (run->has_summary && strcmp(run->summary.status, "ok") != 0)
         fail_run(run, "%s", run->summary.error[0] ? run->summary.error : run->summary.status);
     if (run->summary.recoveries > 0)

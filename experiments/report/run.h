@@ -55,6 +55,8 @@ struct run_manifest {
     char environment[512];          /* the variables that libraries read */
 };
 
+#define RUN_SUMMARY_SCHEMA 3 /* the newest of worker/train/run_record.c that is known here */
+
 struct run_summary {
     char status[64], error[512];
     uint64_t schema; /* 1: samples_per_second is that of the median step, 2: with the last step */

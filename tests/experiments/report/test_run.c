@@ -170,6 +170,15 @@ START_TEST(test_crashed_runs)
 }
 END_TEST
 
+START_TEST(test_run_of_a_newer_program)
+{
+    const char *path = write_good();
+
+    synthetic_replace(path, "summary.json", "{\"schema\":4,\"status\":\"ok\"}");
+    assert_failed(path, "summary.json has schema 4, and this program reads up to 3");
+}
+END_TEST
+
 START_TEST(test_missing_rank)
 {
     const char *path = write_good();
@@ -275,7 +284,8 @@ int main(void)
                        TEST(test_unknown_records_and_members_are_skipped),
                        LOOP_TEST(test_malformed_line, 0, sizeof(bad_lines) / sizeof(bad_lines[0])),
                        TEST(test_malformed_manifest_and_summary), TEST(test_crashed_runs),
-                       TEST(test_missing_rank), TEST(test_cut_line), TEST(test_rank_without_end),
+                       TEST(test_run_of_a_newer_program), TEST(test_missing_rank),
+                       TEST(test_cut_line), TEST(test_rank_without_end),
                        TEST(test_cause_comes_before_symptom), TEST(test_server_failure_is_reported),
                        TEST(test_configuration_of_a_crashed_run), TEST(test_lists));
 }
