@@ -62,8 +62,9 @@ struct child_request {
  * failure.  The child's standard input is empty, or for names of signals (engine.h). */
 enum status child_start(struct child *c, const struct child_request *request, struct error *err);
 
-/* Send `number` to the whole group, after SIGCONT when the child is stopped, so that it can react;
- * the tasks of a step get a request to stop, or are killed. */
+/* Send `number` to the whole group, after SIGCONT when the child itself is stopped, so that it can
+ * react; a stopped process below a running child is not continued.  The tasks of a step get a
+ * request to stop, or are killed. */
 void child_signal(const struct child *c, int number);
 
 bool child_is_stopped(const struct child *c); /* RUNNING, and stopped by a signal */
@@ -78,7 +79,7 @@ bool child_group_is_empty(const struct child *c);
 /* It is gone: close what belongs to it but its outputs. */
 void child_close(struct child *c);
 
-bool child_is_active(const struct child *c); /* RUNNING or LINGERING */
+bool child_is_active(const struct child *c); /* RUNNING or LEADER_ENDED */
 
 /* RUNNING, but in the kernel's exit: its files may be closed already. */
 bool child_is_exiting(const struct child *c);

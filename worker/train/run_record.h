@@ -61,7 +61,8 @@ struct run_end {
     uint64_t overflowed_updates;       /* updates left out, in the whole run */
     double gradient_scale;             /* at the end */
     double steps_cpu_seconds;          /* processor time from the first step to the last */
-    double processor_wait;             /* share of it with a waiting thread; NaN: not known */
+    double processor_wait;             /* share of the time from the first step to the last in which
+                                          a thread waited for a processor; NaN: not known */
     uint64_t parameters_hash;          /* FNV-1a over the final bytes; 0: the run failed */
     unsigned recoveries;               /* from losses of ranks ... */
     const unsigned *lost;              /* ... namely these; borrowed */
