@@ -118,22 +118,6 @@ static void add_torch_job(const struct train_jobs *c, const struct train_model *
 
 /* ---- jobs ---- */
 
-/* The last line of a log that is not empty: usually the reason of a failure. */
-static void read_last_line(const char *log, char *text, size_t size)
-{
-    char line[256];
-    FILE *file = fopen(log, "re");
-
-    (void)snprintf(text, size, "no output");
-    while (file && fgets(line, sizeof(line), file)) {
-        line[strcspn(line, "\n")] = '\0';
-        if (line[0])
-            (void)snprintf(text, size, "%s", line);
-    }
-    if (file)
-        (void)fclose(file);
-}
-
 /* `what` names the job in the error text. */
 static enum status run_command(const struct train_jobs *c, const struct words *w, const char *what,
                                const char *log, struct error *err)
@@ -149,10 +133,11 @@ static enum status run_command(const struct train_jobs *c, const struct words *w
         return error_set(err, STATUS_CANCELLED, "stopped by a signal");
     if (result.outcome != SUBPROCESS_EXITED || result.code != 0) {
         char how[128];
-        char last[256];
+        char last[256] = "";
 
         subprocess_result_text(&result, how, sizeof(how));
-        read_last_line(log, last, sizeof(last));
+        if (subprocess_last_line(log, last, sizeof(last), NULL) != STATUS_OK || last[0] == '\0')
+            (void)snprintf(last, sizeof(last), "no output");
         return error_set(err, STATUS_INTERNAL, "%s failed: %s (%s); its output is in '%s'", what,
                          how, last, log);
     }

@@ -19,7 +19,6 @@
 
 #define SUFFIX     ".tar.gz"
 #define TIMEOUT_MS 3600000
-#define LOG_BYTES  ((size_t)1 << 20)
 
 struct export_options {
     char out[OPTION_TEXT_MAX];
@@ -90,24 +89,6 @@ static const char check_script[] =
     "    fail 'the report that is made here has other figures'\n"
     "wc -l < SHA256SUMS\n";
 
-/* The last line of the log is the number of files, or what went wrong. */
-static enum status read_last_line(const char *log_path, char *line, size_t size, struct error *err)
-{
-    char *text = NULL;
-    const char *last;
-    size_t length;
-    enum status status = file_read(log_path, LOG_BYTES, &text, &length, err);
-
-    if (status != STATUS_OK)
-        return status;
-    while (length > 0 && text[length - 1] == '\n')
-        text[--length] = '\0';
-    last = strrchr(text, '\n');
-    (void)snprintf(line, size, "%s", last ? last + 1 : text);
-    free(text);
-    return STATUS_OK;
-}
-
 /* words: those after the script's name, NULL-terminated. */
 static enum status run_script(const char *script, const char *const *words, const char *folder,
                               char *line, size_t size, struct error *err)
@@ -127,7 +108,8 @@ static enum status run_script(const char *script, const char *const *words, cons
         return status;
     if (result.outcome == SUBPROCESS_STOPPED)
         return error_set(err, STATUS_CANCELLED, "stopped");
-    status = read_last_line(log_path, line, size, err);
+    /* the number of files, or what went wrong */
+    status = subprocess_last_line(log_path, line, size, err);
     subprocess_result_text(&result, how, sizeof(how));
     if (status == STATUS_OK && (result.outcome != SUBPROCESS_EXITED || result.code != 0))
         status = error_set(err, STATUS_DATA, "%s", line[0] != '\0' ? line : how);

@@ -1,5 +1,5 @@
 /*
- * subprocess: start with posix_spawn, wait on a pidfd, the stop flag's eventfd and the deadline.
+ * subprocess: fork and exec, wait on a pidfd, the stop flag's eventfd and the deadline.
  * When a child must end, its whole group gets SIGTERM, after the grace time SIGKILL; the rest of
  * the group is killed once the leader is gone, so that a stray rank cannot disturb the next run.
  * Limits: Linux 5.3 (pidfd_open).  No locking: one caller at a time per request.
@@ -7,82 +7,93 @@
 #include "experiments/subprocess/subprocess.h"
 
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/stop.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TICK_MS 250
+#define TICK_MS       250
+#define LOG_BYTES_MAX ((size_t)256 << 20) /* that subprocess_last_line reads */
 
-extern char **environ;
-
-/* Default signal handling, no signal blocked, and perhaps its own process group. */
-static int set_attributes(posix_spawnattr_t *attributes, bool has_own_group)
+/* Default signal handling, no signal blocked. */
+static void reset_signals(void)
 {
     sigset_t none;
-    sigset_t all;
-    int failed;
 
+    for (int number = 1; number < NSIG; number++)
+        (void)signal(number, SIG_DFL); /* fails for those that have no other */
     (void)sigemptyset(&none);
-    (void)sigfillset(&all);
-    failed = posix_spawnattr_setflags(attributes,
-                                      (short)((has_own_group ? POSIX_SPAWN_SETPGROUP : 0) |
-                                              POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF));
-    if (failed == 0)
-        failed = posix_spawnattr_setpgroup(attributes, 0);
-    if (failed == 0)
-        failed = posix_spawnattr_setsigmask(attributes, &none);
-    if (failed == 0)
-        failed = posix_spawnattr_setsigdefault(attributes, &all);
-    return failed;
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-static int set_streams(posix_spawn_file_actions_t *actions, int log_fd)
+static bool set_streams(int log_fd)
 {
-    int failed = posix_spawn_file_actions_addopen(actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
-    if (failed == 0)
-        failed = posix_spawn_file_actions_adddup2(actions, log_fd, STDOUT_FILENO);
-    if (failed == 0)
-        failed = posix_spawn_file_actions_adddup2(actions, log_fd, STDERR_FILENO);
-    return failed;
+    return in >= 0 && dup2(in, STDIN_FILENO) >= 0 && dup2(log_fd, STDOUT_FILENO) >= 0 &&
+           dup2(log_fd, STDERR_FILENO) >= 0;
 }
 
-/* log_fd -1: it shares streams and process group with this one. */
+/* In the child, which may be that of a process with threads: no call that takes a lock.  failure_fd
+ * gets the errno of a failure. */
+static _Noreturn void exec_child(const char *const *argv, int log_fd, int failure_fd, pid_t parent)
+{
+    union { /* execvp takes char *const * and does not write */
+        const char *const *from;
+        char *const *to;
+    } words = {.from = argv};
+    int failure;
+
+    if (log_fd >= 0)
+        (void)setpgid(0, 0);
+    (void)prctl(PR_SET_PDEATHSIG, log_fd >= 0 ? SIGKILL : SIGTERM);
+    if (getppid() != parent) /* it died before prctl */
+        _exit(127);
+    reset_signals();
+    if (log_fd < 0 || set_streams(log_fd))
+        (void)execvp(argv[0], words.to);
+    failure = errno;
+    (void)!write(failure_fd, &failure, sizeof(failure));
+    _exit(127);
+}
+
+/* log_fd -1: it shares streams and process group with this one.  Returns an errno, 0 when the
+ * program is loaded. */
 static int spawn(const char *const *argv, int log_fd, pid_t *ret_pid)
 {
-    posix_spawnattr_t attributes;
-    posix_spawn_file_actions_t actions;
-    int failed = posix_spawnattr_init(&attributes);
+    const pid_t parent = getpid();
+    int pipe_fds[2], failure = 0;
+    sigset_t all, own;
+    ssize_t got;
 
-    if (failed != 0)
-        return failed;
-    failed = posix_spawn_file_actions_init(&actions);
-    if (failed == 0) {
-        failed = set_attributes(&attributes, log_fd >= 0);
-        if (failed == 0 && log_fd >= 0)
-            failed = set_streams(&actions, log_fd);
-        if (failed == 0) {
-            union { /* posix_spawnp takes char *const * and does not write */
-                const char *const *from;
-                char *const *to;
-            } words = {.from = argv};
-
-            failed = posix_spawnp(ret_pid, argv[0], &actions, &attributes, words.to, environ);
-        }
-        (void)posix_spawn_file_actions_destroy(&actions);
-    }
-    (void)posix_spawnattr_destroy(&attributes);
-    return failed;
+    if (pipe2(pipe_fds, O_CLOEXEC) != 0)
+        return errno;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &own); /* no handler of this process runs in it */
+    *ret_pid = fork();
+    if (*ret_pid == 0)
+        exec_child(argv, log_fd, pipe_fds[1], parent);
+    if (*ret_pid < 0)
+        failure = errno;
+    (void)pthread_sigmask(SIG_SETMASK, &own, NULL);
+    (void)close(pipe_fds[1]);
+    do {
+        got = read(pipe_fds[0], &failure, sizeof(failure));
+    } while (got < 0 && errno == EINTR);
+    (void)close(pipe_fds[0]);
+    if (*ret_pid > 0 && failure != 0)
+        (void)waitpid(*ret_pid, NULL, 0);
+    return failure;
 }
 
 static enum status start(const char *const *argv, int log_fd, struct subprocess_child *ret,
@@ -215,6 +226,23 @@ void subprocess_result_text(const struct subprocess_result *result, char *text, 
         (void)snprintf(text, size, "stopped after %.0f s", result->seconds);
         break;
     }
+}
+
+enum status subprocess_last_line(const char *log_path, char *line, size_t size, struct error *err)
+{
+    char *text = NULL;
+    const char *last;
+    size_t length;
+    enum status status = file_read(log_path, LOG_BYTES_MAX, &text, &length, err);
+
+    if (status != STATUS_OK)
+        return status;
+    while (length > 0 && text[length - 1] == '\n')
+        text[--length] = '\0';
+    last = strrchr(text, '\n');
+    (void)snprintf(line, size, "%s", last ? last + 1 : text);
+    free(text);
+    return STATUS_OK;
 }
 
 enum status subprocess_program_folder(char *text, size_t size, struct error *err)

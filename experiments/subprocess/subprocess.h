@@ -1,6 +1,8 @@
 /*
  * subprocess: one child program, started and waited for until a deadline; no process of the child's
  * own process group survives the call.  Or one that shares this process's terminal and group.
+ * When the thread that started it ends (kill -9 of this process), a program with a group of its own
+ * gets SIGKILL, one that shares the group SIGTERM.
  * Needs: only common/base.  Called by compare, report (gnuplot), launch (mpirun.h), standby and
  * bench.
  */
@@ -45,6 +47,9 @@ enum status subprocess_run(const struct subprocess_request *request, struct subp
 
 /* "exit code 3", "killed by signal 9 (Killed)", "timed out after 60 s", "stopped". */
 void subprocess_result_text(const struct subprocess_result *result, char *text, size_t size);
+
+/* The last line of a log_path; "": it is empty. */
+enum status subprocess_last_line(const char *log_path, char *line, size_t size, struct error *err);
 
 /* A program that shares this one's streams and process group, and that the caller waits for. */
 struct subprocess_child {

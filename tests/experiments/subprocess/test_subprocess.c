@@ -10,9 +10,11 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -122,6 +124,53 @@ START_TEST(test_child_that_ignores_sigterm_is_killed)
 }
 END_TEST
 
+/* kill -9 of the one that waits. */
+START_TEST(test_ends_with_the_one_that_started_it)
+{
+    const char *fifo = support_path("fifo");
+    char script[700], line[32] = "";
+    int64_t program = 0;
+    int state = 0;
+    FILE *file;
+    pid_t starter;
+
+    ck_assert_int_eq(mkfifo(fifo, 0600), 0);
+    ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    (void)snprintf(script, sizeof(script), "echo $$ >'%s'; exec sleep 1000", fifo);
+    starter = fork();
+    if (starter == 0) {
+        (void)run_shell(script, 1000000);
+        _exit(0);
+    }
+    file = fopen(fifo, "re");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_ptr_nonnull(fgets(line, sizeof(line), file));
+    (void)fclose(file);
+    line[strcspn(line, "\n")] = '\0';
+    ck_assert_msg(parse_int64(line, &program), "no pid in '%s'", line);
+    ck_assert_int_eq(kill(starter, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(starter, NULL, 0), starter);
+    ck_assert_int_eq(waitpid((pid_t)program, &state, 0), program);
+    ck_assert_int_eq(WTERMSIG(state), SIGKILL);
+}
+END_TEST
+
+START_TEST(test_last_line)
+{
+    static const char *const texts[][2] = {
+        {"", ""}, {"\n", ""}, {"one", "one"}, {"one\ntwo\n", "two"}, {"one\ntwo\n\n", "two"}};
+    struct error err = {0};
+
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        char line[16];
+
+        assert_ok(subprocess_last_line(support_write("log.txt", texts[i][0], strlen(texts[i][0])),
+                                       line, sizeof(line), &err));
+        ck_assert_str_eq(line, texts[i][1]);
+    }
+}
+END_TEST
+
 static void send_stop_signal(void *context)
 {
     unsigned *ticks = context;
@@ -183,5 +232,6 @@ int main(void)
         "subprocess", 60, TEST(test_exit_code_and_output), TEST(test_log_is_replaced),
         TEST(test_killed), TEST(test_deadline_ends_the_whole_group),
         TEST(test_leftovers_are_killed), TEST(test_child_that_ignores_sigterm_is_killed),
+        TEST(test_ends_with_the_one_that_started_it), TEST(test_last_line),
         TEST(test_signal_stops_the_child), TEST(test_cannot_start), TEST(test_program_folder));
 }
