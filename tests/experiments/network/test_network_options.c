@@ -25,6 +25,8 @@ static enum status read_options(const char *rate, const char *delay, const char 
 
 START_TEST(test_lists)
 {
+    const struct network_options no_server = {.rate = "1gbit,server:10gbit", .seed = 1};
+
     assert_ok(read_options("1gbit,server:10gbit,host1:2.5mbit", "5,worker:7", "1", "0.5"));
     ck_assert(links[0].rate == 1e9 && links[1].rate == 2.5e6 && links[2].rate == 1e9);
     ck_assert(links[3].rate == 1e10);
@@ -34,6 +36,8 @@ START_TEST(test_lists)
     ck_assert(links[3].rate == 0 && links[3].delay_ns == 0 && links[3].loss == 0);
     assert_ok(read_options("host2:100mbit", "", "", ""));
     ck_assert(links[0].rate == 0 && links[2].rate == 1e8);
+    assert_ok(network_options_read(&no_server, 4, 4, NETWORK_DELAY_MIN_MS, links, &err));
+    ck_assert(links[0].rate == 1e9 && links[3].rate == 1e9);
 }
 END_TEST
 
