@@ -1,5 +1,5 @@
 /*
- * Bounded whole-file reads and atomic writes.  No locking: a path has one writer at a time.  The
+ * Bounded whole-file reads and atomic writes.  Without a lock: a path has one writer at a time. The
  * temporary name contains the process id, so two processes that write one target do not share a
  * temporary file.
  */
@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -226,6 +227,47 @@ enum status file_make_folder(const char *path, struct error *err)
             return error_set_errno(err, errno, "cannot make folder '%s'", part);
     }
     return STATUS_OK;
+}
+
+/* The error with the process id in the file, which may still be empty. */
+static enum status refuse_lock(int fd, const char *folder, const char *user, struct error *err)
+{
+    char pid[32] = "";
+    ssize_t length = pread(fd, pid, sizeof(pid) - 1, 0);
+
+    pid[length > 0 ? length : 0] = '\0';
+    pid[strspn(pid, "0123456789")] = '\0';
+    return error_set(err, STATUS_EXISTS, "the folder '%s' is used by another %s (pid %s)", folder,
+                     user, pid[0] ? pid : "unknown");
+}
+
+/* flock's, which the kernel releases when the process dies. */
+enum status file_lock_folder(const char *folder, const char *user, int *ret_fd, struct error *err)
+{
+    char path[4096], pid[32];
+    int length = snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
+    enum status status = file_join(path, sizeof(path), folder, "lock", err);
+    int fd;
+
+    if (status != STATUS_OK)
+        return status;
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return error_set_errno(err, errno, "cannot open '%s'", path);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0)
+        status = errno == EWOULDBLOCK
+                     ? refuse_lock(fd, folder, user, err)
+                     : error_set(err, errno == EINTR ? STATUS_IO : STATUS_UNSUPPORTED,
+                                 "cannot lock '%s': %s", path, strerror(errno));
+    else if (ftruncate(fd, 0) != 0)
+        status = error_set_errno(err, errno, "cannot write '%s'", path);
+    else
+        status = file_write_all(fd, path, pid, (size_t)length, err);
+    if (status == STATUS_OK)
+        *ret_fd = fd;
+    else
+        (void)close(fd);
+    return status;
 }
 
 enum status file_join(char *text, size_t size, const char *folder, const char *name,

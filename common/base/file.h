@@ -46,6 +46,11 @@ enum status file_publish(const char *path, const void *data, size_t size, struct
 /* mkdir -p. */
 enum status file_make_folder(const char *path, struct error *err);
 
+/* Take FOLDER/lock for this process until *ret_fd is closed (not inherited by programs it starts).
+ * STATUS_EXISTS names the process that has it, as another `user` ("server"); STATUS_UNSUPPORTED:
+ * the filesystem has no locks. */
+enum status file_lock_folder(const char *folder, const char *user, int *ret_fd, struct error *err);
+
 /* "folder/name" into text; STATUS_CONFIG when it does not fit. */
 enum status file_join(char *text, size_t size, const char *folder, const char *name,
                       struct error *err);

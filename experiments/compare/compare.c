@@ -104,7 +104,7 @@ static const struct option_spec specs[] = {
     {.name = "dry-run",
      .kind = OPTION_BOOL,
      .offset = AT(dry_run),
-     .help = "Print the cells of the axes and how many runs they are, and run nothing.  With --on "
+     .help = "Print the cells of the axes and how many runs they are, and make none.  With --on "
              "slurm print the script for sbatch that runs them, with --on kubernetes the manifests "
              "of pods with standby daemons and of one with this command."},
     {.name = "on",
@@ -322,8 +322,10 @@ static enum status run_sweep(struct compare_sweep *s, const struct compare_optio
 {
     struct experiment_run_result result = {0};
     struct error why = {0};
-    enum status status = compare_sweep_run(s, &result, err);
+    enum status status;
 
+    print_announcement(s);
+    status = compare_sweep_run(s, &result, err);
     if (status == STATUS_OK && result.has_more) {
         ret->exit_code = ALLOCATION_MORE;
         return STATUS_OK;
@@ -337,24 +339,49 @@ static enum status run_sweep(struct compare_sweep *s, const struct compare_optio
     return status;
 }
 
+/* Make the folder, and keep a second `compare` out of it.  Some filesystems of clusters have no
+ * locks. */
+static enum status lock_folder(const char *out, int *ret_fd, struct error *err)
+{
+    struct error why = {0};
+    enum status status = file_make_folder(out, err);
+
+    if (status != STATUS_OK)
+        return status;
+    status = file_lock_folder(out, "compare", ret_fd, &why);
+    if (status == STATUS_UNSUPPORTED) {
+        log_warning("%s: do not run compare twice at once in it", why.text);
+        return STATUS_OK;
+    }
+    return status == STATUS_OK ? status : error_set(err, status, "%s", why.text);
+}
+
+static void unlock_folder(int fd)
+{
+    if (fd >= 0)
+        (void)close(fd);
+}
+
 static enum status run_experiment(const struct compare_options *options, const char *programs,
                                   const char *path, const char *out, struct compare_result *ret,
                                   struct error *err)
 {
     struct experiment *experiment = NULL;
     struct compare_sweep sweep = {0};
+    int lock_fd = -1;
     enum status status = mem_calloc(1, sizeof(*experiment), "an experiment", &experiment, err);
 
     if (status == STATUS_OK)
         status = read_experiment(path, options, experiment, err);
     if (status == STATUS_OK)
         status = compare_sweep_open(experiment, programs, out, &sweep, err);
-    if (status == STATUS_OK && options->dry_run) {
+    if (status == STATUS_OK && options->dry_run)
         compare_sweep_print_plan(&sweep);
-    } else if (status == STATUS_OK) {
-        print_announcement(&sweep);
+    else if (status == STATUS_OK)
+        status = lock_folder(out, &lock_fd, err);
+    if (status == STATUS_OK && !options->dry_run)
         status = run_sweep(&sweep, options, ret, err);
-    }
+    unlock_folder(lock_fd);
     compare_sweep_close(&sweep);
     free(experiment);
     return status;
@@ -389,7 +416,11 @@ static enum status run_set(const struct compare_options *options, const char *pr
     struct text_list results = {0};
     struct error why = {0};
     size_t failed = 0;
-    enum status status = options->dry_run ? STATUS_OK : file_make_folder(out, err);
+    int lock_fd = -1;
+    enum status status = options->dry_run ? STATUS_OK : lock_folder(out, &lock_fd, err);
+
+    if (status != STATUS_OK)
+        return status;
 
     for (size_t i = 0; i < paths->length && status == STATUS_OK; i++) {
         struct compare_result result = {.exit_code = 0};
@@ -412,6 +443,7 @@ static enum status run_set(const struct compare_options *options, const char *pr
         status = error_set(err, why.status, "%s", why.text);
     if (status == STATUS_OK && failed > 0)
         status = error_set(err, STATUS_IO, "%zu of %zu experiments failed", failed, paths->length);
+    unlock_folder(lock_fd);
     text_list_release(&results);
     return status;
 }

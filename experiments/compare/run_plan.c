@@ -272,7 +272,7 @@ static enum status run_folder(const struct sweep_cell *cell, const struct experi
 static enum status set_aside(const struct sweep_cell *cell, const struct experiment *e,
                              size_t block, struct error *err)
 {
-    size_t moved = 0;
+    bool has_moved = false;
     enum status status = STATUS_OK;
 
     for (size_t m = 0; m < e->mode_count && status == STATUS_OK; m++) {
@@ -282,12 +282,13 @@ static enum status set_aside(const struct sweep_cell *cell, const struct experim
         if (status != STATUS_OK || access(folder, F_OK) != 0)
             continue;
         status = experiment_run_put_aside(cell->out, "lost", strrchr(folder, '/') + 1, err);
-        moved++;
+        has_moved = true;
     }
-    if (moved > 0)
-        log_info("%s%sblock %zu had %zu of %zu runs and runs again; they are in %s/lost",
-                 cell->cell.name, cell->cell.name[0] != '\0' ? ": " : "", block + 1, moved,
-                 e->mode_count, cell->out);
+    if (has_moved)
+        log_info(
+            "%s%sblock %zu runs again, as it or one before it was not whole; what ran of it is "
+            "in %s/lost",
+            cell->cell.name, cell->cell.name[0] != '\0' ? ": " : "", block + 1, cell->out);
     return status;
 }
 

@@ -1,10 +1,9 @@
 /*
  * The state folder: its lock, the terms of jobs, their folders.
  *
- * The lock is flock's, which the kernel releases when the process dies.  terms.json contains the
- * bytes of the join request in hexadecimal, so that every field survives; its other fields are for
- * human readers.  A folder is created and removed under another name, so that an interrupted
- * process never leaves an incomplete folder under the job's.
+ * terms.json contains the bytes of the join request in hexadecimal, so that every field survives;
+ * its other fields are for human readers.  A folder is created and removed under another name, so
+ * that an interrupted process never leaves an incomplete folder under the job's.
  */
 #include "server/persistence/state_dir.h"
 
@@ -14,13 +13,11 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -33,48 +30,6 @@
 #define SUFFIX_NEW      ".new" /* being created; left by a process that died */
 #define SUFFIX_OLD      ".old" /* being removed; likewise */
 
-/* ------------------------------------------------------------------ the lock */
-
-/* The error with the process id in the file, which may still be empty. */
-static enum status refuse_lock(int fd, const char *folder, struct error *err)
-{
-    char pid[32] = "";
-    ssize_t length = pread(fd, pid, sizeof(pid) - 1, 0);
-
-    pid[length > 0 ? length : 0] = '\0';
-    pid[strspn(pid, "0123456789")] = '\0';
-    return error_set(err, STATUS_EXISTS, "the state folder '%s' is used by another server (pid %s)",
-                     folder, pid[0] ? pid : "unknown");
-}
-
-static enum status acquire_lock(struct state_dir *d, struct error *err)
-{
-    char path[STATE_PATH_MAX], pid[32];
-    enum status status = file_join(path, sizeof(path), d->path, "lock", err);
-    int fd, length;
-
-    if (status != STATUS_OK)
-        return status;
-    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return error_set_errno(err, errno, "cannot open '%s'", path);
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        status = errno == EWOULDBLOCK ? refuse_lock(fd, d->path, err)
-                                      : error_set_errno(err, errno, "cannot lock '%s'", path);
-    } else {
-        length = snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
-        if (ftruncate(fd, 0) != 0)
-            status = error_set_errno(err, errno, "cannot write '%s'", path);
-        else
-            status = file_write_all(fd, path, pid, (size_t)length, err);
-    }
-    if (status == STATUS_OK)
-        d->lock_fd = fd;
-    else
-        (void)close(fd);
-    return status;
-}
-
 enum status state_dir_open(struct state_dir *d, const char *path, struct error *err)
 {
     int length = snprintf(d->path, sizeof(d->path), "%s", path);
@@ -84,9 +39,7 @@ enum status state_dir_open(struct state_dir *d, const char *path, struct error *
     if (length < 0 || (size_t)length >= sizeof(d->path) - 2 * NAME_BYTES_MAX)
         return error_set(err, STATUS_CONFIG, "the path of the state folder has %d bytes", length);
     status = file_make_folder(path, err);
-    if (status == STATUS_OK)
-        status = acquire_lock(d, err);
-    return status;
+    return status == STATUS_OK ? file_lock_folder(path, "server", &d->lock_fd, err) : status;
 }
 
 void state_dir_close(struct state_dir *d)

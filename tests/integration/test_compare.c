@@ -1,7 +1,7 @@
 /*
  * `sparring compare` over real jobs: every run succeeds, payload bytes equal the formula, and the
- * loss is the same over a ring and over one or two servers.  Also the output when a run fails, and
- * when the user interrupts it.
+ * loss is the same over a ring and over one or two servers.  Also the output when a run fails, when
+ * the user interrupts it, and for a second comparison in the same folder.
  */
 #include "common/base/file.h"
 #include "common/base/host.h"
@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TIMEOUT_MS 300000
 
@@ -240,30 +241,65 @@ START_TEST(test_network_is_reported)
 }
 END_TEST
 
-START_TEST(test_interrupt)
+/* Start a comparison that does not end, and wait until it has begun; `more`: an experiment behind
+ * it, or NULL. */
+static void start_endless(struct process *p, const char *out, const char *more)
 {
     static const char endless[] = "repeats: 1\n"
                                   "verdict: none\n"
                                   "options: {model: 'mlp:784-8-10', samples: 512, steps: "
                                   "100000000, threads: 1, device: cpu}\n"
                                   "modes: [{name: ps, servers: 1, options: {sync: ps}}]\n";
-    const char *out = support_path("out");
+
+    process_start(p, NULL,
+                  ARGS(support_program("sparring"), "compare", "--out", out,
+                       write_experiment(endless), more));
+    process_wait_output(p, "results in", TIMEOUT_MS);
+}
+
+static void interrupt(struct process *compare)
+{
+    process_signal(compare, SIGINT);
+    ck_assert_int_eq(process_wait(compare, TIMEOUT_MS), 6);
+    ck_assert_ptr_nonnull(strstr(process_output(compare), "Interrupt: "));
+}
+
+START_TEST(test_interrupt)
+{
     struct process compare;
 
-    process_start(
-        &compare, NULL,
-        ARGS(support_program("sparring"), "compare", write_experiment(endless), "--out", out));
-    process_wait_output(&compare, "results in", TIMEOUT_MS);
-    process_signal(&compare, SIGINT);
-    ck_assert_int_eq(process_wait(&compare, TIMEOUT_MS), 6);
-    ck_assert_ptr_nonnull(strstr(process_output(&compare), "Interrupt: "));
+    start_endless(&compare, support_path("out"), NULL);
+    interrupt(&compare);
+}
+END_TEST
+
+/* A second comparison in the folder is refused, and leaves the first one alone: of an experiment,
+ * or
+ * (_i 1) of a set, of which another experiment is under way. */
+START_TEST(test_two_in_one_folder)
+{
+    const char *out = support_path("out");
+    const char *more = _i ? support_write("more.yaml", "modes: [{name: a}]", 18) : NULL;
+    char holder[700];
+    struct process first;
+    const char *printed;
+
+    start_endless(&first, out, more);
+    printed = process_run(1, TIMEOUT_MS, NULL,
+                          ARGS(support_program("sparring"), "compare", "--out", out,
+                               support_path("experiment.yaml"), more));
+    (void)snprintf(holder, sizeof(holder), "'%s' is used by another compare (pid %ld)", out,
+                   (long)first.pid);
+    ck_assert_msg(strstr(printed, holder) != NULL, "no '%s' in:\n%s", holder, printed);
+    ck_assert_int_ne(access(support_path("out/lost"), F_OK), 0);
+    interrupt(&first);
 }
 END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN("compare", 600, TEST(test_modes_reach_same_loss),
-                       TEST(test_options_of_the_launcher), TEST(test_mode_that_fails),
-                       TEST(test_network_not_kept), TEST(test_network_is_reported),
-                       TEST(test_interrupt));
+    return SUPPORT_RUN(
+        "compare", 600, TEST(test_modes_reach_same_loss), TEST(test_options_of_the_launcher),
+        TEST(test_mode_that_fails), TEST(test_network_not_kept), TEST(test_network_is_reported),
+        TEST(test_interrupt), LOOP_TEST(test_two_in_one_folder, 0, 2));
 }

@@ -219,7 +219,7 @@ START_TEST(test_cancelled_allocation)
     cluster_wait("processes are left", CLUSTER_NOTHING_LEFT);
     output = process_run(0, JOB_TIMEOUT_MS, NULL,
                          ARGS("sparring", "compare", "e.yaml", "--on", "slurm", "--out", "out"));
-    ck_assert_msg(strstr(output, "runs again; they are in out/lost") != NULL, "%s", output);
+    ck_assert_msg(strstr(output, "what ran of it is in out/lost") != NULL, "%s", output);
     ck_assert_uint_eq(cluster_count_good_runs(), 4);
 }
 END_TEST
@@ -284,7 +284,7 @@ START_TEST(test_dead_node)
     cluster_wait("processes are left", CLUSTER_NOTHING_LEFT);
     await_second_run();
     assert_ok(file_read("log.txt", 1 << 20, &log, &size, &err));
-    ck_assert_msg(strstr(log, "runs again; they are in out/lost") && cluster_count_good_runs() == 4,
+    ck_assert_msg(strstr(log, "what ran of it is in out/lost") && cluster_count_good_runs() == 4,
                   "%s", log);
     free(log);
 }

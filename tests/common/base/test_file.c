@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -122,6 +123,26 @@ START_TEST(commit_onto_a_folder_fails_clean)
 }
 END_TEST
 
+START_TEST(a_folder_is_locked_once)
+{
+    struct error err = {0};
+    char holder[64];
+    int fd = -1, other = -1;
+
+    assert_ok(file_lock_folder(support_folder(), "baker", &fd, &err));
+    assert_fails(file_lock_folder(support_folder(), "baker", &other, &err), STATUS_EXISTS,
+                 "is used by another baker (pid ");
+    (void)snprintf(holder, sizeof(holder), "(pid %ld)", (long)getpid());
+    ck_assert_ptr_nonnull(strstr(err.text, holder));
+    ck_assert_int_eq(other, -1);
+    (void)close(fd);
+    assert_ok(file_lock_folder(support_folder(), "baker", &fd, &err));
+    (void)close(fd);
+    ck_assert_int_eq(file_lock_folder("/proc/self", "baker", &fd, &err), STATUS_NOT_FOUND);
+    ck_assert_ptr_nonnull(strstr(err.text, "cannot open '/proc/self/lock'"));
+}
+END_TEST
+
 START_TEST(folders_and_joins)
 {
     struct error err = {0};
@@ -148,6 +169,7 @@ TCase *file_cases(void)
     tcase_add_test(cases, full_disk_keeps_the_old_file);
     tcase_add_test(cases, abandoned_writer_leaves_no_file);
     tcase_add_test(cases, commit_onto_a_folder_fails_clean);
+    tcase_add_test(cases, a_folder_is_locked_once);
     tcase_add_test(cases, folders_and_joins);
     return cases;
 }
