@@ -29,6 +29,7 @@ struct axis {
     char name[64]; /* "nproc", "servers", or an option of sparring-worker or launch */
     char values[AXIS_VALUES_MAX][256];
     size_t length;
+    unsigned line; /* of the file, of its first value; set by the reader of the file */
 };
 
 struct axes_condition {

@@ -13,6 +13,7 @@
 #include "experiments/compare/allocation.h"
 #include "experiments/compare/experiment.h"
 #include "experiments/compare/experiment_set.h"
+#include "experiments/compare/option_check.h"
 #include "experiments/compare/sweep.h"
 #include "experiments/report/diff.h"
 #include "experiments/report/gate.h"
@@ -375,6 +376,8 @@ static enum status run_experiment(const struct compare_options *options, const c
         status = read_experiment(path, options, experiment, err);
     if (status == STATUS_OK)
         status = compare_sweep_open(experiment, programs, out, &sweep, err);
+    if (status == STATUS_OK)
+        status = option_check(&sweep, err);
     if (status == STATUS_OK && options->dry_run)
         compare_sweep_print_plan(&sweep);
     else if (status == STATUS_OK)
@@ -401,6 +404,8 @@ static enum status count_hosts(const struct compare_options *options, const char
         status = read_experiment(paths->texts[i], options, e, err);
         if (status == STATUS_OK)
             status = compare_sweep_open(e, programs, ".", &sweep, err);
+        if (status == STATUS_OK && !options->dry_run)
+            status = option_check(&sweep, err);
         if (status == STATUS_OK && compare_sweep_hosts(&sweep) > *ret)
             *ret = compare_sweep_hosts(&sweep);
         compare_sweep_close(&sweep);

@@ -148,6 +148,7 @@ static enum status add_option(const struct key_position *at, const char *prefix,
     if (is_set_by_compare(name))
         return refuse_key(at, "is set by compare itself", err);
     (void)snprintf(option->name, sizeof(option->name), "%s%s", prefix, name);
+    option->line = at->scalar->line;
     options->length++;
     return read_value(at, option->value, sizeof(option->value), err);
 }
@@ -178,7 +179,11 @@ static enum status read_axis(const struct key_position *at, const char *path, st
     if (status != STATUS_OK)
         return status;
     status = axes_add_value(axes, name, value, &why);
-    return status == STATUS_OK ? STATUS_OK : refuse_key(at, why.text, err);
+    if (status != STATUS_OK)
+        return refuse_key(at, why.text, err);
+    if (axes->items[axes->length - 1].line == 0)
+        axes->items[axes->length - 1].line = at->scalar->line;
+    return STATUS_OK;
 }
 
 static enum status read_condition(const struct key_position *at, struct axes *axes,

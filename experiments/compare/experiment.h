@@ -42,6 +42,7 @@
 struct experiment_option {
     char name[64];
     char value[512];
+    unsigned line; /* of the file; 0: not from there */
 };
 
 struct experiment_options {

@@ -94,7 +94,7 @@ bool experiment_has_axis(const struct experiment *e, const char *name)
 }
 
 /* The values were checked. */
-static void set_value(struct experiment *e, const char *name, const char *value)
+static void set_value(struct experiment *e, const char *name, const char *value, unsigned line)
 {
     struct experiment_option *option;
     int64_t number = 0;
@@ -114,6 +114,7 @@ static void set_value(struct experiment *e, const char *name, const char *value)
     option = &e->options.items[e->options.length++];
     (void)snprintf(option->name, sizeof(option->name), "%s", name);
     (void)snprintf(option->value, sizeof(option->value), "%s", value);
+    option->line = line;
 }
 
 void experiment_make_cell(const struct experiment *e, const struct cell *cell, size_t count,
@@ -135,7 +136,7 @@ void experiment_make_cell(const struct experiment *e, const struct cell *cell, s
 
         (void)snprintf(axis->name, sizeof(axis->name), "%s", e->axes.items[i].name);
         (void)snprintf(axis->value, sizeof(axis->value), "%s", axes_value(&e->axes, cell, i));
-        set_value(ret, axis->name, axis->value);
+        set_value(ret, axis->name, axis->value, e->axes.items[i].line);
     }
 }
 
@@ -183,9 +184,9 @@ void experiment_make_quick(struct experiment *e)
             remove_option(&e->modes[m].options, replaced[i]);
     }
     if (!experiment_has_axis(e, "steps") && !experiment_has_axis(e, "epochs"))
-        set_value(e, "steps", "2");
+        set_value(e, "steps", "2", 0);
     if (experiment_has_network(e) && e->options.length + e->axes.length < EXPERIMENT_OPTIONS_MAX)
-        set_value(e, "network-check", "warn");
+        set_value(e, "network-check", "warn", 0);
     for (size_t i = 0; i < e->axes.length; i++) {
         struct axis *axis = &e->axes.items[i];
 

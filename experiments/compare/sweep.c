@@ -203,10 +203,8 @@ enum status compare_sweep_run(struct compare_sweep *s, struct experiment_run_res
 {
     const size_t blocks = (size_t)s->experiment->repeats;
     const bool is_at_once = s->count == 1 && !s->experiment->ends_after_block;
-    enum status status = experiment_run_check_programs(s->programs, err);
+    enum status status = run_plan_resume(s, err);
 
-    if (status == STATUS_OK)
-        status = run_plan_resume(s, err);
     if (status == STATUS_OK && s->experiment->engine)
         status = open_hosts(s, err);
     for (size_t i = 0; i < s->count && status == STATUS_OK; i++) {

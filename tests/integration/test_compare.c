@@ -1,7 +1,8 @@
 /*
  * `sparring compare` over real jobs: every run succeeds, payload bytes equal the formula, and the
  * loss is the same over a ring and over one or two servers.  Also the output when a run fails, when
- * the user interrupts it, and for a second comparison in the same folder.
+ * the user interrupts it, for options that the programs do not take, and for a second comparison in
+ * the same folder.
  */
 #include "common/base/file.h"
 #include "common/base/host.h"
@@ -296,10 +297,74 @@ START_TEST(test_two_in_one_folder)
 }
 END_TEST
 
+/* Settings that only go together, of modes that do not. */
+static const char *const good[] = {
+    "network: {rate: '1gbit,server:10gbit'}\nmodes:\n"
+    "- {name: ps, servers: 1, options: {sync: ps}}\n"
+    "- {name: control, options: {sync: local}}\n",
+    "network: {delay: 5}\naxes: {network-loss: [0, 1], network-rate: [50mbit, 1gbit]}\nmodes:\n"
+    "- {name: ring, options: {sync: allreduce}}\n",
+    "axes: {servers: [2, 4]}\nmodes:\n"
+    "- {name: replicas, servers: 1, options: {sync: ps, replicas: true}}\n"
+    "- {name: mixed, nproc: 2, servers: 1, options: {sync: ps, server-placement: mixed}}\n"
+    "- {name: ring, options: {sync: allreduce, backend: ring}}\n"
+    "- {name: shm, options: {sync: allreduce, backend: shm}}\n",
+};
+
+#define GOOD (sizeof(good) / sizeof(good[0]))
+
+START_TEST(test_good_options)
+{
+    char text[600];
+
+    (void)snprintf(text, sizeof(text), "repeats: 2\nverdict: none\n%s", good[_i]);
+    (void)process_run(
+        0, TIMEOUT_MS, NULL,
+        ARGS(support_program("sparring"), "compare", write_experiment(text), "--dry-run"));
+}
+END_TEST
+
+/* Found before the first run, by the programs themselves. */
+static const struct {
+    const char *options, *axes, *wanted;
+} mistakes[] = {
+    {"steps: 5", "bach-size: [4, 8]",
+     "experiment.yaml:4: unknown option '--bach-size', did you mean '--batch-size'?"},
+    {"steps: 5", "batch-size: [4, eight, 16]",
+     "experiment.yaml:4: --batch-size: 'eight' is not a whole number"},
+    {"stepps: 5", "batch-size: [4, 8]",
+     "experiment.yaml:3: unknown option '--stepps', did you mean '--steps'?"},
+    {"steps: 5", "bind: [core, cor]",
+     "experiment.yaml:4: --bind: 'cor' is not one of core, numa or none"},
+    {"steps: 5", "server-placement: [mixed]",
+     "experiment.yaml:4: --server-placement mixed needs --servers"},
+};
+
+#define MISTAKES (sizeof(mistakes) / sizeof(mistakes[0]))
+
+START_TEST(test_mistaken_options)
+{
+    char text[400];
+    const char *printed;
+
+    (void)snprintf(text, sizeof(text),
+                   "repeats: 1\nverdict: none\noptions: {%s}\naxes: {%s}\n"
+                   "modes: [{name: ring, options: {sync: allreduce}}]\n",
+                   mistakes[_i].options, mistakes[_i].axes);
+    printed = process_run(3, TIMEOUT_MS, NULL,
+                          ARGS(support_program("sparring"), "compare", write_experiment(text),
+                               "--out", support_path("out")));
+    ck_assert_msg(strstr(printed, mistakes[_i].wanted) != NULL, "no '%s' in:\n%s",
+                  mistakes[_i].wanted, printed);
+    ck_assert_int_ne(access(support_path("out"), F_OK), 0);
+}
+END_TEST
+
 int main(void)
 {
     return SUPPORT_RUN(
         "compare", 600, TEST(test_modes_reach_same_loss), TEST(test_options_of_the_launcher),
         TEST(test_mode_that_fails), TEST(test_network_not_kept), TEST(test_network_is_reported),
-        TEST(test_interrupt), LOOP_TEST(test_two_in_one_folder, 0, 2));
+        TEST(test_interrupt), LOOP_TEST(test_two_in_one_folder, 0, 2),
+        LOOP_TEST(test_good_options, 0, GOOD), LOOP_TEST(test_mistaken_options, 0, MISTAKES));
 }
