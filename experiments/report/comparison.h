@@ -94,13 +94,17 @@ struct comparison {
     char location[128];             /* "On this host, over loopback" */
     char verdict[1024];             /* one sentence */
     char why[2048];                 /* the sentences after it, or "" */
-    size_t main_ratio;              /* index of the ratio of the verdict, or SIZE_MAX */
+    size_t main_ratio;              /* index of the ratio of the verdict; SIZE_MAX: there is none,
+                                       or its pair of the design did not run well */
     struct text_list more_verdicts; /* about further registered pairs */
 };
 
 /* Group the runs, compute the figures, derive the verdicts.  `list` must outlive *ret. */
 enum status comparison_make(const struct run_list *list, struct comparison *ret, struct error *err);
 void comparison_release(struct comparison *c);
+
+/* Index of the ratio of a pair of modes' names, or SIZE_MAX. */
+size_t comparison_find_ratio(const struct comparison *c, const struct design_pair *pair);
 
 /* Throughput over that of the control, and over ranks times that of the single process; NaN
  * without them. */

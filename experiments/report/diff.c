@@ -164,6 +164,12 @@ static size_t list_difference(const struct diff_request *r, size_t index, const 
     return !may;
 }
 
+/* A mode without good runs has next to no facts. */
+static bool has_facts(const json_t *mode)
+{
+    return json_object_get(json_object_get(mode, "facts"), "world_size") != NULL;
+}
+
 /* List every setting that differs; returns the number of those that must not differ. */
 static size_t list_differences(const struct diff_request *r, struct strbuf *out)
 {
@@ -177,7 +183,7 @@ static size_t list_differences(const struct diff_request *r, struct strbuf *out)
         const json_t *before =
             find_mode(r->before, json_string_value(json_object_get(now, "name")));
 
-        if (!before)
+        if (!before || !has_facts(before) || !has_facts(now))
             continue;
         json_object_foreach(json_object_get(now, "facts"), name, value) count +=
             list_difference(r, i, before, name, out);
@@ -310,6 +316,16 @@ static void add_pair(const struct mode_pair *pair, enum metric_index metric, str
                 pair->unpaired.p_difference, state_of(pair, metric_specs[metric].better));
 }
 
+static enum status refuse_gate(const struct gate *gate, const struct mode_pair *pair,
+                               struct error *err)
+{
+    return error_set(err, STATUS_CONFIG,
+                     "--fail-if %s: %zu and %zu good runs of %s that recorded it above 0, at least "
+                     "%d of each are needed",
+                     gate->text, pair->samples[0].n, pair->samples[1].n, pair->name,
+                     STATISTICS_RUNS_MINIMUM);
+}
+
 static enum status check_gate(const struct gate *gate, const struct mode_pair *pairs, size_t count,
                               bool *ret_failed, struct strbuf *out, struct error *err)
 {
@@ -318,11 +334,7 @@ static enum status check_gate(const struct gate *gate, const struct mode_pair *p
         const double ratio = exp(u->difference);
 
         if (has_too_few(&pairs[i]))
-            return error_set(err, STATUS_CONFIG,
-                             "--fail-if %s: %zu and %zu good runs of %s that recorded it, at least "
-                             "%d of each are needed",
-                             gate->text, pairs[i].samples[0].n, pairs[i].samples[1].n,
-                             pairs[i].name, STATISTICS_RUNS_MINIMUM);
+            return refuse_gate(gate, &pairs[i], err);
         if (!gate_is_past(gate, ratio))
             continue;
         *ret_failed = *ret_failed || u->p_difference <= DESIGN_LEVEL;
@@ -361,7 +373,9 @@ static enum status read_pairs(const struct diff_request *r, enum metric_index me
             pairs[count++] = pair;
             continue;
         }
-        if (status == STATUS_OK)
+        if (status == STATUS_OK && r->gate && pair.samples[0].n + pair.samples[1].n > 0)
+            status = refuse_gate(r->gate, &pair, err);
+        else if (status == STATUS_OK)
             strbuf_addf(out, "no run of %s in both that recorded %s\n", pair.name,
                         metric_specs[metric].name);
         release_pair(&pair);

@@ -60,7 +60,9 @@ enum status gate_check(const struct gate *gate, const struct comparison *c, bool
 
     *ret_failed = false;
     if (c->main_ratio == SIZE_MAX)
-        return error_set(err, STATUS_CONFIG, "--fail-if %s: there are no two modes to compare",
+        return error_set(err, STATUS_CONFIG,
+                         "--fail-if %s: there are no two modes to compare, or no good runs of the "
+                         "first pair of the verdict",
                          gate->text);
     first = c->modes[c->ratios[c->main_ratio].a].name;
     second = c->modes[c->ratios[c->main_ratio].b].name;

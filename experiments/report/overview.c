@@ -64,16 +64,6 @@ static enum status add_missing(struct overview *o, size_t cell, const struct des
     return overview_add_row(o, &row, err);
 }
 
-static bool has_ratio_of(const struct comparison *c, const struct design_pair *pair)
-{
-    const struct design one = {.pairs = {*pair}, .pair_count = 1};
-
-    for (size_t i = 0; i < c->ratio_count; i++)
-        if (design_has_pair(&one, c->modes[c->ratios[i].a].name, c->modes[c->ratios[i].b].name))
-            return true;
-    return false;
-}
-
 static enum status add_ratio(struct overview *o, size_t cell, const struct design *design,
                              const struct comparison *c, const struct ratio *r, struct error *err)
 {
@@ -116,7 +106,7 @@ enum status overview_add(struct overview *o, size_t cell, const struct design *d
     enum status status = STATUS_OK;
 
     for (size_t i = 0; i < design->pair_count && status == STATUS_OK; i++)
-        if (!c || !has_ratio_of(c, &design->pairs[i]))
+        if (!c || comparison_find_ratio(c, &design->pairs[i]) == SIZE_MAX)
             status = add_missing(o, cell, design, &design->pairs[i], err);
     if (!c && design->pair_count == 0)
         status = add_missing(o, cell, design, &any, err);

@@ -115,6 +115,17 @@ static bool are_comparable(const struct mode *a, const struct mode *b)
            a->ranks == b->ranks;
 }
 
+/* Does a pair of the design name b before a? */
+static bool is_reversed(const struct design *d, const struct mode *a, const struct mode *b)
+{
+    for (size_t i = 0; i < d->pair_count; i++)
+        if (strcmp(d->pairs[i].names[0], b->name) == 0 &&
+            strcmp(d->pairs[i].names[1], a->name) == 0)
+            return true;
+    return false;
+}
+
+/* A ratio has the order of its pair in the design, else that of the modes. */
 static enum status make_ratios(struct comparison *c, struct error *err)
 {
     enum status status =
@@ -126,7 +137,9 @@ static enum status make_ratios(struct comparison *c, struct error *err)
 
             if (!are_comparable(&c->modes[a], &c->modes[b]))
                 continue;
-            *r = (struct ratio){.a = a, .b = b};
+            *r = is_reversed(c->design, &c->modes[a], &c->modes[b])
+                     ? (struct ratio){.a = b, .b = a}
+                     : (struct ratio){.a = a, .b = b};
             status = make_ratio(c, r, err);
             if (status == STATUS_OK)
                 c->ratio_count++;
@@ -172,18 +185,24 @@ static void register_design_pairs(struct comparison *c)
                                                      c->modes[c->ratios[i].b].name);
 }
 
-/* The first pair of the design that ran, or the pair of register_by_rule. */
+size_t comparison_find_ratio(const struct comparison *c, const struct design_pair *pair)
+{
+    const struct design one = {.pairs = {*pair}, .pair_count = 1};
+
+    for (size_t i = 0; i < c->ratio_count; i++)
+        if (design_has_pair(&one, c->modes[c->ratios[i].a].name, c->modes[c->ratios[i].b].name))
+            return i;
+    return SIZE_MAX;
+}
+
+/* The first pair of the design, also when it did not run: no other one takes its place.  Without
+ * pairs that of register_by_rule. */
 static void choose_main_ratio(struct comparison *c)
 {
     c->main_ratio = SIZE_MAX;
-    for (size_t k = 0; k < c->design->pair_count && c->main_ratio == SIZE_MAX; k++) {
-        const struct design one = {.pairs = {c->design->pairs[k]}, .pair_count = 1};
-
-        for (size_t i = 0; i < c->ratio_count; i++)
-            if (design_has_pair(&one, c->modes[c->ratios[i].a].name, c->modes[c->ratios[i].b].name))
-                c->main_ratio = i;
-    }
-    for (size_t i = 0; i < c->ratio_count && c->main_ratio == SIZE_MAX; i++)
+    if (c->design->pair_count > 0)
+        c->main_ratio = comparison_find_ratio(c, &c->design->pairs[0]);
+    for (size_t i = 0; i < c->ratio_count && c->design->pair_count == 0; i++)
         if (c->ratios[i].is_registered)
             c->main_ratio = i;
 }

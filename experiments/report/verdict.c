@@ -241,9 +241,10 @@ static void add_equal_transports(const struct comparison *c, struct strbuf *text
         if (i == c->main_ratio || !isolates_architecture(c, r))
             continue;
         ratio_text(c, r, ratio, sizeof(ratio));
-        strbuf_addf(text, "%s%s, %s has %s the throughput of %s", before,
-                    comparison_carrier(&c->modes[r->a]),
-                    c->modes[r->value >= 1 ? r->a : r->b].label, ratio,
+        strbuf_addf(text, "%s%s, %s %s %s %s %s", before, comparison_carrier(&c->modes[r->a]),
+                    c->modes[r->value >= 1 ? r->a : r->b].label,
+                    r->is_to_target ? "reaches the target accuracy" : "has", ratio,
+                    r->is_to_target ? "as fast as" : "the throughput of",
                     c->modes[r->value >= 1 ? r->b : r->a].label);
         before = "; ";
     }
@@ -293,22 +294,30 @@ static void set_why(struct comparison *c)
     strbuf_release(&text);
 }
 
-void comparison_write_verdict(struct comparison *c)
+/* A pair of the design without a ratio. */
+static void add_missing_sentence(const struct comparison *c, const struct design_pair *pair,
+                                 struct strbuf *text)
+{
+    size_t good = 0;
+
+    strbuf_addf(text, "No verdict on %s and %s: ", pair->names[0], pair->names[1]);
+    for (size_t k = 0; k < 2; k++) {
+        const struct mode *mode = NULL;
+
+        for (size_t m = 0; m < c->mode_count && !mode; m++)
+            if (strcmp(c->modes[m].name, pair->names[k]) == 0 && c->modes[m].first)
+                mode = &c->modes[m];
+        if (!mode)
+            strbuf_addf(text, "%s%s has no good run", good < k ? ", and " : "", pair->names[k]);
+        good += mode != NULL;
+    }
+    strbuf_add(text, good == 2 ? "they do not run with equally many ranks." : ".");
+}
+
+static void write_more_verdicts(struct comparison *c)
 {
     struct strbuf text = STRBUF_INIT;
 
-    set_location(c);
-    if (c->main_ratio == SIZE_MAX) {
-        (void)snprintf(c->verdict, sizeof(c->verdict), "%s",
-                       c->list->has_design && c->design->pair_count == 0
-                           ? "No verdict was asked for: what follows are figures."
-                           : "No verdict: there are no two modes with good runs of equally many "
-                             "ranks.");
-        return;
-    }
-    add_verdict_sentence(c, &c->ratios[c->main_ratio], &text);
-    (void)snprintf(c->verdict, sizeof(c->verdict), "%s", text.text);
-    set_why(c);
     for (size_t i = 0; i < c->ratio_count; i++) {
         if (i == c->main_ratio || !c->ratios[i].is_registered)
             continue;
@@ -316,6 +325,35 @@ void comparison_write_verdict(struct comparison *c)
         add_verdict_sentence(c, &c->ratios[i], &text);
         text_list_addf(&c->more_verdicts, "%s", text.text);
     }
+    for (size_t i = 1; i < c->design->pair_count; i++) {
+        if (comparison_find_ratio(c, &c->design->pairs[i]) != SIZE_MAX)
+            continue;
+        strbuf_reset(&text);
+        add_missing_sentence(c, &c->design->pairs[i], &text);
+        text_list_addf(&c->more_verdicts, "%s", text.text);
+    }
+    c->notes.failed = c->notes.failed || !strbuf_ok(&text);
+    strbuf_release(&text);
+}
+
+void comparison_write_verdict(struct comparison *c)
+{
+    struct strbuf text = STRBUF_INIT;
+
+    set_location(c);
+    if (c->main_ratio != SIZE_MAX)
+        add_verdict_sentence(c, &c->ratios[c->main_ratio], &text);
+    else if (c->design->pair_count > 0)
+        add_missing_sentence(c, &c->design->pairs[0], &text);
+    else
+        strbuf_add(&text, c->list->has_design
+                              ? "No verdict was asked for: what follows are figures."
+                              : "No verdict: there are no two modes with good runs of equally many "
+                                "ranks.");
+    (void)snprintf(c->verdict, sizeof(c->verdict), "%s", text.text);
+    if (c->main_ratio != SIZE_MAX)
+        set_why(c);
+    write_more_verdicts(c);
     c->notes.failed = c->notes.failed || !strbuf_ok(&text);
     strbuf_release(&text);
 }

@@ -187,6 +187,27 @@ START_TEST(test_other_conditions)
 }
 END_TEST
 
+/* A gate does not pass over a mode whose runs all fail now. */
+START_TEST(test_mode_that_fails_now)
+{
+    const char *before = write_experiment("before", 0.21), *now = write_experiment("now", 0.21);
+    bool failed;
+
+    for (unsigned r = 0; r < 6; r++) {
+        char name[64];
+
+        (void)snprintf(name, sizeof(name), "now/runs/ps-1-%u", r);
+        synthetic_remove(support_path(name), "summary.json");
+    }
+    assert_ok(diff(before, now, "", NULL, &failed));
+    assert_line("no run of ps-1 in both that recorded samples_per_second");
+    assert_fails(diff(before, now, "", "throughput:-5%", &failed), STATUS_CONFIG,
+                 "6 and 0 good runs of ps-1 that recorded it");
+    assert_fails(diff(now, before, "", "throughput:-5%", &failed), STATUS_CONFIG,
+                 "0 and 6 good runs of ps-1 that recorded it");
+}
+END_TEST
+
 START_TEST(test_what_cannot_be_compared)
 {
     const char *now = write_experiment("now", 0.21);
@@ -225,5 +246,6 @@ END_TEST
 int main(void)
 {
     return SUPPORT_RUN("report diff", 100, TEST(test_same_and_slower), TEST(test_report_json),
-                       TEST(test_other_conditions), TEST(test_what_cannot_be_compared));
+                       TEST(test_other_conditions), TEST(test_mode_that_fails_now),
+                       TEST(test_what_cannot_be_compared));
 }

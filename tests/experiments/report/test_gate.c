@@ -86,6 +86,32 @@ START_TEST(test_first_mode_against_second)
 }
 END_TEST
 
+/* The pair of the design says which mode is the first; and it has to have run. */
+START_TEST(test_order_of_the_design)
+{
+    struct design design = design_default();
+    struct gate gate = parse("throughput:-5%");
+    const char *path = synthetic_experiment("m", 6);
+    bool failed = false;
+
+    design.pair_count = 1;
+    design.pairs[0] = (struct design_pair){{"ps-1", "ring"}};
+    assert_ok(design_write(path, &design, &err));
+    assert_ok(report_read(&report, &path, 1, &err));
+    ck_assert(check_gate("throughput:-5%"));
+    ck_assert_ptr_nonnull(strstr(lines.text, "ps-1 has 0.7"));
+    report_release(&report);
+    design.pair_count = 2;
+    design.pairs[1] = design.pairs[0];
+    design.pairs[0] = (struct design_pair){{"ps-9", "ring"}};
+    assert_ok(design_write(path, &design, &err));
+    assert_ok(report_read(&report, &path, 1, &err));
+    assert_fails(gate_check(&gate, &report.comparison, &failed, &lines, &err), STATUS_CONFIG,
+                 "there are no two modes to compare");
+    report_release(&report);
+}
+END_TEST
+
 START_TEST(test_noise_passes)
 {
     static const double waits[] = {0.2, 0.5, 0.9, 0.3, 0.8, 0.4};
@@ -130,6 +156,6 @@ int main(void)
 {
     return SUPPORT_RUN("report gate", 100, TEST(test_parse),
                        LOOP_TEST(test_wrong, 0, sizeof(wrong) / sizeof(wrong[0])),
-                       TEST(test_first_mode_against_second), TEST(test_noise_passes),
-                       TEST(test_too_few_blocks));
+                       TEST(test_first_mode_against_second), TEST(test_order_of_the_design),
+                       TEST(test_noise_passes), TEST(test_too_few_blocks));
 }

@@ -156,8 +156,8 @@ START_TEST(test_registered_pairs)
     write_design(path, pairs, 2);
     c = read_comparison(path);
     ck_assert_str_eq(c->modes[c->ratios[c->main_ratio].a].name,
-                     "ps-1"); /* the first of the design */
-    ck_assert_str_eq(c->modes[c->ratios[c->main_ratio].b].name, "control");
+                     "control"); /* the first of the design, in its order */
+    ck_assert_str_eq(c->modes[c->ratios[c->main_ratio].b].name, "ps-1");
     ck_assert_uint_eq(c->more_verdicts.length, 1);
     assert_mentions(&c->more_verdicts, "ring all-reduce has 1.42x");
     for (size_t i = 0; i < c->ratio_count; i++) {
@@ -176,6 +176,28 @@ START_TEST(test_registered_pairs)
     write_design(path, pairs, 0);
     c = read_comparison(path);
     assert_contains(c->verdict, "No verdict was asked for");
+    report_release(&report);
+}
+END_TEST
+
+/* A pair of the design that did not run well is said to be missing, and no other takes its place.
+ */
+START_TEST(test_missing_pairs)
+{
+    static const struct design_pair pairs[] = {
+        {{"ring", "ps-9"}}, {{"ring", "ps-1"}}, {{"ring", "single"}}, {{"ps-8", "ps-9"}}};
+    const char *path = synthetic_experiment("m", 10);
+    struct comparison *c;
+
+    write_design(path, pairs, 4);
+    c = read_comparison(path);
+    ck_assert_str_eq(c->verdict, "No verdict on ring and ps-9: ps-9 has no good run.");
+    ck_assert_uint_eq(c->main_ratio, SIZE_MAX);
+    ck_assert_uint_eq(c->more_verdicts.length, 3);
+    assert_mentions(&c->more_verdicts, "ring all-reduce has 1.42x");
+    assert_mentions(&c->more_verdicts, "ring and single: they do not run with equally many ranks.");
+    assert_mentions(&c->more_verdicts,
+                    "ps-8 and ps-9: ps-8 has no good run, and ps-9 has no good run.");
     report_release(&report);
 }
 END_TEST
@@ -258,6 +280,6 @@ int main(void)
     return SUPPORT_RUN("report verdict", 60, TEST(test_transports_that_differ),
                        TEST(test_ring_over_grpc), TEST(test_slower_first_mode_is_inverted),
                        TEST(test_no_verdict_from_five_blocks), TEST(test_undecided_and_equivalent),
-                       TEST(test_registered_pairs), TEST(test_time_to_target),
-                       LOOP_TEST(test_design_that_is_broken, 0, 5));
+                       TEST(test_registered_pairs), TEST(test_missing_pairs),
+                       TEST(test_time_to_target), LOOP_TEST(test_design_that_is_broken, 0, 5));
 }
