@@ -190,7 +190,7 @@ static enum status read_experiment(const char *path, const struct compare_option
     if (options->nproc > 0 && experiment_has_axis(ret, "nproc"))
         return error_set(err, STATUS_INVALID, "--nproc: nproc is an axis of '%s'", path);
     for (size_t i = 0; i < ret->mode_count; i++)
-        if (options->nproc > 0 && ret->modes[i].nproc == ret->nproc)
+        if (options->nproc > 0 && !ret->modes[i].has_nproc)
             ret->modes[i].nproc = options->nproc;
     status = engine_find(options->on, &ret->engine, err);
     if (status != STATUS_OK)

@@ -224,8 +224,10 @@ static enum status read_mode_key(const struct key_position *at, const char *path
         return read_mode_name(at, mode, err);
     if (strcmp(key, "label") == 0)
         return read_text(at, mode->label, sizeof(mode->label), err);
-    if (strcmp(key, "nproc") == 0)
+    if (strcmp(key, "nproc") == 0) {
+        mode->has_nproc = true;
         return read_int(at, 1, EXPERIMENT_PROCESSES_MAX, &mode->nproc, err);
+    }
     if (strcmp(key, "servers") == 0)
         return read_int(at, 0, EXPERIMENT_PROCESSES_MAX, &mode->servers, err);
     return unknown_key(at, key, mode_keys, COUNT_OF(mode_keys), err);

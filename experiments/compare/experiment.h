@@ -54,6 +54,7 @@ struct experiment_mode {
     char name[32]; /* letters, digits, '-', '_' and '.' */
     char label[128];
     int64_t nproc;
+    bool has_nproc; /* of its own */
     int64_t servers;
     struct experiment_options options;
     unsigned line; /* of its first key, for messages */
