@@ -46,7 +46,8 @@ static void add_step_record(struct evidence_rank *r, const json_t *object)
 {
     r->steps++;
     r->last_step = (uint64_t)json_integer_value(json_object_get(object, "step"));
-    r->last_loss = json_number_value(json_object_get(object, "loss"));
+    if (json_is_number(json_object_get(object, "loss"))) /* else the step had no samples */
+        r->last_loss = json_number_value(json_object_get(object, "loss"));
     r->step_ms += ms_of(object, "step_ns");
     r->compute_ms += ms_of(object, "compute_ns");
     r->exposed_comm_ms += ms_of(object, "exposed_comm_ns");
@@ -157,7 +158,7 @@ static void read_records(struct evidence *e, struct evidence_rank *r)
     }
 }
 
-/* Read server0.jsonl, server1.jsonl, ... up to the first that does not exist. */
+/* Read server0.jsonl, server1.jsonl, ...; a server without a part of the model has left none. */
 static enum status read_servers(struct evidence *e, struct error *err)
 {
     char path[4200];
@@ -167,7 +168,7 @@ static enum status read_servers(struct evidence *e, struct error *err)
 
         (void)snprintf(path, sizeof(path), "%s/server%u.jsonl", e->path, k);
         if (access(path, F_OK) != 0)
-            break;
+            continue;
         more = realloc(e->servers, (e->server_count + 1) * sizeof(*more));
         if (!more)
             return error_set(err, STATUS_NO_MEMORY, "no memory for the records of server %u", k);

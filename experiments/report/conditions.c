@@ -225,7 +225,7 @@ static void warn_about_processes(struct comparison *c, const struct mode *m)
     if (m->first->server_count > 0 && m->servers > (double)m->first->server_count)
         text_list_addf(&c->warnings,
                        "only %zu of the %.0f servers of %s hold a part of the model: its "
-                       "partitions are too few (partition-bytes)",
+                       "partitions are too few (partition-bytes), or others have no weight",
                        m->first->server_count, m->servers, m->name);
 }
 

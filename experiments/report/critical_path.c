@@ -24,6 +24,7 @@ void critical_path_release(struct critical_path *p)
     free(p->waited);
     free(p->caused);
     free(p->queued);
+    free(p->server_numbers);
     *p = (struct critical_path){0};
 }
 
@@ -209,6 +210,11 @@ enum status critical_path_add(struct critical_path *p, const struct run *run, st
             status = mem_calloc(p->ranks, sizeof(double), "a critical path", &p->caused, err);
         if (status == STATUS_OK)
             status = mem_calloc(p->ranks, sizeof(double), "a critical path", &p->queued, err);
+        if (status == STATUS_OK)
+            status = mem_calloc(p->servers, sizeof(*p->server_numbers), "a critical path",
+                                &p->server_numbers, err);
+        for (size_t k = 0; k < p->servers && status == STATUS_OK; k++)
+            p->server_numbers[k] = run->servers[k].index;
     }
     if (status != STATUS_OK || run->rank_count != p->ranks || run->server_count != p->servers)
         return status;
@@ -251,7 +257,8 @@ void critical_path_process(const struct critical_path *p, enum path_part part, c
     text[0] = '\0';
     for (size_t i = 0; i < count && count > 1; i++)
         if (p->ns[(size_t)part * p->processes + i] > LEAST_OF_PROCESS * part_ns(p, part))
-            (void)snprintf(text, size, "%s %zu", is_server ? "server" : "rank", i);
+            (void)snprintf(text, size, "%s %zu", is_server ? "server" : "rank",
+                           is_server ? p->server_numbers[i] : i);
 }
 
 double critical_path_messages_ms(const struct critical_path *p)

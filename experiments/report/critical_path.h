@@ -31,6 +31,7 @@ struct critical_path {
     size_t steps; /* 0: not known */
     size_t runs;
     size_t ranks, servers, processes; /* the greater of both */
+    size_t *server_numbers;           /* owned; those that have records, in their order */
     double total_ns;
     double messages_ns; /* that the last rank of every step waited */
     double *ns;         /* owned; [part][rank or server] */

@@ -310,6 +310,18 @@ struct byte_row {
     const char *color;
 };
 
+/* Bytes of a server that holds a part of the model, by the formula; NaN where what the ranks send
+ * is compressed, since replies may be otherwise. */
+static double server_formula_bytes(const struct mode *m)
+{
+    const double bytes = m->first->manifest.parameter_bytes;
+    const double of_rank = metric_formula_bytes(m->first->configuration.sync, m->ranks, bytes);
+
+    return m->spreads[METRIC_expected_tx_payload_bytes].median == of_rank
+               ? m->ranks / (double)m->first->server_count * bytes
+               : (double)NAN;
+}
+
 /* One row for the ranks of each mode, one more for each of its servers. */
 static size_t list_byte_rows(const struct comparison *c, struct byte_row rows[], size_t capacity)
 {
@@ -321,18 +333,16 @@ static size_t list_byte_rows(const struct comparison *c, struct byte_row rows[],
 
         if (!m->first)
             continue;
-        rows[count] = (struct byte_row){
-            .measured = m->spreads[METRIC_tx_payload_bytes].median,
-            .formula = metric_formula_bytes(m->first->configuration.sync, m->ranks,
-                                            m->first->manifest.parameter_bytes),
-            .color = figure_mode_color(c, i)};
+        rows[count] =
+            (struct byte_row){.measured = m->spreads[METRIC_tx_payload_bytes].median,
+                              .formula = m->spreads[METRIC_expected_tx_payload_bytes].median,
+                              .color = figure_mode_color(c, i)};
         (void)snprintf(rows[count++].label, sizeof(rows[0].label), "%s: a rank", m->name);
         if (!isfinite(server))
             continue;
-        rows[count] =
-            (struct byte_row){.measured = server,
-                              .formula = m->ranks / m->servers * m->first->manifest.parameter_bytes,
-                              .color = figure_mode_color(c, i)};
+        rows[count] = (struct byte_row){.measured = server,
+                                        .formula = server_formula_bytes(m),
+                                        .color = figure_mode_color(c, i)};
         (void)snprintf(rows[count++].label, sizeof(rows[0].label), "%s: a server", m->name);
     }
     return count;
@@ -378,8 +388,9 @@ enum status figure_bytes(const struct comparison *c, struct figure *f, struct er
     strbuf_add(&f->description,
                "One bar per rank or server with the payload bytes that it sends in "
                "a step; a mark shows what the algorithm's formula says.");
-    strbuf_add(&f->caption, "Bar: counted; upright mark: formula (ring 2(n-1)/n M, parameter "
-                            "server M per rank and nM/k per server, M the parameters' bytes).");
+    strbuf_add(&f->caption,
+               "Bar: counted; upright mark: formula (without compression ring 2(n-1)/n M, "
+               "parameter server M per rank and nM/k per server, M the parameters' bytes).");
     add_head(f, headings, sizeof(headings) / sizeof(headings[0]));
     begin_tool_tips(f);
     begin_rows(f, count);

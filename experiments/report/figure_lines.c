@@ -25,14 +25,20 @@ struct loss_range {
     double low, high;
 };
 
-/* Loss of step s over the ranks of a run. */
+/* Loss of step s over the ranks of a run that had samples. */
 static double mean_loss(const struct run *run, size_t s)
 {
-    double sum = 0;
+    double sum = 0, count = 0;
 
-    for (size_t i = 0; i < run->rank_count; i++)
-        sum += run->ranks[i].steps[s].loss;
-    return sum / (double)run->rank_count;
+    for (size_t i = 0; i < run->rank_count; i++) {
+        const struct step_record *step = &run->ranks[i].steps[s];
+
+        if (step->samples > 0) {
+            sum += step->loss;
+            count++;
+        }
+    }
+    return sum / count;
 }
 
 static size_t shortest_rank_steps(const struct run *run)

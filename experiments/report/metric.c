@@ -362,7 +362,8 @@ static void compute_rank_spread(const struct run *run, struct run_metrics *m)
     m->rank_spread = fastest / slowest;
 }
 
-/* Mean over ranks and the last twentieth of the steps, at least one. */
+/* Mean over ranks and the last twentieth of the steps, at least one; without those in which a rank
+ * had no samples. */
 static double final_loss(const struct run *run)
 {
     double sum = 0;
@@ -372,8 +373,12 @@ static double final_loss(const struct run *run)
         const struct records *rank = &run->ranks[i];
         size_t last = rank->length / LAST_SHARE > 0 ? rank->length / LAST_SHARE : 1;
 
-        for (size_t s = rank->length - last; s < rank->length; s++, count++)
+        for (size_t s = rank->length - last; s < rank->length; s++) {
+            if (rank->steps[s].samples == 0)
+                continue;
             sum += rank->steps[s].loss;
+            count++;
+        }
     }
     return sum / count;
 }

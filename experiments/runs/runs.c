@@ -73,7 +73,8 @@ static void number_text(double value, char *text, size_t size)
 {
     text[0] = '\0';
     if (isfinite(value))
-        (void)snprintf(text, size, "%.6g", value);
+        (void)snprintf(text, size, value == rint(value) && fabs(value) < 1e15 ? "%.0f" : "%.6g",
+                       value);
 }
 
 /* "local", "allreduce ring", "ps", "ps asp", "ps ssp 8", "ps backup 1". */
@@ -191,6 +192,11 @@ static enum status find_runs(struct run_rows *rows, const char *folder, unsigned
     if (run_is_folder(folder))
         return add_run(rows, folder, err);
     found = scandir(folder, &entries, is_visible, versionsort);
+    if (found < 0 && depth > 0 && errno != ENOMEM) {
+        if (errno != ENOENT) /* moved away meanwhile */
+            text_list_addf(&rows->unreadable, "cannot list '%s': %s", folder, strerror(errno));
+        return STATUS_OK;
+    }
     if (found < 0)
         return error_set_errno(err, errno, "cannot list '%s'", folder);
     for (int i = 0; i < found && status == STATUS_OK; i++) {

@@ -72,7 +72,7 @@ static void add_run(const struct watched_cell *cell, const struct watched_run *r
     const struct watched_point *last =
         run->point_count > 0 ? &run->points[run->point_count - 1] : NULL;
     const double quiet_s = difftime(time(NULL), run->last_change);
-    char bar[BAR_WIDTH + 3], planned[32] = "", quiet[64] = "";
+    char bar[BAR_WIDTH + 3], planned[32] = "", loss[32] = "", quiet[64] = "";
 
     bar_text((double)run->steps, (double)run->planned_steps, bar);
     if (run->planned_steps > 0)
@@ -81,9 +81,11 @@ static void add_run(const struct watched_cell *cell, const struct watched_run *r
         (void)snprintf(quiet, sizeof(quiet), ", nothing new for %.0f s", quiet_s);
     add_line(out, width, "runs: %s%s%s, %u rank%s%s", run->name, cell->name[0] ? " of " : "",
              cell->name, run->ranks, run->ranks == 1 ? "" : "s", quiet);
+    if (last && isfinite(last->loss))
+        (void)snprintf(loss, sizeof(loss), ", loss %.4g", last->loss);
     if (last)
-        add_line(out, width, "%s step %ju%s, loss %.4g, %.4g samples/s", bar, (uintmax_t)run->steps,
-                 planned, last->loss, last->samples_per_second);
+        add_line(out, width, "%s step %ju%s%s, %.4g samples/s", bar, (uintmax_t)run->steps, planned,
+                 loss, last->samples_per_second);
 }
 
 /* "ring 3/10, server 2/10 (1 failed)" */

@@ -162,9 +162,10 @@ static enum status take_record(struct watched_run *run, const json_t *record, st
     const char *kind = json_string_value(json_object_get(record, "kind"));
     const double step_s = json_number_value(json_object_get(record, "step_ns")) * 1e-9;
     const double samples = json_number_value(json_object_get(record, "samples"));
+    const json_t *loss = json_object_get(record, "loss"); /* null: the step had no samples */
     const struct watched_point point = {
         .step = (uint64_t)json_integer_value(json_object_get(record, "step")),
-        .loss = json_number_value(json_object_get(record, "loss")),
+        .loss = json_is_number(loss) ? json_number_value(loss) : (double)NAN,
         .samples_per_second = step_s > 0 ? samples / step_s * run->ranks : (double)NAN};
 
     if (kind && strcmp(kind, "start") == 0)
@@ -309,9 +310,22 @@ static struct watched_run *find_run(struct watched_cell *cell, const char *name)
     return NULL;
 }
 
-static enum status add_run(struct watched_cell *cell, const char *name, struct error *err)
+/* 0: it is no folder. */
+static ino_t folder_inode(const char *runs, const char *name)
 {
-    struct watched_run run = {.seconds = (double)NAN, .samples_per_second = (double)NAN};
+    char path[4096];
+    struct stat info;
+
+    (void)snprintf(path, sizeof(path), "%.3500s/%.256s", runs, name);
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode) ? info.st_ino : 0;
+}
+
+static enum status add_run(struct watched_cell *cell, const char *folder, const char *name,
+                           struct error *err)
+{
+    struct watched_run run = {.seconds = (double)NAN,
+                              .samples_per_second = (double)NAN,
+                              .inode = folder_inode(folder, name)};
     enum status status;
 
     (void)snprintf(run.name, sizeof(run.name), "%s", name);
@@ -321,16 +335,16 @@ static enum status add_run(struct watched_cell *cell, const char *name, struct e
     return status;
 }
 
-/* Those that were moved away, since they are made again. */
+/* Those that were moved away, since they are made again: another folder may have the name by now.
+ */
 static void drop_runs(struct watched *w, struct watched_cell *cell, const char *folder)
 {
     size_t kept = 0;
 
     for (size_t i = 0; i < cell->run_count; i++) {
-        char path[4096];
+        const ino_t inode = folder_inode(folder, cell->runs[i].name);
 
-        (void)snprintf(path, sizeof(path), "%.3500s/%.256s", folder, cell->runs[i].name);
-        if (is_folder(path)) {
+        if (inode != 0 && inode == cell->runs[i].inode) {
             cell->runs[kept++] = cell->runs[i];
             continue;
         }
@@ -360,7 +374,7 @@ static enum status list_runs(struct watched *w, struct watched_cell *cell, const
     drop_runs(w, cell, folder);
     while (status == STATUS_OK && (entry = readdir(list)))
         if (entry->d_name[0] != '.' && !find_run(cell, entry->d_name))
-            status = add_run(cell, entry->d_name, err);
+            status = add_run(cell, folder, entry->d_name, err);
     (void)closedir(list);
     return status;
 }
@@ -444,7 +458,7 @@ static enum status scan_cell(struct watched *w, struct watched_cell *cell, struc
     (void)snprintf(folder, sizeof(folder), "%.2000s/%.1500s/runs", w->path, cell->folder);
     if (run_is_folder(w->path)) {
         if (cell->run_count == 0)
-            status = add_run(cell, "", err);
+            status = add_run(cell, w->path, "", err);
     } else {
         status = list_runs(w, cell, folder, err);
     }

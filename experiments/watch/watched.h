@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <time.h>
 
 enum watched_state { WATCHED_RUNNING, WATCHED_OK, WATCHED_FAILED };
@@ -24,6 +25,7 @@ struct watched_run {
     char name[256], mode[64];
     char host[256]; /* of rank 0 */
     char reason[512];
+    ino_t inode; /* of its folder; 0: it is none */
     enum watched_state state;
     uint64_t steps, planned_steps; /* of rank 0; planned: 0 while it is not known */
     unsigned ranks;

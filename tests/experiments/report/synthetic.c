@@ -109,11 +109,13 @@ static void write_rank(const struct synthetic_run *run, const char *path, unsign
     strbuf_add_json(&text, run->host);
     strbuf_add(&text, "}\n");
     for (unsigned s = 0; s < run->steps; s++) {
+        const bool is_shadowed = rank + 1 == run->ranks && s + run->shadowed >= run->steps;
+
         strbuf_addf(&text,
                     "{\"kind\":\"step\",\"step\":%u,\"epoch\":0,\"loss\":%s,\"samples\":%u,"
                     "\"step_ns\":%.0f,\"input_ns\":%d,\"compute_ns\":%.0f,\"exposed_comm_ns\":%.0f,"
                     "\"optimizer_ns\":%d,\"tx_payload_bytes\":%.0f,\"rx_payload_bytes\":%.0f}\n",
-                    s, loss_text(run, s, loss), run->batch,
+                    s, is_shadowed ? "null" : loss_text(run, s, loss), is_shadowed ? 0 : run->batch,
                     (run->compute_ms + run->comm_ms) * 1e6 + INPUT_NS + OPTIMIZER_NS + OTHER_NS,
                     INPUT_NS, run->compute_ms * 1e6, run->comm_ms * 1e6, OPTIMIZER_NS, bytes,
                     bytes);

@@ -18,6 +18,7 @@ struct synthetic_run {
     const char *placement;                  /* of the servers; NULL: not recorded */
     const char *consistency;                /* likewise */
     unsigned servers, ranks, steps;
+    unsigned shadowed;          /* the last steps of the last rank, in which it has no samples */
     double compute_ms, comm_ms; /* of every step; input takes 0.02, optimizer 0.06, other 0.01 ms */
     double loss;                /* of step 0; falls by half over the run */
     double accuracy;            /* at the end; after half of the steps 0.05 less */

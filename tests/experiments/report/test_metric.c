@@ -109,6 +109,23 @@ START_TEST(test_known_run)
 }
 END_TEST
 
+/* A rank that had no more samples at the end says nothing of the loss. */
+START_TEST(test_loss_without_samples)
+{
+    struct synthetic_run synthetic = synthetic_ring("shadowed");
+    struct run run = {0};
+    struct run_metrics m;
+
+    synthetic.steps = 60;
+    synthetic.shadowed = 20;
+    assert_ok(run_open(synthetic_write(&synthetic), &run, &err));
+    ck_assert_int_eq(run.state, RUN_OK);
+    assert_ok(metric_compute(&run, 0.9, &m, &err));
+    ck_assert_double_eq_tol(m.final_loss, synthetic.loss * (1 - 58.0 / 120), 1e-8);
+    run_release(&run);
+}
+END_TEST
+
 /* Server 0 has two rounds of four partitions, server 1 one round of two. */
 START_TEST(test_server_rounds)
 {
@@ -308,8 +325,9 @@ END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN("report metric", 60, TEST(test_steady), TEST(test_formulas),
-                       TEST(test_names), TEST(test_known_run), TEST(test_server_rounds),
-                       TEST(test_throughput_against_a_plain_way), TEST(test_common_time),
-                       TEST(test_drift), TEST(test_unknown_figures_are_nan));
+    return SUPPORT_RUN("report metric", 60, TEST(test_loss_without_samples), TEST(test_steady),
+                       TEST(test_formulas), TEST(test_names), TEST(test_known_run),
+                       TEST(test_server_rounds), TEST(test_throughput_against_a_plain_way),
+                       TEST(test_common_time), TEST(test_drift),
+                       TEST(test_unknown_figures_are_nan));
 }

@@ -76,6 +76,18 @@ START_TEST(test_table)
 }
 END_TEST
 
+/* Counts have all their digits. */
+START_TEST(test_large_counts)
+{
+    char *folder = write_runs(), json[] = "--json", where[] = "--where=steps=12345678";
+
+    synthetic_replace(support_path("all/experiment/runs/ring-0"), "summary.json",
+                      "{\"schema\":3,\"status\":\"ok\",\"steps\":12345678}");
+    ck_assert_int_eq(list(folder, where, json), 0);
+    ck_assert_msg(strstr(output, "\"steps\":12345678,") != NULL, "%s", output);
+}
+END_TEST
+
 static char where_mode[] = "--where=mode=ring,status=ok", where_option[] = "--where=model=ml?:*",
             where_both[] = "--where=mode=ring,ranks=17", where_bad[] = "--where=ring";
 
@@ -152,6 +164,7 @@ END_TEST
 int main(void)
 {
     return SUPPORT_RUN("runs", 60, CHECKED_FIXTURE(NULL, teardown), TEST(test_table),
-                       LOOP_TEST(test_filters, 0, 3), TEST(test_wrong_words),
-                       TEST(test_json_and_order), TEST(test_unreadable_run));
+                       TEST(test_large_counts), LOOP_TEST(test_filters, 0, 3),
+                       TEST(test_wrong_words), TEST(test_json_and_order),
+                       TEST(test_unreadable_run));
 }

@@ -100,6 +100,41 @@ static void append_steps(const char *path, unsigned first, unsigned count)
     strbuf_release(&text);
 }
 
+/* Another folder under the name of a run that had ended. */
+START_TEST(test_run_that_is_made_again)
+{
+    const char *path;
+
+    write_plan(1);
+    path = write_run("rate=0/runs/ring-0", "ring", "stopped after 1 s", 4);
+    assert_ok(watched_open(support_path("out"), &watched, &err));
+    scan();
+    assert_totals(6, 0, 0, 1);
+    ck_assert_int_eq(rename(path, support_path("out/cells/rate=0/lost")), 0);
+    (void)write_run("rate=0/runs/ring-0", "ring", "", 4);
+    scan();
+    assert_totals(6, 1, 0, 0);
+}
+END_TEST
+
+/* A step in which rank 0 had no samples has no loss. */
+START_TEST(test_step_without_loss)
+{
+    const char *path;
+    struct watched_run *run;
+
+    write_plan(1);
+    path = write_run("rate=0/runs/ring-0", "ring", "", 4);
+    assert_ok(watched_open(support_path("out"), &watched, &err));
+    synthetic_append(path, "rank0.jsonl",
+                     "{\"kind\":\"step\",\"step\":99,\"loss\":null,\"samples\":0,"
+                     "\"step_ns\":1000000}\n");
+    scan();
+    run = find_run(0, "ring-0");
+    ck_assert(isnan(run->points[run->point_count - 1].loss));
+}
+END_TEST
+
 START_TEST(test_sweep)
 {
     const char *path;
@@ -280,7 +315,8 @@ END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN("watched", 60, CHECKED_FIXTURE(NULL, teardown), TEST(test_sweep),
-                       TEST(test_again), TEST(test_one_run), TEST(test_no_runs),
+    return SUPPORT_RUN("watched", 60, CHECKED_FIXTURE(NULL, teardown),
+                       TEST(test_run_that_is_made_again), TEST(test_step_without_loss),
+                       TEST(test_sweep), TEST(test_again), TEST(test_one_run), TEST(test_no_runs),
                        TEST(test_terminal));
 }
