@@ -38,9 +38,13 @@ bool job_takes_variable(const char *variable)
                                         "TSAN_",
                                         "UBSAN_",
                                         NULL};
-    static const char *const refused[] = {
-        "SPARRING_TLS_",      "SPARRING_TOKEN_",       "SPARRING_STANDBY_",
-        "SPARRING_PROGRAMS=", "SPARRING_CUDA_MODULE=", NULL};
+    static const char *const refused[] = {"SPARRING_TLS_",
+                                          "SPARRING_TOKEN_",
+                                          "SPARRING_STANDBY_",
+                                          "SPARRING_PROGRAMS=",
+                                          "SPARRING_CUDA_MODULE=",
+                                          "SPARRING_MPI_MODULE=",
+                                          NULL};
 
     return strchr(variable, '=') && begins_with(variable, taken) && !begins_with(variable, refused);
 }
@@ -94,15 +98,21 @@ static enum status check_value(const char *text, const struct text_list *folders
     return STATUS_OK;
 }
 
-/* Options that would replace the daemon's own keys, with dashes or underscores. */
-static bool is_key_option(const char *word)
+/* Options that would replace the daemon's own keys, with dashes or underscores, or whose file sets
+ * options that were not checked. */
+static enum status check_option(const char *word, struct error *err)
 {
     char name[16];
 
     (void)snprintf(name, sizeof(name), "%s", word);
     for (char *c = name; *c; c++)
         *c = *c == '_' ? '-' : *c;
-    return strncmp(name, "--tls-", 6) == 0 || strncmp(name, "--token-file", 12) == 0;
+    if (strncmp(name, "--tls-", 6) == 0 || strncmp(name, "--token-file", 12) == 0)
+        return error_set(err, STATUS_DENIED, "'%s': a task has the daemon's keys", word);
+    if (strncmp(name, "--config", 8) == 0)
+        return error_set(err, STATUS_DENIED, "'%s': a task's options have to be in its words",
+                         word);
+    return STATUS_OK;
 }
 
 /* The variables of libraries name libraries to load, too (NCCL_NET_PLUGIN, OMP_TOOL_LIBRARIES). */
@@ -130,9 +140,8 @@ enum status job_check(const struct standby_request *r, const struct text_list *f
                          r->program);
     for (size_t i = 0; i < r->words.length && status == STATUS_OK; i++) {
         status = check_value(r->words.texts[i], folders, err);
-        if (status == STATUS_OK && is_key_option(r->words.texts[i]))
-            status = error_set(err, STATUS_DENIED, "'%s': a task has the daemon's keys",
-                               r->words.texts[i]);
+        if (status == STATUS_OK)
+            status = check_option(r->words.texts[i], err);
     }
     for (size_t i = 0; i < r->variables.length && status == STATUS_OK; i++) {
         status = check_value(r->variables.texts[i], folders, err);

@@ -78,7 +78,8 @@ static const struct {
     {{"sh", "-c", "id"}, "'sh' is not a program that runs here"},
     {{"sparring-worker", "--data", "text:/etc/passwd"}, "'text:/etc/passwd' is not in a folder"},
     {{"sparring-worker", "--tls-key=x"}, "a task has the daemon's keys"},
-    {{"sparring-worker", "--config", "../x"}, "a value with '..' is not accepted"},
+    {{"sparring-worker", "--data", "../x"}, "a value with '..' is not accepted"},
+    {{"sparring-worker", "--config=x"}, "have to be in its words"},
     {{"sparring-worker", "--no-such-option"}, "unknown option '--no-such-option'"},
 };
 
