@@ -22,7 +22,6 @@
 #include <unistd.h>
 
 #define FORMAT        "sparring-checkpoint-1"
-#define LATEST        "latest"
 #define PREFIX        "step-"
 #define SUFFIX        ".safetensors"
 #define FILE_NAME_MAX 64
@@ -248,7 +247,7 @@ static bool is_stale_temporary(const char *name)
         return false;
     memcpy(whole, name, (size_t)(at - name));
     whole[at - name] = '\0';
-    return is_checkpoint_name(whole) || strcmp(whole, LATEST) == 0;
+    return is_checkpoint_name(whole) || strcmp(whole, CHECKPOINT_LATEST) == 0;
 }
 
 struct checkpoint_file {
@@ -366,7 +365,7 @@ enum status checkpoint_save(const char *folder, size_t keep, const char *kept_pa
     if (status == STATUS_OK)
         status = write_checkpoint(path, facts, parts, length, ret_bytes, err);
     if (status == STATUS_OK)
-        status = file_join(path, sizeof(path), folder, LATEST, err);
+        status = file_join(path, sizeof(path), folder, CHECKPOINT_LATEST, err);
     if (status == STATUS_OK) {
         int size = snprintf(line, sizeof(line), "%s\n", name);
 
@@ -407,7 +406,7 @@ static enum status follow_latest(const char *folder, char ret[CHECKPOINT_PATH_MA
     char name[FILE_NAME_MAX];
     char *text = NULL;
     size_t size;
-    enum status status = file_join(path, sizeof(path), folder, LATEST, err);
+    enum status status = file_join(path, sizeof(path), folder, CHECKPOINT_LATEST, err);
 
     if (status == STATUS_OK)
         status = file_read(path, FILE_NAME_MAX, &text, &size, err);

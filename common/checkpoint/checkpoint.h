@@ -25,6 +25,7 @@
 #define CHECKPOINT_PATH_MAX  4096
 #define CHECKPOINT_TEXT_MAX  1024
 #define CHECKPOINT_BYTES_MAX ((size_t)16 << 30)
+#define CHECKPOINT_LATEST    "latest"     /* file of the name of the newest one */
 #define CHECKPOINT_OPTIMIZER "optimizer." /* prefix of the names of optimizer state */
 
 /* The settings and the progress of a run.  Counts of samples are per rank unless noted. */

@@ -282,6 +282,25 @@ START_TEST(test_folder_of_another_run_is_refused)
 }
 END_TEST
 
+/* What cannot be written is noticed before the first of very many steps. */
+START_TEST(test_targets_are_tried_first)
+{
+    const char *file = support_write("file", "x", 1);
+    const struct {
+        const char *option, *value, *wanted;
+    } targets[] = {{"--save", support_path("none/w.safetensors"), "cannot create '"},
+                   {"--checkpoint-dir", "/proc/none", "cannot make folder '/proc/none'"},
+                   {"--checkpoint-dir", file, "' is no folder"}};
+
+    for (size_t i = 0; i < sizeof(targets) / sizeof(targets[0]); i++) {
+        (void)run_job(&modes[0], 2, optimizers[1],
+                      ARGS("--steps", "100000000", targets[i].option, targets[i].value),
+                      PROCESS_FAILS);
+        ck_assert_msg(strstr(job_output(), targets[i].wanted) != NULL, "%s", job_output());
+    }
+}
+END_TEST
+
 static int64_t epochs_of(const char *run_dir)
 {
     json_t *summary = job_summary(run_dir);
@@ -561,7 +580,7 @@ int main(void)
         LOOP_TEST(test_goes_on_in_another_mode, 0, MODES * OPTIMIZERS),
         TEST(test_alone_and_with_generators), TEST(test_several_devices),
         TEST(test_ranks_that_are_not_in_step),
-        LOOP_TEST(test_folder_of_another_run_is_refused, 0, 3),
+        LOOP_TEST(test_folder_of_another_run_is_refused, 0, 3), TEST(test_targets_are_tried_first),
         LOOP_TEST(test_ended_run_makes_no_steps, 0, 2), TEST(test_stopped),
         LOOP_TEST(test_stopped_after_rank_0, 0, 6), LOOP_TEST(test_stopped_together, 0, MODES + 1),
         TEST(test_killed_and_started_again), TEST(test_other_numbers_of_ranks),

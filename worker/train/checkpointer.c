@@ -8,6 +8,7 @@
 #include "worker/train/checkpointer.h"
 
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/version.h"
@@ -280,10 +281,17 @@ static enum status refuse_other_run(const struct trainer *t, struct error *err)
     const char *folder = t->options->checkpoint_dir;
     char path[CHECKPOINT_PATH_MAX] = "FILE";
     struct error why = {0};
+    enum status status;
 
-    if (t->rank != 0 || folder[0] == '\0' ||
-        checkpoint_find(folder, path, &why) == STATUS_NOT_FOUND)
+    if (t->rank != 0 || folder[0] == '\0')
         return STATUS_OK;
+    status = checkpoint_find(folder, path, &why);
+    if (status == STATUS_NOT_FOUND)
+        return STATUS_OK;
+    if (status != STATUS_OK && status != STATUS_DATA)
+        return error_set(err, status, "--checkpoint-dir: %s", why.text);
+    if (strcmp(path, folder) == 0)
+        return error_set(err, STATUS_CONFIG, "--checkpoint-dir '%s' is no folder", folder);
     return error_set(err, STATUS_CONFIG,
                      "--checkpoint-dir '%s' holds another run's checkpoints: go on with them "
                      "(--resume %s), or take another folder",
@@ -329,6 +337,36 @@ enum status checkpointer_resume(struct trainer *t, bool *ret_resumed, struct err
 }
 
 /* ------------------------------------------------------------------ saving */
+
+static enum status check_file(const char *path, struct error *err)
+{
+    struct file_writer w;
+    enum status status = file_writer_open(&w, path, err);
+
+    if (status == STATUS_OK)
+        file_writer_abandon(&w);
+    return status;
+}
+
+enum status checkpointer_check_targets(const struct trainer *t, struct error *err)
+{
+    const struct worker_options *o = t->options;
+    char path[CHECKPOINT_PATH_MAX];
+    enum status status = STATUS_OK;
+
+    if (t->launch->rank != 0)
+        return STATUS_OK;
+    if (o->run_dir[0] != '\0') /* where they may be */
+        status = file_make_folder(o->run_dir, err);
+    if (status == STATUS_OK && o->save[0] != '\0')
+        status = check_file(o->save, err);
+    if (status != STATUS_OK || o->checkpoint_dir[0] == '\0')
+        return status;
+    status = file_make_folder(o->checkpoint_dir, err);
+    if (status == STATUS_OK)
+        status = file_join(path, sizeof(path), o->checkpoint_dir, CHECKPOINT_LATEST, err);
+    return status == STATUS_OK ? check_file(path, err) : status;
+}
 
 static bool saves_checkpoints(const struct trainer *t)
 {

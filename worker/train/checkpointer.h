@@ -55,6 +55,12 @@ void checkpointer_log_conversions(const struct trainer *t, const struct safetens
  * stop checkpoints. */
 enum status checkpointer_check_folder(const struct trainer *t, struct error *err);
 
+/* On rank 0, before the ranks meet: make the folders of --run-dir and --checkpoint-dir, and see
+ * that files can be created in the latter and for --save, which would be noticed only after the
+ * training.
+ */
+enum status checkpointer_check_targets(const struct trainer *t, struct error *err);
+
 /* Call after sync is open. */
 enum status checkpointer_open(struct trainer *t, struct error *err);
 void checkpointer_release(struct checkpointer *c);

@@ -276,6 +276,8 @@ enum status trainer_open(struct trainer *t, struct error *err)
     if (status == STATUS_OK)
         status = check_delays(t, err);
     if (status == STATUS_OK)
+        status = checkpointer_check_targets(t, err);
+    if (status == STATUS_OK)
         status = write_manifest(t, err);
     if (status == STATUS_OK)
         status = rendezvous_and_compare(t, err);
