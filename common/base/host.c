@@ -7,6 +7,8 @@
 #include "common/base/cgroup.h"
 #include "common/base/parse.h"
 
+#include <ctype.h>
+#include <glob.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -241,4 +243,26 @@ int64_t host_processor_wait_ns(void)
     if (file)
         (void)fclose(file);
     return is_known ? (int64_t)us * 1000 : -1;
+}
+
+unsigned host_gpus(void)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    char entry[128];
+    glob_t found = {0};
+    unsigned count = 0;
+
+    while (visible && *visible) {
+        visible = parse_list_next(visible, entry, sizeof(entry));
+        if (!isdigit((unsigned char)entry[0]) && strncmp(entry, "GPU-", 4) != 0 &&
+            strncmp(entry, "MIG-", 4) != 0)
+            return count;
+        count++;
+    }
+    if (visible)
+        return count;
+    if (glob("/dev/nvidia[0-9]*", 0, NULL, &found) == 0)
+        count = (unsigned)found.gl_pathc;
+    globfree(&found);
+    return count;
 }

@@ -30,6 +30,10 @@ void host_info_read(struct host_info *ret);
  * control groups rounded up; at least 1. */
 unsigned host_cores(void);
 
+/* NVIDIA GPUs: the entries of CUDA_VISIBLE_DEVICES before the first that names none, as CUDA counts
+ * them, where it is set, else the number of /dev/nvidia<n>. */
+unsigned host_gpus(void);
+
 /* Processors that all processes of the job on this host may use: SPARRING_HOST_CORES, which
  * `sparring launch` sets where it gives each process a part of them (--bind), else host_cores(). */
 unsigned host_job_cores(void);

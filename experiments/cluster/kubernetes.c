@@ -9,6 +9,8 @@
  */
 #include "experiments/cluster/kubernetes.h"
 
+#include "common/base/parse.h"
+
 #include "experiments/cluster/engine.h"
 
 #include <stdarg.h>
@@ -428,13 +430,20 @@ static enum status check_names(const struct kubernetes_job *job, struct error *e
 
 static bool is_insecure(const struct kubernetes_job *job)
 {
+    static const char option[] = "--insecure";
     const char *variable = getenv("SPARRING_INSECURE");
+    bool found = false, value = false;
 
-    for (size_t i = 0; i < job->length; i++)
-        if (text_list_find(&job->pods[i].words, "--insecure") != SIZE_MAX ||
-            text_list_find(&job->pods[i].words, "--insecure=true") != SIZE_MAX)
-            return true;
-    return variable && strcmp(variable, "true") == 0;
+    for (size_t i = 0; i < job->length && !found; i++)
+        for (size_t k = 0; k < job->pods[i].words.length && !found; k++) {
+            const char *word = job->pods[i].words.texts[k];
+            const size_t length = sizeof(option) - 1;
+
+            found = strncmp(word, option, length) == 0 &&
+                    (word[length] == '\0' ||
+                     (word[length] == '=' && parse_bool(word + length + 1, &value) && value));
+        }
+    return found || (variable && parse_bool(variable, &value) && value);
 }
 
 enum status kubernetes_add_manifests(const struct kubernetes_job *job, struct strbuf *text,

@@ -66,7 +66,8 @@ void child_set_stop_ranks(struct child_set *c, int number)
 {
     c->stopping = true;
     c->output_deadline_ns = grace_deadline_ns(c);
-    child_set_stop(c, c->servers, c->count, number);
+    /* without ranks the servers: the one process of a member of a DMLC job */
+    child_set_stop(c, c->servers < c->count ? c->servers : 0, c->count, number);
 }
 
 /* Once the job must end, a reader that does not read our output may delay it only to the deadline.
@@ -313,7 +314,8 @@ static bool has_event(const struct child_set *c)
 
 static int64_t next_deadline_ns(const struct child_set *c)
 {
-    int64_t nearest = earliest(c->deadline_ns, c->blame_deadline_ns);
+    int64_t nearest =
+        earliest(c->servers_may_end ? INT64_MAX : c->deadline_ns, c->blame_deadline_ns);
 
     for (size_t i = 0; i < c->count; i++) {
         const struct child *child = &c->children[i];

@@ -171,7 +171,7 @@ static void fill_variables(const struct job *j, unsigned local_rank, unsigned re
     add_server_variables(j, v);
     if (p->options.run_dir[0] != '\0')
         add_variable(v, "SPARRING_RUN_DIR", p->options.run_dir);
-    if (strcmp(p->options.on_rank_loss, "fail") != 0)
+    if (p->sets_on_rank_loss)
         add_variable(v, "SPARRING_ON_RANK_LOSS", p->options.on_rank_loss);
     add_number_variable(v, "SPARRING_RESTARTS", restarts);
     if (p->options.interface[0] != '\0') {

@@ -13,7 +13,6 @@
 #include "experiments/network/network.h"
 
 #include <errno.h>
-#include <glob.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -314,21 +313,6 @@ static const struct option_set set = {
                {kubernetes_option_specs, AT(kubernetes)}},
 };
 
-/* The length of CUDA_VISIBLE_DEVICES where it is set, else the number of /dev/nvidia<n>. */
-static unsigned count_gpus(void)
-{
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    glob_t found = {0};
-    unsigned count = 0;
-
-    if (visible)
-        return parse_list_length(visible);
-    if (glob("/dev/nvidia[0-9]*", 0, NULL, &found) == 0)
-        count = (unsigned)found.gl_pathc;
-    globfree(&found);
-    return count;
-}
-
 static enum status read_ranks(struct plan *p, const char *origin, struct error *err)
 {
     const char *text = p->options.nproc_per_node;
@@ -337,7 +321,7 @@ static enum status read_ranks(struct plan *p, const char *origin, struct error *
     if (strcmp(text, "cpu") == 0) {
         count = host_cores();
     } else if (strcmp(text, "gpu") == 0 || strcmp(text, "auto") == 0) {
-        count = count_gpus();
+        count = host_gpus();
         if (count == 0 && strcmp(text, "gpu") == 0)
             return error_set(err, STATUS_INVALID, "%s: no NVIDIA GPU on this host", origin);
         if (count == 0)
@@ -482,12 +466,12 @@ static enum status read_emulation(struct plan *p, const struct option_result *r,
     return status;
 }
 
-static enum status print_config(const struct plan *p, const struct option_result *r,
-                                struct error *err)
+static enum status print_config(struct plan *p, const struct option_result *r, struct error *err)
 {
     struct strbuf out = STRBUF_INIT;
     enum status status = STATUS_OK;
 
+    p->exit_now = true;
     option_print_config(&set, &p->options, r, &out);
     if (!strbuf_ok(&out))
         status = error_set(err, STATUS_NO_MEMORY, "no memory for --print-config");
@@ -495,6 +479,16 @@ static enum status print_config(const struct plan *p, const struct option_result
         status = error_set_errno(err, errno, "cannot write standard output");
     strbuf_release(&out);
     return status;
+}
+
+/* Does the word begin with the option, in which '-' and '_' are the same? */
+static bool begins_with_option(const char *word, const char *option)
+{
+    while (*option && (*word == '_' ? '-' : *word) == *option) {
+        word++;
+        option++;
+    }
+    return *option == '\0';
 }
 
 /* True when the program's words hold this option with this value, or with any where it is NULL. */
@@ -505,7 +499,7 @@ static bool words_have_option(char *const *words, const char *option, const char
     for (; *words; words++) {
         const char *found = NULL;
 
-        if (strncmp(*words, option, length) != 0)
+        if (!begins_with_option(*words, option))
             continue;
         if ((*words)[length] == '=')
             found = *words + length + 1;
@@ -556,14 +550,13 @@ static enum status resolve_plan(struct plan *p, const struct option_result *r, i
         status = read_emulation(p, r, err);
     if (status != STATUS_OK)
         return status;
-    if (r->print_config) {
-        p->exit_now = true;
+    if (r->print_config)
         return print_config(p, r, err);
-    }
     if (r->first_positional >= argc)
         return error_set(err, STATUS_INVALID,
                          "no program to start; 'sparring launch [OPTION]... -- PROGRAM [ARG]...'");
     p->program = argv + r->first_positional;
+    p->sets_on_rank_loss = option_given(&set, r, "on-rank-loss");
     p->elastic = is_on_rank_loss(p, "wait") || (is_on_rank_loss(p, "shrink") && has_servers(p));
     p->tolerates_rank_loss = p->elastic || is_on_rank_loss(p, "shrink");
     return engine_hosts_check(p, err);
@@ -584,6 +577,8 @@ enum status plan_read(struct plan *p, int argc, char **argv, struct error *err)
         status = error_set(err, role_status, "%s", why.text);
     else if (status == STATUS_OK && p->role.kind == ROLE_NONE) /* others start no ranks */
         status = resolve_plan(p, &result, argc, argv, err);
+    else if (status == STATUS_OK && result.print_config)
+        status = print_config(p, &result, err);
     option_result_release(&result);
     return status;
 }

@@ -80,6 +80,7 @@ struct plan {
     unsigned nodes;
     unsigned node_rank;
     unsigned ranks;           /* of this node */
+    bool sets_on_rank_loss;   /* the option was given, so it is set for the ranks too */
     bool tolerates_rank_loss; /* the others go on after the loss of a rank */
     bool elastic; /* --sync ps with shrink or wait: a killed rank may be started again */
     struct placement placement;

@@ -96,6 +96,7 @@ int net_up_main(int argc, char **argv)
     struct net_options options = {0};
     struct option_result result = {0};
     struct network network = NETWORK_CLOSED;
+    struct strbuf text = STRBUF_INIT;
     struct error err = {0};
     enum status status;
 
@@ -104,8 +105,16 @@ int net_up_main(int argc, char **argv)
     if (status == STATUS_OK && !result.exit_now && result.first_positional < argc)
         status =
             error_set(&err, STATUS_INVALID, "unexpected word '%s'", argv[result.first_positional]);
-    if (status == STATUS_OK && !result.exit_now)
+    if (status == STATUS_OK && result.print_config) {
+        option_print_config(&set, &options, &result, &text);
+        if (strbuf_ok(&text))
+            (void)fputs(text.text, stdout);
+        else
+            status = error_set(&err, STATUS_NO_MEMORY, "no memory for --print-config");
+    } else if (status == STATUS_OK && !result.exit_now) {
         status = hold_network(&network, &options, &err);
+    }
+    strbuf_release(&text);
     network_close(&network);
     option_result_release(&result);
     return status == STATUS_OK ? 0 : log_failure(&err);

@@ -75,6 +75,20 @@ START_TEST(test_same_values)
 }
 END_TEST
 
+/* All that the programs take as yes. */
+START_TEST(test_plaintext)
+{
+    const char *words[] = {"", "--insecure=yes"}, *variables[] = {"SPARRING_INSECURE=1", "X=1"};
+    char line[400];
+
+    ck_assert_int_eq(unsetenv("SPARRING_INSECURE"), 0);
+    (void)snprintf(line, sizeof(line),
+                   "sparring launch --on kubernetes --dry-run -- sparring-worker %s", words[_i]);
+    ck_assert_ptr_null(strstr(
+        process_run(0, JOB_TIMEOUT_MS, ARGS(variables[_i]), ARGS("sh", "-c", line)), "secret"));
+}
+END_TEST
+
 START_TEST(test_certificates)
 {
     ck_assert_int_eq(unsetenv("SPARRING_INSECURE"), 0);
@@ -158,7 +172,7 @@ int main(void)
     }
     return SUPPORT_RUN("on_kubernetes", 240, CHECKED_FIXTURE(setup, cluster_teardown),
                        LOOP_TEST(test_same_values, 0, sizeof(jobs) / sizeof(jobs[0])),
-                       TEST(test_certificates), TEST(test_compare),
+                       LOOP_TEST(test_plaintext, 0, 2), TEST(test_certificates), TEST(test_compare),
                        LOOP_TEST(test_refusals, 0, sizeof(refusals) / sizeof(refusals[0])),
                        TEST(test_quoting));
 }

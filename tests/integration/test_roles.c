@@ -141,6 +141,28 @@ START_TEST(test_stop_while_waiting)
 }
 END_TEST
 
+START_TEST(test_stop_while_running)
+{
+    struct process *scheduler = start_dmlc("scheduler", "1", NULL, NULL);
+    struct process *server = start_dmlc("server", "1", NULL, NULL);
+    const char *script = "trap 'echo stopped >&2; exit 5' TERM; echo begun >&2; "
+                         "mkfifo $0.$RANK; read x <$0.$RANK";
+    struct process *workers[2];
+
+    for (int i = 0; i < 2; i++)
+        workers[i] =
+            start_dmlc("worker", "1", NULL, ARGS("sh", "-c", script, support_path("fifo")));
+    for (int i = 0; i < 2; i++)
+        process_wait_output(workers[i], "begun", JOB_TIMEOUT_MS);
+    process_signal(workers[0], SIGTERM);
+    ck_assert_int_eq(process_wait(workers[0], JOB_TIMEOUT_MS), 5);
+    assert_contains(process_output(workers[0]), "stopped");
+    ck_assert_int_eq(process_wait(workers[1], JOB_TIMEOUT_MS), 5);
+    ck_assert_int_eq(process_wait(server, JOB_TIMEOUT_MS), 5);
+    ck_assert_int_eq(process_wait(scheduler, JOB_TIMEOUT_MS), 5);
+}
+END_TEST
+
 START_TEST(test_two_of_a_number)
 {
     (void)start_dmlc("scheduler", "1", NULL, NULL);
@@ -218,6 +240,21 @@ static const struct {
      "TF_CONFIG: "},
 };
 
+/* It does not join the job. */
+START_TEST(test_print_config)
+{
+    assert_contains(process_run(0, JOB_TIMEOUT_MS,
+                                ARGS("DMLC_ROLE=server", "DMLC_NUM_WORKER=2", "DMLC_NUM_SERVER=1",
+                                     "DMLC_PS_ROOT_URI=127.0.0.1", "DMLC_PS_ROOT_PORT=9"),
+                                ARGS(support_program("sparring"), "launch", "--print-config")),
+                    "on-rank-loss: fail");
+    assert_contains(process_run(0, JOB_TIMEOUT_MS, NULL,
+                                ARGS(support_program("sparring"), "net", "up", "--hosts", "3",
+                                     "--print-config")),
+                    "hosts: 3");
+}
+END_TEST
+
 START_TEST(test_refusal)
 {
     assert_contains(process_run(3, JOB_TIMEOUT_MS, refusals[_i].variables,
@@ -244,7 +281,7 @@ int main(void)
     return SUPPORT_RUN(
         "roles", 120, CHECKED_FIXTURE(setup, NULL), LOOP_TEST(test_dmlc, 0, 2),
         TEST(test_worker_fails), LOOP_TEST(test_scheduler_is_lost, SIGKILL, SIGKILL + 1),
-        TEST(test_stop_while_waiting), TEST(test_two_of_a_number), TEST(test_tf_config),
-        LOOP_TEST(test_refusal, 0, sizeof(refusals) / sizeof(refusals[0])),
-        LOOP_TEST(test_alone, 0, 2));
+        TEST(test_stop_while_waiting), TEST(test_stop_while_running), TEST(test_two_of_a_number),
+        TEST(test_tf_config), LOOP_TEST(test_refusal, 0, sizeof(refusals) / sizeof(refusals[0])),
+        LOOP_TEST(test_alone, 0, 2), TEST(test_print_config));
 }

@@ -172,8 +172,26 @@ START_TEST(counted_ranks)
     assert_holds(launch_with(LAUNCH_PROGRAM, 2, ARGS("CUDA_VISIBLE_DEVICES="),
                              ARGS("--nproc-per-node=gpu", "sh", "-c", show)),
                  "--nproc-per-node: no NVIDIA GPU on this host");
+    assert_holds(launch_with(LAUNCH_PROGRAM, 2, ARGS("CUDA_VISIBLE_DEVICES=-1"),
+                             ARGS("--nproc-per-node=gpu", "sh", "-c", show)),
+                 "--nproc-per-node: no NVIDIA GPU on this host");
+    ck_assert_str_eq(launch_with(LAUNCH_PROGRAM, 0, ARGS("CUDA_VISIBLE_DEVICES=GPU-1a,-1,5"),
+                                 ARGS("--nproc-per-node=gpu", "sh", "-c", show)),
+                     "1\n");
     assert_holds(LAUNCH(0, "--nproc-per-node=cpu", "sh", "-c", "echo cpus=$LOCAL_WORLD_SIZE"),
                  "cpus=");
+}
+END_TEST
+
+/* An option goes before the variable also where it has the default's value. */
+START_TEST(option_before_variable)
+{
+    const char *show = "echo on=$SPARRING_ON_RANK_LOSS";
+
+    ck_assert_str_eq(launch_with(LAUNCH_PROGRAM, 0, ARGS("SPARRING_ON_RANK_LOSS=shrink"),
+                                 ARGS("--on-rank-loss=fail", "sh", "-c", show)),
+                     "on=fail\n");
+    ck_assert_str_eq(LAUNCH(0, "sh", "-c", show), "on=\n");
 }
 END_TEST
 
@@ -400,6 +418,7 @@ TCase *launch_cases(void)
     tcase_add_test(cases, standalone_port);
     tcase_add_test(cases, threads_of_a_rank);
     tcase_add_test(cases, counted_ranks);
+    tcase_add_test(cases, option_before_variable);
     tcase_add_test(cases, run_folder);
     tcase_add_test(cases, empty_input);
     tcase_add_test(cases, exit_code_is_kept);
