@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { mismatch_grace_ms = 2000, listed_ranges_max = 64, poll_ms = 2500 };
+enum { mismatch_grace_ms = 2000, listed_ranges_max = 64, poll_ms = 2500, reply_ms = 30000 };
 
 /* The parsed value of one rank's key. */
 struct announcement {
@@ -283,14 +283,23 @@ static enum status report_missing(struct store *store, int64_t start_ns, struct 
     return status;
 }
 
+/* Of a query that waits wait_ms: rank 0 may reply reply_ms late, as its host may be busy starting
+ * ranks. */
+static int64_t reply_deadline_ns(int64_t wait_ms, int64_t deadline_ns)
+{
+    const int64_t reply_ns = clock_deadline_ns(wait_ms + reply_ms);
+
+    return reply_ns < deadline_ns ? reply_ns : deadline_ns;
+}
+
 /* Show the missing ranks in the wait's line. */
-static void note_missing(struct store *store, struct wait *wait)
+static void note_missing(struct store *store, int64_t deadline_ns, struct wait *wait)
 {
     struct strbuf names = STRBUF_INIT;
     bool *missing = NULL;
-    const int64_t now_ns = clock_now_ns();
 
-    if (store_await_ranks(store, "rank", now_ns, now_ns, &missing, NULL) == STATUS_TIMEOUT &&
+    if (store_await_ranks(store, "rank", clock_now_ns(), reply_deadline_ns(0, deadline_ns),
+                          &missing, NULL) == STATUS_TIMEOUT &&
         missing) {
         size_t count = list_missing(missing, store->world_size, &names);
 
@@ -308,13 +317,16 @@ static enum status get_with_progress(struct store *store, const char *key, int64
 {
     for (;;) {
         int64_t poll_ns = clock_deadline_ns(poll_ms);
-        bool is_last = poll_ns >= deadline_ns;
-        enum status status = store->ops->get(store->impl, key, is_last ? deadline_ns : poll_ns,
-                                             ret_value, ret_size, err);
+        bool is_last = poll_ns >= deadline_ns, is_missing;
+        enum status status =
+            store->ops->wait(store->impl, &key, 1, is_last ? deadline_ns : poll_ns,
+                             reply_deadline_ns(poll_ms, deadline_ns), &is_missing, err);
 
+        if (status == STATUS_OK)
+            return store->ops->get(store->impl, key, deadline_ns, ret_value, ret_size, err);
         if (status != STATUS_TIMEOUT || is_last)
             return status;
-        note_missing(store, wait);
+        note_missing(store, deadline_ns, wait);
     }
 }
 

@@ -63,6 +63,7 @@ struct opening {
     struct store *store;
     enum status status;
     struct error err;
+    bool missing;
 };
 
 static void *open_rank_1(void *user)
@@ -292,22 +293,14 @@ START_TEST(stopped_host_is_lost)
 }
 END_TEST
 
-struct looking {
-    pthread_t thread;
-    struct store *store;
-    enum status status;
-    bool missing;
-};
-
 /* Like the rendezvous' query for present ranks: no wait, but a late reply is accepted. */
 static void *look_once(void *user)
 {
-    struct looking *l = user;
+    struct opening *l = user;
     const char *key = "never";
-    struct error err = {0};
 
     l->status = l->store->ops->wait(l->store->impl, &key, 1, clock_now_ns(),
-                                    clock_deadline_ns(60000), &l->missing, &err);
+                                    clock_deadline_ns(60000), &l->missing, &l->err);
     return NULL;
 }
 
@@ -317,7 +310,7 @@ START_TEST(slow_reply_is_not_a_lost_host)
     const struct timespec away = {.tv_sec = 2, .tv_nsec = 500000000};
     char url[128];
     pid_t host = start_host(url, sizeof(url));
-    struct looking l = {.store = open_rank(url, "job", 1, 2, 20000)};
+    struct opening l = {.store = open_rank(url, "job", 1, 2, 20000)};
 
     ck_assert_int_eq(kill(host, SIGSTOP), 0);
     ck_assert_int_eq(pthread_create(&l.thread, NULL, look_once, &l), 0);
@@ -328,6 +321,40 @@ START_TEST(slow_reply_is_not_a_lost_host)
     ck_assert(l.missing);
     kill_host(host);
     store_close(l.store, 0);
+}
+END_TEST
+
+static void *meet(void *user)
+{
+    struct opening *m = user;
+
+    m->status = store_rendezvous(m->store, &m->err);
+    return NULL;
+}
+
+/* Ranks that wait look again every 2.5 s, and a call has 2 s. */
+START_TEST(slow_host_is_not_lost_by_those_who_wait)
+{
+    char url[128], key[STORE_KEY_MAX + 1];
+    pid_t host = start_host(url, sizeof(url));
+    struct opening m = {.store = open_rank(url, "job", 1, 2, 12000)};
+    struct store *other = open_rank(url, "job", 1, 2, 20000);
+    struct error err = {0};
+    bool missing;
+
+    ck_assert_int_eq(pthread_create(&m.thread, NULL, meet, &m), 0);
+    store_reserved_key(other, "rank/1", key);
+    assert_ok(other->ops->wait(other->impl, &(const char *){key}, 1, clock_deadline_ns(20000), 0,
+                               &missing, &err));
+    (void)nanosleep(&(const struct timespec){.tv_sec = 1}, NULL); /* it has looked, and waits */
+    ck_assert_int_eq(kill(host, SIGSTOP), 0);
+    (void)nanosleep(&(const struct timespec){.tv_sec = 6}, NULL);
+    ck_assert_int_eq(kill(host, SIGCONT), 0);
+    (void)pthread_join(m.thread, NULL);
+    ck_assert_msg(strstr(m.err.text, "rank 0 is missing") != NULL, "%s", m.err.text);
+    kill_host(host);
+    store_close(m.store, 0);
+    store_close(other, 0);
 }
 END_TEST
 
@@ -559,6 +586,7 @@ int main(void)
     tcase_add_test(cases, killed_host_is_named_at_once);
     tcase_add_test(cases, killed_host_between_calls);
     tcase_add_test(cases, stopped_host_is_lost);
+    tcase_add_test(cases, slow_host_is_not_lost_by_those_who_wait);
     tcase_add_test(cases, slow_reply_is_not_a_lost_host);
     tcase_add_test(cases, malformed_requests_fail);
     tcase_add_test(cases, limits_hold_on_the_wire);
