@@ -293,7 +293,9 @@ static enum status check_chunk(const struct exchange_stream *st, const struct ch
     if (h->rank != b->rank)
         return error_set(err, STATUS_PROTOCOL, "the stream of rank %u carries a chunk of rank %u",
                          b->rank, h->rank);
-    if (h->kind == CHUNK_VALUES || h->kind == CHUNK_MEAN || h->kind == CHUNK_HELLO)
+    if (h->kind == CHUNK_HELLO)
+        return error_set(err, STATUS_PROTOCOL, "rank %u said hello twice on one stream", b->rank);
+    if (h->kind == CHUNK_VALUES || h->kind == CHUNK_MEAN)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent a chunk of kind %d, which only a server sends", b->rank,
                          (int)h->kind);

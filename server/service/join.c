@@ -236,6 +236,7 @@ static enum status admit_join(struct join_call *jc, struct rpc_call *call,
                               struct error *err)
 {
     struct service *s = jc->service;
+    const bool opens = !s->table.current;
     enum status status = STATUS_OK;
 
     if (s->table.draining)
@@ -249,7 +250,7 @@ static enum status admit_join(struct join_call *jc, struct rpc_call *call,
     if (request->follows && !request->resume && !is_primary_of_job(s, request))
         return error_set(err, STATUS_NOT_FOUND, "job '%s' has not been taken over here",
                          request->job);
-    if (!s->table.current)
+    if (opens)
         status = job_open(request, &s->table.current, err);
     if (status != STATUS_OK)
         return status;
@@ -257,9 +258,8 @@ static enum status admit_join(struct join_call *jc, struct rpc_call *call,
         strcmp(s->table.current->members.job, request->job) == 0)
         return admit_running(jc, call, request, outcome, err);
     status = admit_gathering(jc, call, request, outcome, err);
-    if (status != STATUS_OK && s->table.current->state == JOB_GATHERING &&
-        s->table.current->members.joined == 0) {
-        job_close(s->table.current); /* it was opened for this request */
+    if (status != STATUS_OK && opens) { /* no other call has it */
+        job_close(s->table.current);
         s->table.current = NULL;
     }
     return status;

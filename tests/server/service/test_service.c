@@ -188,6 +188,23 @@ START_TEST(test_world_sizes_that_differ_end_the_gathering)
 }
 END_TEST
 
+/* The same rank and session again, while its first join waits: that is still there to be ended. */
+START_TEST(test_a_rejoin_of_another_world_size)
+{
+    struct join_request terms = raw_terms(0);
+
+    open_service(20000, NULL);
+    terms.session = 5;
+    raw_begin_join(&workers[0], &terms);
+    terms.world_size = 3;
+    raw_begin_join(&workers[1], &terms);
+    check_result("rejoin", raw_end_join(&workers[1]), STATUS_MISMATCH, "has world size");
+    check_result("join", raw_end_join(&workers[0]), STATUS_MISMATCH, "has world size");
+    check_still_serves();
+    close_service();
+}
+END_TEST
+
 START_TEST(test_leaves)
 {
     float first;
@@ -393,7 +410,8 @@ int main(void)
     return SUPPORT_RUN(
         "service", 30, TEST(test_joins_that_are_refused), TEST(test_joins_that_are_cancelled),
         LOOP_TEST(test_terms_out_of_range, 0, 11), TEST(test_every_difference_is_listed),
-        TEST(test_world_sizes_that_differ_end_the_gathering), TEST(test_leaves),
+        TEST(test_world_sizes_that_differ_end_the_gathering),
+        TEST(test_a_rejoin_of_another_world_size), TEST(test_leaves),
         TEST(test_drain_lets_the_round_end), TEST(test_drain_lets_the_last_rank_leave),
         TEST(test_drain_has_a_time_limit), TEST(test_records),
         TEST(test_a_run_folder_that_cannot_be_created));
