@@ -110,8 +110,8 @@ enum record_kind {
     RECORD_STEP = 3,   /* a partition's step, or whole sum: a shard's mutation */
     RECORD_RANKS = 4,  /* of a partition: a rank finished, left or joined */
     RECORD_MEMBER = 5, /* the sessions of all ranks from this epoch on; has a sequence number too */
-    RECORD_HEARTBEAT = 6,      /* no event: proves that the primary is alive */
-    RECORD_END = 7,            /* the job has ended */
+    RECORD_HEARTBEAT = 6, /* no event: proves that the primary is alive */
+    RECORD_END = 7,       /* the job has ended; step: its status without the sign, 0: in order */
     RECORD_TAKEOVER_QUERY = 8, /* the only record of its stream, with terms: has the replica taken
                                   over? */
     RECORD_STATE = 9,          /* initial state `step` of a partition's optimizer */

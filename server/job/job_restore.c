@@ -41,8 +41,8 @@ static struct part_progress read_progress(struct shard_part *part)
     return s;
 }
 
-/* Partitions in which the rank has contributed to the round after the job's last one. */
-static size_t count_pushed(struct job *j, unsigned rank)
+/* Partitions in which the rank has contributed to a round after this one. */
+static size_t count_pushed(struct job *j, unsigned rank, uint64_t round)
 {
     size_t pushed = 0;
 
@@ -50,7 +50,7 @@ static size_t count_pushed(struct job *j, unsigned rank)
         struct shard_part *part = &j->shard.parts[i];
 
         (void)pthread_mutex_lock(&part->lock);
-        pushed += part->policy.ranks[rank].clock > j->totals.rounds;
+        pushed += part->policy.ranks[rank].clock > round;
         (void)pthread_mutex_unlock(&part->lock);
     }
     return pushed;
@@ -74,17 +74,22 @@ static void restore_rounds(struct job *j)
             uint64_t clock = shard_clock(&j->shard, rank);
 
             j->ranks[rank].clock = j->shard.length > 0 ? clock : 0;
-            least = clock < least ? clock : least;
+            if (!j->ranks[rank].finished && clock < least)
+                least = clock;
         }
     } else {
         for (size_t i = 0; i < j->shard.length; i++)
             j->completed += read_progress(&j->shard.parts[i]).steps > least;
     }
-    j->totals.rounds = j->shard.length > 0 ? least : 0;
+    j->totals.rounds = j->shard.length > 0 && least != UINT64_MAX ? least : 0;
 }
 
 void job_restore(struct job *j, int64_t now_ns)
 {
+    const bool is_by_rank = consistency_steps_per_push(&j->terms.consistency);
+
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        j->ranks[rank].finished = j->ranks[rank].session.state == RANK_VACANT;
     restore_rounds(j);
     j->arrived = j->arrived_complete = 0;
     j->current = (struct round_record){0};
@@ -93,7 +98,7 @@ void job_restore(struct job *j, int64_t now_ns)
 
         r->round = j->shard.length > 0 ? shard_clock(&j->shard, rank) : 0;
         r->round_pushes = r->round > 0 ? j->shard.length : 0;
-        r->pushed = count_pushed(j, rank);
+        r->pushed = count_pushed(j, rank, is_by_rank ? r->clock : j->totals.rounds);
         j->arrived += r->pushed;
     }
     if (job_is_lockstep(j))

@@ -425,9 +425,9 @@ void replica_stream_tick(struct replica_stream *s, int64_t now_ns)
     replica_stream_query_takeover(s, now_ns);
 }
 
-void replica_stream_end(struct replica_stream *s)
+void replica_stream_end(struct replica_stream *s, enum status status)
 {
-    struct wire_record end = {.kind = RECORD_END};
+    struct wire_record end = {.kind = RECORD_END, .step = (uint64_t)(-(int)status)};
 
     if (!s)
         return;

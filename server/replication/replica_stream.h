@@ -94,7 +94,7 @@ bool replica_stream_membership_acknowledged(struct replica_stream *s, uint64_t n
 void replica_stream_tick(struct replica_stream *s, int64_t now_ns);
 
 /* The job has ended: the replica may discard its copy.  Otherwise it waits for the ranks. */
-void replica_stream_end(struct replica_stream *s);
+void replica_stream_end(struct replica_stream *s, enum status status);
 
 void replica_stream_count(struct replica_stream *s, struct replica_stream_figures *ret);
 

@@ -16,6 +16,7 @@
 #include "common/base/memory.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -240,10 +241,17 @@ static enum status apply_membership(struct replicate_call *r, const struct wire_
     return status;
 }
 
-/* The primary has ended the job in order. */
-static void end_replica_job(struct replicate_call *r, struct rpc_call *call)
+/* The primary has ended the job: in order, or with the status that the record says. */
+static void end_replica_job(struct replicate_call *r, struct rpc_call *call,
+                            const struct wire_record *m)
 {
-    job_table_end(r->replication->table, r->job, NULL);
+    const int value = m->step <= INT_MAX ? -(int)m->step : INT_MIN;
+    const enum status status = status_is_known(value) ? (enum status)value : STATUS_INTERNAL;
+    struct error why = {0};
+
+    if (status != STATUS_OK)
+        (void)error_set(&why, status, "the primary has ended the job: %s", status_text(status));
+    job_table_end(r->replication->table, r->job, status != STATUS_OK ? &why : NULL);
     rpc_call_finish(call, STATUS_OK, "");
 }
 
@@ -271,7 +279,7 @@ static enum status apply_record(struct replicate_call *r, struct rpc_call *call,
         break;
     case RECORD_END:
         end_applying(r);
-        end_replica_job(r, call);
+        end_replica_job(r, call, m);
         return STATUS_CANCELLED;
     case RECORD_MEMBER:
         reply.partition = RECORD_MEMBERSHIP_PARTITION;

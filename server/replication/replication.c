@@ -205,7 +205,7 @@ void replication_end(struct replication *p, struct job *j, const struct error *f
     if (failure && failure->status == STATUS_UNAVAILABLE)
         replica_stream_cancel(j->replica_stream);
     else
-        replica_stream_end(j->replica_stream);
+        replica_stream_end(j->replica_stream, failure ? failure->status : STATUS_OK);
     if (failure && j->replica)
         replica_send_failure(p->table, j, failure);
 }

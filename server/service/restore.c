@@ -53,14 +53,13 @@ static enum status start_restored_job(struct job *j, const struct membership_fil
     job_run(j, now_ns);
     j->epoch = file->epoch;
     j->role = file->role;
-    job_restore(j, now_ns);
-    job_mark_away(j, AWAY_REASON, file->role == JOB_REPLICA ? INT64_MAX : until_ns, now_ns);
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         if (!ranks[rank].is_joined) {
             membership_remove(&j->members, rank);
             j->ranks[rank].session.state = RANK_VACANT;
         }
-    job_update_pause(j, now_ns);
+    job_restore(j, now_ns);
+    job_mark_away(j, AWAY_REASON, file->role == JOB_REPLICA ? INT64_MAX : until_ns, now_ns);
     return file->role == JOB_REPLICA || file->role == JOB_PROMOTED ? replica_restore(j, now_ns, err)
                                                                    : STATUS_OK;
 }

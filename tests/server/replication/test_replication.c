@@ -79,6 +79,28 @@ START_TEST(test_a_whole_job)
 }
 END_TEST
 
+static struct stats_job read_job_stats(struct service *s)
+{
+    struct server_stats *stats = replica_job_stats(s);
+    struct stats_job job = stats->job;
+
+    free(stats);
+    return job;
+}
+
+/* A job that fails has failed on the replica too. */
+START_TEST(test_a_job_that_fails)
+{
+    session_terms.update = 0;
+    replica_job_set_up();
+    session_start(0.5f);
+    check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
+    replica_job_wait_ended(service, 0, 1);
+    replica_job_wait_ended(replica_job_replica, 0, 1);
+    replica_job_tear_down();
+}
+END_TEST
+
 /* Where each push is a step. */
 START_TEST(test_asp_and_takeover)
 {
@@ -94,6 +116,9 @@ START_TEST(test_asp_and_takeover)
         values -= session_push(round % 2, (round + 1) / 2) / 2; /* lr / 2 */
         session_expect_all(round % 2, (round + 1) / 2, values);
     }
+    session_push_all(1, 4);
+    values -= session_push(1, 4) / 2;
+    session_expect_all(1, 4, values);
     raw_disconnect(&w[0]);
     raw_disconnect(&w[1]);
     replica_job_redirect(0, service_port(replica_job_replica));
@@ -102,10 +127,14 @@ START_TEST(test_asp_and_takeover)
     session_push_all(0, 4);
     values -= session_push(0, 4) / 2;
     session_expect_all(0, 4, values);
-    replica_job_rejoin(1, 3, false);
-    session_push_all(1, 4);
-    values -= session_push(1, 4) / 2;
-    session_expect_all(1, 4, values);
+    replica_job_rejoin(1, 4, false);
+    for (unsigned rank = 2; rank-- > 0;) {
+        session_push_all(rank, 5);
+        values -= session_push(rank, 5) / 2;
+        session_expect_all(rank, 5, values);
+    }
+    /* both have made 5; rank 1 was ahead before */
+    ck_assert_uint_eq(read_job_stats(replica_job_replica).round, 6);
     session_end();
     replica_job_wait_ended(replica_job_replica, 1, 0);
     replica_job_tear_down();
@@ -257,15 +286,6 @@ static float run_round(uint64_t round, float values)
     for (unsigned i = 0; i < 2; i++)
         session_expect_all(i, round, values);
     return values;
-}
-
-static struct stats_job read_job_stats(struct service *s)
-{
-    struct server_stats *stats = replica_job_stats(s);
-    struct stats_job job = stats->job;
-
-    free(stats);
-    return job;
 }
 
 /* A replacement of rank 1 joins the primary, whose values are of this round. */
@@ -559,8 +579,8 @@ END_TEST
 int main(void)
 {
     return SUPPORT_RUN(
-        "replication", 120, LOOP_TEST(test_a_whole_job, 0, 2), TEST(test_asp_and_takeover),
-        LOOP_TEST(test_promotion, 0, RAW_PARTITIONS + 1),
+        "replication", 120, LOOP_TEST(test_a_whole_job, 0, 2), TEST(test_a_job_that_fails),
+        TEST(test_asp_and_takeover), LOOP_TEST(test_promotion, 0, RAW_PARTITIONS + 1),
         LOOP_TEST(test_promotion_at_the_start, 0, RAW_PARTITIONS + 1),
         TEST(test_the_primary_stops_in_order), TEST(test_unknown_session_does_not_promote),
         LOOP_TEST(test_rank_lost_before_takeover, 0, 2), TEST(test_replacement_after_takeover),
