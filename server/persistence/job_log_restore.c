@@ -218,10 +218,24 @@ static enum status reopen_journal(struct job_log *log, uint64_t generation,
     return journal_create(&log->journal, path, &head, err);
 }
 
+/* A process that dies while it appends to a journal may have created the next one, which nothing
+ * was appended to: remove that. */
+static enum status remove_unused_journal(const struct job_log *log, uint64_t generation,
+                                         struct error *err)
+{
+    char path[JOB_LOG_PATH_MAX];
+    enum status status = job_log_journal_path(log, generation, path, err);
+
+    if (status == STATUS_OK && unlink(path) != 0)
+        status = error_set_errno(err, errno, "cannot remove '%s'", path);
+    return status;
+}
+
 static enum status read_journals(struct job_log *log, const struct generations *found,
                                  struct job_log_restored *ret, struct error *err)
 {
     uint64_t first = found->snapshot == JOB_LOG_NO_SNAPSHOT ? 0 : found->snapshot;
+    uint64_t last = found->journal;
     struct journal_read_result out = {0};
     enum status status = STATUS_OK;
 
@@ -229,16 +243,23 @@ static enum status read_journals(struct job_log *log, const struct generations *
         return error_set(err, STATUS_DATA, "'%s': journal-%" PRIu64 " is missing", log->folder,
                          first);
     for (uint64_t i = first; i <= found->journal && status == STATUS_OK; i++) {
-        if (i > first && out.torn_bytes > 0)
+        const struct journal_read_result before = out;
+
+        status = read_journal(log, i, &out, err);
+        ret->records += out.records;
+        if (status != STATUS_OK || i == first || before.torn_bytes == 0)
+            continue;
+        if (i < found->journal || out.records > 0)
             return error_set(err, STATUS_DATA,
                              "'%s/journal-%" PRIu64 "' is cut off at byte %" PRIu64
                              ", and there is a newer one",
-                             log->folder, i - 1, out.size);
-        status = read_journal(log, i, &out, err);
-        ret->records += out.records;
+                             log->folder, i - 1, before.size);
+        status = remove_unused_journal(log, i, err);
+        last = i - 1;
+        out = before;
     }
     ret->torn_bytes = out.torn_bytes;
-    return status == STATUS_OK ? reopen_journal(log, found->journal, &out, err) : status;
+    return status == STATUS_OK ? reopen_journal(log, last, &out, err) : status;
 }
 
 static enum status restore_job(struct job_log *log, struct strbuf *ret_membership,

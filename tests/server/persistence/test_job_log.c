@@ -268,8 +268,9 @@ static void restart(struct fixture *b, uint64_t *ret_torn_bytes)
         *ret_torn_bytes = found.torn_bytes;
 }
 
-/* As a process leaves it that was killed in the middle of a record. */
-static void append_torn_record(const struct fixture *b)
+/* As a process leaves it that was killed in the middle of a record; `rotates`: with another thread
+ * in the middle of a rotation. */
+static void append_torn_record(const struct fixture *b, bool rotates)
 {
     static const char torn[] = "SPRJ\2\0\0\0 and no more than this";
     uint64_t newest = 0;
@@ -286,6 +287,12 @@ static void append_torn_record(const struct fixture *b)
     file = fopen(path, "a");
     ck_assert_ptr_nonnull(file);
     (void)fwrite(torn, 1, sizeof(torn), file);
+    ck_assert_int_eq(fclose(file), 0);
+    if (!rotates)
+        return;
+    (void)snprintf(path, sizeof(path), "%s/journal-%d", b->folder, (int)newest + 1);
+    file = fopen(path, "wx");
+    ck_assert_ptr_nonnull(file);
     ck_assert_int_eq(fclose(file), 0);
 }
 
@@ -347,7 +354,7 @@ START_TEST(test_restored_state_is_equal)
         if ((i + 1) % (HELD * WORLD) != 0)
             continue;
         assert_same(&live, &dead);
-        append_torn_record(&dead);
+        append_torn_record(&dead, i / (HELD * WORLD) % 2 == 1);
         restart(&dead, &torn_bytes);
         ck_assert_uint_gt(torn_bytes, 0);
         assert_same(&live, &dead);
