@@ -35,10 +35,10 @@ struct scheduled_fault {
 /* What there is in a job. */
 struct fault_targets {
     size_t servers, ranks;
-    size_t hosts;                     /* 0: no emulated network */
-    size_t worker_hosts;              /* the first of them */
-    const struct network_link *links; /* of the hosts; borrowed */
-    bool can_restart;                 /* killed processes may be started again */
+    size_t hosts;                        /* 0: no emulated network */
+    size_t worker_hosts;                 /* the first of them */
+    const struct network_link *links;    /* of the hosts; borrowed */
+    bool servers_restart, ranks_restart; /* one that was killed is started again */
 };
 
 struct fault_schedule {

@@ -319,13 +319,14 @@ static enum status open_network(struct job *j, struct error *err)
 static enum status read_faults(struct job *j, struct error *err)
 {
     struct plan *p = j->plan;
-    const struct fault_targets targets = {.servers = placement_own_count(p),
-                                          .ranks = p->ranks,
-                                          .hosts = p->hosts.count,
-                                          .worker_hosts = p->hosts.workers,
-                                          .links = p->hosts.links,
-                                          .can_restart = p->options.max_restarts > 0 &&
-                                                         (p->elastic || p->options.state_dir[0])};
+    const struct fault_targets targets = {
+        .servers = placement_own_count(p),
+        .ranks = p->ranks,
+        .hosts = p->hosts.count,
+        .worker_hosts = p->hosts.workers,
+        .links = p->hosts.links,
+        .servers_restart = p->options.max_restarts > 0 && p->options.state_dir[0] != '\0',
+        .ranks_restart = p->options.max_restarts > 0 && p->elastic};
 
     if (p->options.fault_schedule[0] != '\0' && (p->nodes > 1 || p->with_mpirun))
         return error_set(err, STATUS_UNSUPPORTED,
@@ -399,8 +400,8 @@ static enum status restart_child(void *user, size_t index, struct error *err)
     if (index >= j->child_set.servers)
         return start_rank(j, (unsigned)(index - j->child_set.servers), err);
     server_program(j, path, sizeof(path));
-    return servers_restart(&j->child_set, j->plan, path, j->addresses.text, j->server_folder, index,
-                           err);
+    return servers_restart(&j->child_set, j->plan, path, j->addresses.text, j->replicas.text,
+                           j->server_folder, index, err);
 }
 
 static enum status start_servers(struct job *j, struct error *err)

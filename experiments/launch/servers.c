@@ -289,15 +289,17 @@ static uint16_t started_port(const char *addresses, size_t index)
     struct endpoint endpoint = {.port = 0};
     char entry[320];
 
-    for (; index > 0; index--)
-        addresses += strcspn(addresses, ",") + 1;
+    for (; index > 0 && *addresses; index--) {
+        addresses += strcspn(addresses, ",");
+        addresses += *addresses == ',';
+    }
     (void)snprintf(entry, sizeof(entry), "%.*s", (int)strcspn(addresses, ","), addresses);
     return endpoint_parse(entry, "servers", &endpoint, NULL) == STATUS_OK ? endpoint.port : 0;
 }
 
 enum status servers_restart(struct child_set *child_set, const struct plan *plan,
-                            const char *program, const char *addresses, const char *folder,
-                            size_t index, struct error *err)
+                            const char *program, const char *addresses, const char *replicas,
+                            const char *folder, size_t index, struct error *err)
 {
     struct server_start start = {.child_set = child_set,
                                  .plan = plan,
@@ -306,7 +308,9 @@ enum status servers_restart(struct child_set *child_set, const struct plan *plan
 
     (void)snprintf(start.folder, sizeof(start.folder), "%s", folder);
     if (plan->nodes == 1 && !start.with_unix)
-        start.ports[index] = started_port(addresses, index);
+        start.ports[index] = is_replica(plan, index)
+                                 ? started_port(replicas, index - plan->placement.replicas)
+                                 : started_port(addresses, index);
     return start_server(&start, index, program, err);
 }
 

@@ -29,8 +29,8 @@ enum status servers_start(struct child_set *child_set, const struct plan *plan, 
  * wait until it listens.
  */
 enum status servers_restart(struct child_set *child_set, const struct plan *plan,
-                            const char *program, const char *addresses, const char *folder,
-                            size_t index, struct error *err);
+                            const char *program, const char *addresses, const char *replicas,
+                            const char *folder, size_t index, struct error *err);
 
 /* Append the words of a server that others address; run_dir: "" for none. */
 void servers_add_words(const char *program, const char *listen, const char *run_dir,

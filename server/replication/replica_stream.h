@@ -93,7 +93,8 @@ bool replica_stream_membership_acknowledged(struct replica_stream *s, uint64_t n
 /* Send heartbeats and check the replica's.  Call at least every 100 ms. */
 void replica_stream_tick(struct replica_stream *s, int64_t now_ns);
 
-/* The job has ended: the replica may discard its copy.  Otherwise it waits for the ranks. */
+/* The job has ended with `status` (STATUS_OK: in order), and the replica ends its copy with the
+ * same.  Without this call the replica waits for the ranks. */
 void replica_stream_end(struct replica_stream *s, enum status status);
 
 void replica_stream_count(struct replica_stream *s, struct replica_stream_figures *ret);

@@ -38,6 +38,44 @@ void replica_send_record_reply(struct rpc_call *call, const struct record_reply 
     (void)rpc_call_send(call, bytes, wire_pack_record_reply(m, bytes), NULL);
 }
 
+/* The query or the terms are about this run of the job: at least one of their sessions holds its
+ * rank here.  Lock held. */
+static bool is_same_run(const struct job *j, const struct wire_record *m)
+{
+    bool same = false;
+
+    if (strcmp(j->members.job, m->terms->job) != 0 ||
+        j->terms.server_index != m->terms->server_index ||
+        m->session_count != j->members.world_size)
+        return false;
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        same = same || (m->sessions[rank] != 0 && m->sessions[rank] == j->ranks[rank].session.id);
+    return same;
+}
+
+/* End the copy of a run that went on, or ended, without this server, when another run of that job
+ * begins; its files are put aside. */
+static void end_left_copy(struct job_table *t, const struct wire_record *m)
+{
+    struct error why = {0};
+    struct job *j;
+
+    (void)pthread_mutex_lock(&t->lock);
+    j = t->current;
+    if (j && j->state == JOB_RUNNING && j->role == JOB_REPLICA && !j->replica->stream &&
+        !j->replica->applying && j->replica->promoted_ns == 0 &&
+        strcmp(j->members.job, m->terms->job) == 0 && !is_same_run(j, m))
+        j->users++;
+    else
+        j = NULL;
+    (void)pthread_mutex_unlock(&t->lock);
+    if (!j)
+        return;
+    (void)error_set(&why, STATUS_CANCELLED, "another run of the job has begun");
+    job_table_end(t, j, &why);
+    job_table_unref(t, j);
+}
+
 /* Make a replica of the job with these terms, for the supervisor to build.  Lock held. */
 static enum status open_replica_job(struct replicate_call *r, struct rpc_call *call,
                                     const struct wire_record *m, struct error *err)
@@ -82,21 +120,6 @@ static enum status open_replica_job(struct replicate_call *r, struct rpc_call *c
     return STATUS_OK;
 }
 
-/* The query is about this run of the job: at least one of its sessions holds its rank here.  Lock
- * held. */
-static bool is_same_run(const struct job *j, const struct wire_record *m)
-{
-    bool same = false;
-
-    if (strcmp(j->members.job, m->terms->job) != 0 ||
-        j->terms.server_index != m->terms->server_index ||
-        m->session_count != j->members.world_size)
-        return false;
-    for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        same = same || (m->sessions[rank] != 0 && m->sessions[rank] == j->ranks[rank].session.id);
-    return same;
-}
-
 /* Reply `superseded` only once the takeover is stored, because the primary then removes its
  * files. */
 static void reply_takeover_query(struct job_table *t, struct rpc_call *call,
@@ -128,6 +151,7 @@ static enum status process_first_record(struct replicate_call *r, struct rpc_cal
     if (m->kind != RECORD_TERMS)
         return error_set(err, STATUS_PROTOCOL, "a record of kind %d before the terms of its job",
                          (int)m->kind);
+    end_left_copy(r->replication->table, m);
     (void)pthread_mutex_lock(&r->replication->table->lock);
     status = open_replica_job(r, call, m, err);
     (void)pthread_mutex_unlock(&r->replication->table->lock);

@@ -8,10 +8,14 @@
 #include "tests/integration/ps_fixture.h"
 #include "tests/support/support.h"
 
+#include "common/base/file.h"
+
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum victim { PRIMARY, REPLICA };
 enum phase { PUSH, SUM, PULL, SNAPSHOT };
@@ -362,6 +366,83 @@ START_TEST(test_launched_job_survives_server_loss)
 }
 END_TEST
 
+static pid_t replica_pid(const char *run_dir)
+{
+    struct error err = {0};
+    char path[4200], *text;
+    size_t size;
+    json_t *start;
+    pid_t pid;
+
+    (void)snprintf(path, sizeof(path), "%s/replica0.jsonl", run_dir);
+    assert_ok(file_read(path, 1 << 20, &text, &size, &err));
+    start = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
+    pid = (pid_t)json_integer_value(json_object_get(start, "pid"));
+    ck_assert_int_gt(pid, 0);
+    json_decref(start);
+    free(text);
+    return pid;
+}
+
+/* The server that says so listens on an address on which one has listened before. */
+static void check_address(const char *output, const char *said)
+{
+    const char *last = strstr(output, said);
+    char line[128];
+
+    ck_assert_ptr_nonnull(last);
+    last = strstr(last, "serving on ");
+    ck_assert_msg(last != NULL, "%.3000s", output);
+    (void)snprintf(line, sizeof(line), "%.*s", (int)strcspn(last, "\n") + 1, last);
+    ck_assert_msg(strstr(output, line) < last, "%.3000s", output);
+}
+
+/* A replica that was lost comes back on its address, with the copy that the job went on without;
+ * the next run of the job, in the same folder, puts that aside. */
+START_TEST(test_copy_that_was_left_behind)
+{
+    static const char copy[] = "a copy, in case its primary is lost";
+    const char *run_dir = support_path("left"), *state = support_path("state");
+    const char *words[] = {support_program("sparring"),
+                           "launch",
+                           "--standalone",
+                           "--nproc-per-node",
+                           "2",
+                           "--servers",
+                           "1",
+                           "--replicas",
+                           "--state-dir",
+                           state,
+                           "--max-restarts",
+                           "1",
+                           "--run-dir",
+                           run_dir,
+                           "--",
+                           support_program("sparring-worker"),
+                           JOB,
+                           "--heartbeat-timeout-ms",
+                           "60000",
+                           "--delay-schedule",
+                           job_pace(2),
+                           NULL};
+    struct process launch;
+    pid_t rank_1;
+
+    process_start(&launch, NULL, words);
+    job_await_step(run_dir, 1, 20);
+    rank_1 = (pid_t)job_record_int(run_dir, 1, "start", "pid");
+    ck_assert_int_eq(kill(rank_1, SIGSTOP), 0); /* so that the job outlasts the restart */
+    ck_assert_int_eq(kill(replica_pid(run_dir), SIGKILL), 0);
+    process_wait_output(&launch, copy, JOB_TIMEOUT_MS);
+    ck_assert_int_eq(kill(rank_1, SIGCONT), 0);
+    ck_assert_int_eq(process_wait(&launch, JOB_TIMEOUT_MS), 0);
+    check_address(process_output(&launch), copy);
+    ck_assert_int_eq(access(support_path("state/server-1/default.0"), F_OK), 0);
+    (void)process_run(0, JOB_TIMEOUT_MS, NULL, words);
+    ck_assert_int_eq(access(support_path("state/server-1/default.0.failed"), F_OK), 0);
+}
+END_TEST
+
 int main(void)
 {
     return SUPPORT_RUN(
@@ -371,5 +452,6 @@ int main(void)
         TEST(test_one_lost_of_each_pair), TEST(test_replication_link_is_lost),
         LOOP_TEST(test_both_are_lost, 0, 3), LOOP_TEST(test_pair_is_restarted, 0, 6),
         LOOP_TEST(test_no_replica, 0, 2), TEST(test_orderly_stop),
-        TEST(test_a_server_and_then_a_worker), TEST(test_launched_job_survives_server_loss));
+        TEST(test_a_server_and_then_a_worker), TEST(test_launched_job_survives_server_loss),
+        TEST(test_copy_that_was_left_behind));
 }

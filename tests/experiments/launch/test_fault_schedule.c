@@ -14,8 +14,13 @@
 
 static const struct network_link links[6] = {{.rate = 1e9}, {.rate = 1e9}, {.rate = 1e9},
                                              {.rate = 1e9}, {.rate = 0},   {.rate = 1e9}};
-static const struct fault_targets all = {
-    .servers = 2, .ranks = 4, .hosts = 6, .worker_hosts = 4, .links = links, .can_restart = true};
+static const struct fault_targets all = {.servers = 2,
+                                         .ranks = 4,
+                                         .hosts = 6,
+                                         .worker_hosts = 4,
+                                         .links = links,
+                                         .servers_restart = true,
+                                         .ranks_restart = true};
 static struct error err;
 
 static enum status read_text(const char *text, uint64_t seed, const struct fault_targets *targets,
@@ -147,9 +152,13 @@ START_TEST(test_missing)
     struct fault_targets without = all;
     struct fault_schedule s;
 
-    without.can_restart = false;
-    assert_fails(read_text("1 kill rank0 for 2", 1, &without, &s), STATUS_CONFIG,
-                 ":1: nothing is started again here");
+    without.ranks_restart = false;
+    assert_fails(read_text("1 kill server0 for 2\n1 kill rank0 for 2", 1, &without, &s),
+                 STATUS_CONFIG, ":2: no rank is started again here");
+    without = all;
+    without.servers_restart = false;
+    assert_fails(read_text("1 kill rank0 for 2\n1 kill server0 for 2", 1, &without, &s),
+                 STATUS_CONFIG, ":2: no server is started again here");
     assert_fails(read_text("1 slow host4 1gbit", 1, &all, &s), STATUS_CONFIG,
                  "no rate to return to");
     without.hosts = 0;

@@ -197,8 +197,8 @@ static const struct {
     {3, "1 pause rank2", "--nproc-per-node=2", ":1: no such process"},
     {3, "1 cut host0", "--nproc-per-node=2", "no emulated network"},
     {3, "1 slow host0 1gbit", "--network-delay=2", "has no rate to return to"},
-    {3, "1 kill rank0 for 1", "--nproc-per-node=2", "nothing is started again here"},
-    {3, "1 kill rank0 for 1", "--max-restarts=1", "nothing is started again here"},
+    {3, "1 kill rank0 for 1", "--nproc-per-node=2", "no rank is started again here"},
+    {3, "1 kill rank0 for 1", "--max-restarts=1", "no rank is started again here"},
     {2, "1 pause rank0", "--nnodes=2", "not for several --nnodes or --backend mpi"},
 };
 
