@@ -1,5 +1,5 @@
 /*
- * Bounded whole-file reads and atomic writes.  Without a lock: a path has one writer at a time. The
+ * Bounded whole-file reads and atomic writes, without locks: a path has one writer at a time.  The
  * temporary name contains the process id, so two processes that write one target do not share a
  * temporary file.
  */

@@ -233,6 +233,8 @@ enum status handover_receive(int fd, const unsigned char *token, int64_t deadlin
     if (length < 0)
         return error_set(err, STATUS_PEER_LOST, "the connection broke: %s", strerror(errno));
     *ret_fd = take_descriptor(&message); /* an empty message can carry descriptors */
+    if (*ret_fd < 0 && (message.msg_flags & MSG_CTRUNC) != 0)
+        return error_set(err, STATUS_IO, "no descriptor is left for shared memory (ulimit -n)");
     if (length == 0) {
         if (*ret_fd >= 0)
             (void)close(*ret_fd);

@@ -18,6 +18,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#define FILES_MAX 65536
+
 static void read_cpu_name(char *text, size_t size)
 {
     FILE *file = fopen("/proc/cpuinfo", "re");
@@ -40,10 +42,12 @@ unsigned host_cores(void)
 {
     double quota = ceil(cgroup_processor_quota(""));
     cpu_set_t allowed;
-    unsigned cores = 1;
+    unsigned cores;
 
     if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0)
         cores = (unsigned)CPU_COUNT(&allowed);
+    else /* more than CPU_SETSIZE */
+        cores = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
     return quota < cores ? (unsigned)quota : cores;
 }
 
@@ -243,6 +247,16 @@ int64_t host_processor_wait_ns(void)
     if (file)
         (void)fclose(file);
     return is_known ? (int64_t)us * 1000 : -1;
+}
+
+void host_raise_file_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= FILES_MAX)
+        return;
+    limit.rlim_cur = limit.rlim_max < FILES_MAX ? limit.rlim_max : FILES_MAX;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 unsigned host_gpus(void)

@@ -34,6 +34,11 @@ unsigned host_cores(void);
  * them, where it is set, else the number of /dev/nvidia<n>. */
 unsigned host_gpus(void);
 
+/* Raise the soft limit of open files towards the hard one: a rank has several for each other rank
+ * of its host, and gRPC core accepts no more connections once accept ran out of them.  Processes
+ * that are started later inherit it. */
+void host_raise_file_limit(void);
+
 /* Processors that all processes of the job on this host may use: SPARRING_HOST_CORES, which
  * `sparring launch` sets where it gives each process a part of them (--bind), else host_cores(). */
 unsigned host_job_cores(void);

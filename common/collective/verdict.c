@@ -188,8 +188,8 @@ static bool is_overdue(const struct collective *g, const struct collective_work 
 static void judge_views(const struct collective *g, const struct collective_work *w,
                         unsigned *ret_culprit, struct mesh_verdict *v)
 {
-    v->fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
-                                  ret_culprit, v->text, sizeof(v->text));
+    v->fault = verdict_from_views(g->views, g->left, g->members, g->world_size, g->rank,
+                                  &w->signature, ret_culprit, v->text, sizeof(v->text));
 }
 
 static bool find_by_query(struct collective *g, const struct collective_work *w,
@@ -259,8 +259,8 @@ static void explain_mismatch(struct collective *g, const struct collective_work 
 
     if (!verdict_await_members(g, ask_for_sides, &w->signature))
         return; /* a peer has sent a verdict */
-    v->fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
-                                  &culprit, v->text, sizeof(v->text));
+    v->fault = verdict_from_views(g->views, g->left, g->members, g->world_size, g->rank,
+                                  &w->signature, &culprit, v->text, sizeof(v->text));
     if (v->fault == FAULT_DESYNC || v->fault == FAULT_FINISHED) {
         v->culprit = g->members[culprit];
         return;
@@ -357,8 +357,8 @@ bool verdict_compare(struct collective *g, const struct collective_work *w)
 
     ask_members(g, WARNING_WAIT_MS);
     is_open = verdict_is_open(g->views, g->left, g->world_size, &w->signature);
-    v.fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature, &culprit,
-                                 v.text, sizeof(v.text));
+    v.fault = verdict_from_views(g->views, g->left, g->members, g->world_size, g->rank,
+                                 &w->signature, &culprit, v.text, sizeof(v.text));
     send_mismatch_verdict(g, w, culprit, &v);
     return !is_open;
 }
@@ -372,8 +372,8 @@ void verdict_warn(struct collective *g, const struct collective_work *w, double 
     describe_work(w, what, sizeof(what));
     ask_members(g, WARNING_WAIT_MS);
     if (!find_lost(g, &v) && !find_silent(g, &v)) {
-        v.fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
-                                     &culprit, v.text, sizeof(v.text));
+        v.fault = verdict_from_views(g->views, g->left, g->members, g->world_size, g->rank,
+                                     &w->signature, &culprit, v.text, sizeof(v.text));
         v.culprit = culprit_of(g, culprit);
     }
     if (v.fault == FAULT_NONE || v.culprit == MESH_RANK_UNKNOWN)

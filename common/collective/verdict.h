@@ -74,10 +74,12 @@ bool verdict_odd_trail(const struct mesh_view *views, unsigned count, unsigned *
 /* The culprit (rank in the group, or VERDICT_RANK_UNKNOWN with FAULT_SLOW) and its fault by the
  * members' views, seen from `self`, which runs `mine`; FAULT_NONE when they explain nothing.
  * left[r] is the last collective of a member that left the group, UINT64_MAX: it did not.  ret_text
- * (size bytes) says how it is known. */
-enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *left, unsigned count,
-                              unsigned self, const struct signature *mine, unsigned *ret_culprit,
-                              char *ret_text, size_t size);
+ * (size bytes) says how it is known, with ranks of the job, members[r]; the root of an operation is
+ * a rank of the group. */
+enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *left,
+                              const unsigned *members, unsigned count, unsigned self,
+                              const struct signature *mine, unsigned *ret_culprit, char *ret_text,
+                              size_t size);
 
 /* Can members that have not started `mine` still show which side is the larger one, or that
  * there are two?  Not once one has left the group, nor for a send or receive. */

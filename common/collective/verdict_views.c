@@ -288,15 +288,15 @@ static enum fault find_slow(const struct mesh_view *views, unsigned count,
                : report_unknown_culprit(views, count, mine, ret_culprit, text, size);
 }
 
-static enum fault describe_mismatch(const struct mesh_view *views, unsigned culprit, unsigned other,
-                                    char *text, size_t size)
+static enum fault describe_mismatch(const struct mesh_view *views, const unsigned *members,
+                                    unsigned culprit, unsigned other, char *text, size_t size)
 {
     char odd[COLLECTIVE_TEXT_SIZE];
     char rest[COLLECTIVE_TEXT_SIZE];
 
     signature_text(&views[culprit].status.signature, odd);
     signature_text(&views[other].status.signature, rest);
-    (void)snprintf(text, size, "it is in %.100s, rank %u is in %.100s", odd, other, rest);
+    (void)snprintf(text, size, "it is in %.100s, rank %u is in %.100s", odd, members[other], rest);
     return FAULT_DESYNC;
 }
 
@@ -341,9 +341,10 @@ static unsigned find_behind(const struct mesh_view *views, const uint64_t *left,
     return behind;
 }
 
-enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *left, unsigned count,
-                              unsigned self, const struct signature *mine, unsigned *ret_culprit,
-                              char *ret_text, size_t size)
+enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *left,
+                              const unsigned *members, unsigned count, unsigned self,
+                              const struct signature *mine, unsigned *ret_culprit, char *ret_text,
+                              size_t size)
 {
     unsigned behind;
     unsigned other;
@@ -356,7 +357,7 @@ enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *lef
                    : FAULT_NONE;
     }
     if (find_odd_signature(views, count, mine, ret_culprit, &other))
-        return describe_mismatch(views, *ret_culprit, other, ret_text, size);
+        return describe_mismatch(views, members, *ret_culprit, other, ret_text, size);
     behind = find_leaver(left, count, self, mine);
     if (behind == count)
         behind = find_behind(views, left, count, self, mine);

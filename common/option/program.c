@@ -4,6 +4,7 @@
  */
 #include "common/option/program.h"
 
+#include "common/base/host.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/option/arguments.h"
@@ -43,6 +44,7 @@ int program_main(const struct program *program, int argc, char *const *argv)
     enum status status;
 
     log_open(set->program, -1);
+    host_raise_file_limit();
     status = mem_calloc(1, program->options_size, "options", &options, &err);
     if (status == STATUS_OK && program->run_words) {
         status = arguments_permute(set, argc, argv, &permuted, &err);

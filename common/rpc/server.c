@@ -25,13 +25,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #define REQUESTS_PER_METHOD 4 /* calls requested in advance, per queue */
 #define QUEUES_DEFAULT_MAX  4
 #define NS_PER_SECOND       1000000000
-#define FILES_MAX           65536
 #define METADATA_BYTES_MAX  8192 /* of one call */
 #define CONTROL_QUEUE_INDEX 0    /* the queue of the shutdown's completion */
 
@@ -406,19 +404,6 @@ static void server_release(struct rpc_server *server)
     free(server);
 }
 
-/* Core stops accepting for ever when accept runs out of descriptors: raise the limit. */
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return;
-    if (limit.rlim_cur >= FILES_MAX)
-        return;
-    limit.rlim_cur = limit.rlim_max < FILES_MAX ? limit.rlim_max : FILES_MAX;
-    (void)setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_server **ret_server,
                             struct error *err)
 {
@@ -433,7 +418,7 @@ enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_s
         return status;
     }
     rpc_library_open();
-    raise_file_limit();
+    host_raise_file_limit();
     server->max_calls = config->max_calls > 0 ? config->max_calls : RPC_CALLS_MAX_DEFAULT;
     if (server->max_calls > rpc_descriptors_max() / 2) /* each may have a connection of its own */
         server->max_calls = rpc_descriptors_max() / 2;

@@ -60,7 +60,8 @@ static enum run_outcome compare_signatures(struct library_group *g, struct colle
         if (memcmp(theirs, mine, sizeof(mine)) == 0)
             continue;
         if (!signature_decode(theirs, &other)) {
-            (void)error_set(err, STATUS_PROTOCOL, "rank %u sent something that is no operation", r);
+            (void)error_set(err, STATUS_PROTOCOL, "rank %u sent something that is no operation",
+                            group->members[r]);
             return RUN_FAILED;
         }
         return collective_mismatch(group, work, r, &other, err);

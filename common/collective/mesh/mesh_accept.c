@@ -1,7 +1,7 @@
 /*
- * Accepts the connections of higher ranks.  A fixed number of connections may be pending at a time,
- * each with the bytes of its hello so far; one poll(2) watches them and the listening socket, so a
- * client that connects and stays silent delays no other.  When all entries are used the oldest
+ * Accepts the connections of higher ranks.  As many as there are and a few more may be pending at a
+ * time, each with the bytes of its hello so far; one poll(2) watches them and the listening socket,
+ * so a client that connects and stays silent delays no other.  When all entries are used the oldest
  * pending connection is closed.
  */
 #include "common/collective/mesh/mesh_accept.h"
@@ -21,7 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define PENDING_MAX 64
+#define STRANGERS_MAX 64 /* pending, before the oldest connection is closed */
 
 struct pending {
     int fd;
@@ -33,8 +33,9 @@ struct mesh_acceptor {
     int listen_fd;
     struct mesh_hello self;
     size_t hello_bytes;
-    struct pending pending[PENDING_MAX]; /* in order of arrival */
-    size_t length;
+    struct pending *pending; /* owned; in order of arrival */
+    struct pollfd *fds;      /* owned; capacity + 1 */
+    size_t length, capacity;
     unsigned rejected;
     char last_rejection[128];
 };
@@ -52,8 +53,15 @@ enum status mesh_acceptor_open(int listen_fd, const struct mesh_hello *self,
     a->listen_fd = listen_fd;
     a->self = *self;
     a->hello_bytes = mesh_message_encode(&message, bytes);
-    *ret = a;
-    return STATUS_OK;
+    a->capacity = self->world_size + STRANGERS_MAX;
+    status = mem_calloc(a->capacity, sizeof(*a->pending), "pending connections", &a->pending, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(a->capacity + 1, sizeof(*a->fds), "pending connections", &a->fds, err);
+    if (status == STATUS_OK)
+        *ret = a;
+    else
+        mesh_acceptor_close(a);
+    return status;
 }
 
 void mesh_acceptor_close(struct mesh_acceptor *a)
@@ -62,6 +70,8 @@ void mesh_acceptor_close(struct mesh_acceptor *a)
         return;
     for (size_t i = 0; i < a->length; i++)
         (void)close(a->pending[i].fd);
+    free(a->fds);
+    free(a->pending);
     free(a);
 }
 
@@ -146,7 +156,7 @@ static enum status add_pending(struct mesh_acceptor *a, struct error *err)
 
     if (status != STATUS_OK)
         return status == STATUS_TIMEOUT ? STATUS_OK : status; /* it left again before we looked */
-    if (a->length == PENDING_MAX)
+    if (a->length == a->capacity)
         reject_pending(a, 0, "it said nothing");
     a->pending[a->length++] = (struct pending){.fd = fd};
     return STATUS_OK;
@@ -156,7 +166,7 @@ enum status mesh_acceptor_next(struct mesh_acceptor *a, int64_t deadline_ns, int
                                struct mesh_hello *ret_hello, struct error *err)
 {
     for (;;) {
-        struct pollfd fds[PENDING_MAX + 1];
+        struct pollfd *fds = a->fds;
         size_t count = a->length;
         int left_ms = clock_left_ms(deadline_ns);
         enum status status = STATUS_OK;

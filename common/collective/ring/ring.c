@@ -149,7 +149,7 @@ static enum run_outcome mismatch_outcome(struct ring *r, const struct collective
     if (signature_decode(r->io.trouble.header, &theirs))
         return collective_mismatch(&r->base, work, r->io.trouble.peer, &theirs, err);
     (void)error_set(err, STATUS_PROTOCOL, "rank %u sends something that is no operation",
-                    r->io.trouble.peer);
+                    r->base.members[r->io.trouble.peer]);
     return RUN_FAILED;
 }
 
@@ -176,11 +176,12 @@ static enum run_outcome to_run_outcome(struct ring *r, const struct collective_w
     case RING_LOST:
         if (has_peer_header(r) && is_other_operation(r, work))
             return mismatch_outcome(r, work, err);
-        (void)error_set(err, STATUS_PEER_LOST, "the connection to rank %u ended", peer);
+        (void)error_set(err, STATUS_PEER_LOST, "the connection to rank %u ended",
+                        r->base.members[peer]);
         break;
     case RING_FAILED:
         (void)error_set_errno(err, r->io.trouble.error_number, "the connection to rank %u failed",
-                              peer);
+                              r->base.members[peer]);
         break;
     }
     return RUN_FAILED;

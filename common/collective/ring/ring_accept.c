@@ -1,22 +1,24 @@
 /*
- * Accepts the data connections of higher ranks.  A fixed number of connections may be pending at a
- * time, each with the bytes of its hello so far; one poll(2) watches them and the listening socket,
- * so a client that connects and stays silent delays no other.
+ * Accepts the data connections of higher ranks.  Those that are expected and a few more may be
+ * pending at a time, each with the bytes of its hello so far; one poll(2) watches them and the
+ * listening socket, so a client that connects and stays silent delays no other.
  */
 #include "common/collective/ring/ring_accept.h"
 
 #include "common/base/clock.h"
+#include "common/base/memory.h"
 #include "common/base/net.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define PENDING_MAX 16
+#define STRANGERS_MAX 16 /* pending, before the oldest connection is closed */
 
 struct pending {
     int fd;
@@ -30,8 +32,9 @@ struct acceptor {
     const struct ring_hello *self;
     const uint64_t *cookies;
     struct ring_connections *connections;
-    struct pending pending[PENDING_MAX]; /* in order of arrival */
-    size_t length;
+    struct pending *pending; /* owned; in order of arrival */
+    struct pollfd *fds;      /* owned; capacity + 2 */
+    size_t length, capacity;
     unsigned rejected;
     char last_rejection[128];
 };
@@ -134,7 +137,7 @@ static enum status add_pending(struct acceptor *a, struct error *err)
 
     if (status != STATUS_OK)
         return status == STATUS_TIMEOUT ? STATUS_OK : status; /* it left again before we looked */
-    if (a->length == PENDING_MAX)
+    if (a->length == a->capacity)
         reject_pending(a, 0, "it said nothing");
     a->pending[a->length++] = (struct pending){.fd = fd};
     return STATUS_OK;
@@ -163,18 +166,20 @@ static uint32_t find_missing(const struct acceptor *a)
 
 static enum status missing_rank_error(const struct acceptor *a, uint32_t missing, struct error *err)
 {
+    const unsigned rank = a->connections->members[missing];
+
     if (a->rejected == 0)
-        return error_set(err, STATUS_TIMEOUT, "rank %" PRIu32 " did not connect", missing);
+        return error_set(err, STATUS_TIMEOUT, "rank %u did not connect", rank);
     return error_set(err, STATUS_TIMEOUT,
-                     "rank %" PRIu32 " did not connect (%u others were turned away; the last: %s)",
-                     missing, a->rejected, a->last_rejection);
+                     "rank %u did not connect (%u others were turned away; the last: %s)", rank,
+                     a->rejected, a->last_rejection);
 }
 
 static enum status wait_for_all(struct acceptor *a, int64_t deadline_ns, struct error *err)
 {
     for (;;) {
         uint32_t missing = find_missing(a);
-        struct pollfd fds[PENDING_MAX + 2];
+        struct pollfd *fds = a->fds;
         size_t count = a->length;
         int left_ms = clock_left_ms(deadline_ns);
         enum status status;
@@ -186,7 +191,8 @@ static enum status wait_for_all(struct acceptor *a, int64_t deadline_ns, struct 
         fds[count] = (struct pollfd){.fd = a->listen_fd, .events = POLLIN};
         fds[count + 1] = (struct pollfd){.fd = a->alarm ? a->alarm->fd : -1, .events = POLLIN};
         if (poll(fds, count + 2, left_ms) < 0 && errno != EINTR)
-            return error_set_errno(err, errno, "cannot wait for rank %" PRIu32, missing);
+            return error_set_errno(err, errno, "cannot wait for rank %u",
+                                   a->connections->members[missing]);
         if (fds[count + 1].revents)
             return mesh_alarm_error(a->alarm, err);
         read_ready(a, fds, count);
@@ -204,9 +210,19 @@ enum status ring_accept(int listen_fd, const struct ring_hello *self, const uint
 {
     struct acceptor a = {
         .listen_fd = listen_fd, .alarm = alarm, .self = self, .cookies = cookies, .connections = c};
-    enum status status = wait_for_all(&a, deadline_ns, err);
+    enum status status;
 
+    a.capacity = STRANGERS_MAX;
+    for (uint32_t rank = self->rank + 1; rank < self->world_size; rank++)
+        a.capacity += c->counts[rank];
+    status = mem_calloc(a.capacity, sizeof(*a.pending), "pending connections", &a.pending, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(a.capacity + 2, sizeof(*a.fds), "pending connections", &a.fds, err);
+    if (status == STATUS_OK)
+        status = wait_for_all(&a, deadline_ns, err);
     while (a.length > 0)
         remove_pending(&a, a.length - 1);
+    free(a.fds);
+    free(a.pending);
     return status;
 }

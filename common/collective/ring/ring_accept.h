@@ -14,10 +14,11 @@
 
 /* The connections of one rank. */
 struct ring_connections {
-    unsigned stride;  /* the most that a rank has */
-    unsigned *counts; /* [world_size]: to each rank */
-    bool *local;      /* [world_size]: is it on this host? */
-    int *fds;         /* [world_size][stride], -1: not there */
+    unsigned stride;         /* the most that a rank has */
+    unsigned *counts;        /* [world_size]: to each rank */
+    bool *local;             /* [world_size]: is it on this host? */
+    int *fds;                /* [world_size][stride], -1: not there */
+    const unsigned *members; /* [world_size]: ranks of the job, for errors; borrowed */
 };
 
 /*

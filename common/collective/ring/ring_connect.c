@@ -127,7 +127,7 @@ static enum status connect_lower(struct joining *j, struct error *err)
         for (unsigned s = 0; s < j->connections->counts[peer] && status == STATUS_OK; s++) {
             status = connect_one(j, peer, s, err);
             if (status != STATUS_OK)
-                status = error_prefix(err, "to rank %u: ", peer);
+                status = error_prefix(err, "to rank %u: ", j->group->members[peer]);
         }
     }
     return status;
@@ -144,10 +144,10 @@ static enum status read_answer(struct joining *j, unsigned peer, unsigned stream
     wanted.rank = peer;
     ring_hello_encode(&wanted, expected);
     if (status != STATUS_OK)
-        return error_prefix(err, "no answer from rank %u: ", peer);
+        return error_prefix(err, "no answer from rank %u: ", j->group->members[peer]);
     if (memcmp(bytes, expected, sizeof(bytes)) != 0)
-        return error_set(err, STATUS_PROTOCOL, "what answered is not rank %u of %u", peer,
-                         j->group->world_size);
+        return error_set(err, STATUS_PROTOCOL, "what answered is not rank %u",
+                         j->group->members[peer]);
     return STATUS_OK;
 }
 
@@ -182,6 +182,7 @@ enum status ring_connect(struct collective *group, int64_t deadline_ns, struct r
                         .connections = c};
     enum status status;
 
+    c->members = group->members;
     ring_choose_host(group, j.self.host);
     status = net_listen(&j.self, "the ring's interface", &j.listen_fd, &j.self.port, err);
     if (status == STATUS_OK)

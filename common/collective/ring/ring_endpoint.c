@@ -37,10 +37,10 @@ enum status ring_endpoints_exchange(struct collective *group, const struct endpo
 
         endpoint->address[sizeof(endpoint->address) - 1] = '\0';
         if (endpoint->streams != streams)
-            status =
-                error_set(err, STATUS_MISMATCH,
-                          "rank %u wants %" PRIu32 " streams (0: tuned), this rank %u wants %u", r,
-                          endpoint->streams, group->rank, streams);
+            status = error_set(
+                err, STATUS_MISMATCH,
+                "rank %u wants %" PRIu32 " streams (0: tuned), this rank %u wants %u",
+                group->members[r], endpoint->streams, group->members[group->rank], streams);
     }
     return status;
 }

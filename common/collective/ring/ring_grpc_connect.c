@@ -288,9 +288,11 @@ static unsigned find_missing(struct grpc_links *l, char *ret_why, size_t size)
     return missing;
 }
 
-static enum status wait_for_all(struct grpc_links *l, const struct mesh_alarm *alarm,
+static enum status wait_for_all(struct grpc_links *l, const struct collective *group,
                                 int64_t deadline_ns, struct error *err)
 {
+    const struct mesh_alarm *alarm = group->setup_alarm;
+
     for (;;) {
         struct pollfd changed[2] = {{.fd = l->event_fd, .events = POLLIN},
                                     {.fd = alarm->fd, .events = POLLIN}};
@@ -304,11 +306,13 @@ static enum status wait_for_all(struct grpc_links *l, const struct mesh_alarm *a
         if (missing == l->world_size)
             return STATUS_OK;
         if (why[0])
-            return error_set(err, STATUS_PEER_LOST, "no link to rank %u: %s", missing, why);
+            return error_set(err, STATUS_PEER_LOST, "no link to rank %u: %s",
+                             group->members[missing], why);
         if (left_ms == 0)
-            return error_set(err, STATUS_TIMEOUT, "rank %u did not connect", missing);
+            return error_set(err, STATUS_TIMEOUT, "rank %u did not connect",
+                             group->members[missing]);
         if (poll(changed, 2, left_ms) < 0 && errno != EINTR)
-            return error_set_errno(err, errno, "cannot wait for rank %u", missing);
+            return error_set_errno(err, errno, "cannot wait for rank %u", group->members[missing]);
         if (changed[1].revents)
             return mesh_alarm_error(alarm, err);
     }
@@ -333,7 +337,7 @@ enum status grpc_links_connect(struct grpc_links *l, struct collective *group, i
     for (unsigned peer = 0; peer < l->rank && status == STATUS_OK; peer++) {
         status = call_peer(l, group, peer, &self, deadline_ns, err);
         if (status != STATUS_OK)
-            status = error_prefix(err, "to rank %u: ", peer);
+            status = error_prefix(err, "to rank %u: ", group->members[peer]);
     }
-    return status == STATUS_OK ? wait_for_all(l, group->setup_alarm, deadline_ns, err) : status;
+    return status == STATUS_OK ? wait_for_all(l, group, deadline_ns, err) : status;
 }

@@ -91,7 +91,8 @@ static enum status run_operation(struct tuning *t, const struct collective_args 
     default:
         peer = r->io.trouble.peer;
         return error_set(err, STATUS_PEER_LOST,
-                         "the connection to rank %u ended in the first exchange of bytes", peer);
+                         "the connection to rank %u ended in the first exchange of bytes",
+                         r->base.members[peer]);
     }
 }
 

@@ -165,12 +165,17 @@ static enum status accept_one(const struct connecting *m, struct error *err)
         return STATUS_OK;
     if (fd < 0)
         return error_set_errno(err, errno, "cannot accept a rank");
-    if (!handover_is_our_user(fd) ||
-        handover_receive(fd, m->g->peers[base->rank].token,
-                         message_deadline_ns < m->deadline_ns ? message_deadline_ns
-                                                              : m->deadline_ns,
-                         &message, &memory_fd, &reason) != STATUS_OK ||
-        message.sender <= base->rank || message.sender >= base->world_size ||
+    status = !handover_is_our_user(fd)
+                 ? STATUS_PROTOCOL
+                 : handover_receive(fd, m->g->peers[base->rank].token,
+                                    message_deadline_ns < m->deadline_ns ? message_deadline_ns
+                                                                         : m->deadline_ns,
+                                    &message, &memory_fd, &reason);
+    if (status == STATUS_IO) { /* a failure of this process */
+        (void)close(fd);
+        return error_set(err, STATUS_IO, "%s", reason.text);
+    }
+    if (status != STATUS_OK || message.sender <= base->rank || message.sender >= base->world_size ||
         m->g->peers[message.sender].fd >= 0) {
         if (memory_fd >= 0)
             (void)close(memory_fd);

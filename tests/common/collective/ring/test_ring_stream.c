@@ -274,10 +274,11 @@ static const struct ring_hello acceptor_hello = {
 static void *accept_thread(void *unused)
 {
     static const uint64_t cookies[] = {0, COOKIE, 1234};
+    static const unsigned members[] = {0, 3, 5};
 
     unsigned counts[] = {1, 0, STREAMS};
     struct ring_connections connections = {
-        .stride = STREAMS, .counts = counts, .fds = acceptor_fixture.fds};
+        .stride = STREAMS, .counts = counts, .fds = acceptor_fixture.fds, .members = members};
 
     acceptor_fixture.status = ring_accept(acceptor_fixture.listen_fd, &acceptor_hello, cookies,
                                           NULL, clock_deadline_ns(acceptor_fixture.timeout_ms),
@@ -376,7 +377,7 @@ START_TEST(the_missing_rank_is_named)
     (void)pthread_join(acceptor_fixture.thread, NULL);
     ck_assert_int_eq(acceptor_fixture.status, STATUS_TIMEOUT);
     ck_assert_str_eq(acceptor_fixture.err.text,
-                     "rank 2 did not connect (1 others were turned away; the last: "
+                     "rank 5 did not connect (1 others were turned away; the last: "
                      "it did not know the cookie)");
 }
 END_TEST
