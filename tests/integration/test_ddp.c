@@ -205,9 +205,35 @@ START_TEST(test_hooks)
 }
 END_TEST
 
+/* Ranks that join end their last epoch outside of the loop; and steps may end in the midst of one.
+ */
+START_TEST(test_last_evaluation_is_of_the_end)
+{
+    struct job job = {
+        .ranks = 3,
+        .worker =
+            ARGS("--model", MODEL, "--data", DATA, "--batch-size", "24", "--epochs", "2",
+                 "--uneven", "join", "--threads", "1", "--device", "cpu", "--evaluate", "epoch"),
+    };
+    const char *run_dir = job_run(&job, 0);
+    json_t *summary;
+
+    ck_assert_int_eq(job_record_int(run_dir, 0, "evaluation", "epoch"), 1);
+    ck_assert_int_eq(job_newest_int(run_dir, 0, "evaluation", "epoch"), 2);
+    job.worker = ARGS("--model", MODEL, "--data", DATA, "--batch-size", "24", "--steps", "2",
+                      "--threads", "1", "--device", "cpu", "--evaluate", "epoch");
+    run_dir = job_run(&job, 0);
+    summary = job_summary(run_dir);
+    ck_assert_int_eq(job_record_int(run_dir, 0, "evaluation", "epoch"), 0);
+    ck_assert(json_is_number(json_object_get(summary, "test_accuracy")));
+    json_decref(summary);
+}
+END_TEST
+
 int main(void)
 {
     return SUPPORT_RUN("ddp", 200, TEST(test_uneven_ranks_equal_one_process),
                        TEST(test_join_and_stop), TEST(test_folder_of_an_earlier_run),
-                       TEST(test_batch_norm), TEST(test_layer_drop), TEST(test_hooks));
+                       TEST(test_batch_norm), TEST(test_layer_drop), TEST(test_hooks),
+                       TEST(test_last_evaluation_is_of_the_end));
 }

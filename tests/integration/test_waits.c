@@ -81,6 +81,13 @@ static const struct wait_case wait_cases[] = {
      .has_other = true,
      .options = {"--backend", "ring", "--steps", "9", "--delay-schedule", "SLOW"},
      .within_ns = STEP_STOP_NS + STOP_LIMIT_NS},
+    {.name = "a step through a server",
+     .expected_line = NULL,
+     .store = "tcp",
+     .has_other = true,
+     .has_server = true,
+     .options = {"--sync", "ps", "--servers", "SERVER", "--steps", "9", "--delay-schedule", "SLOW"},
+     .within_ns = STEP_STOP_NS + STOP_LIMIT_NS},
 };
 
 #define WAIT_CASES (sizeof(wait_cases) / sizeof(wait_cases[0]))

@@ -48,6 +48,12 @@ static enum status check_ddp(const struct worker_options *o, struct error *err)
     if (o->drop_last && worker_options_uneven(o))
         return error_set(err, STATUS_INVALID, "--drop-last and --uneven %s exclude each other",
                          o->uneven);
+    if (strcmp(o->comm_hook, "powersgd") == 0 &&
+        (strcmp(o->weighting, "samples") == 0 ||
+         (worker_options_uneven(o) && strcmp(o->join_divide, "active") == 0)))
+        return error_set(err, STATUS_INVALID,
+                         "--comm-hook powersgd: not with --weighting samples or --join-divide "
+                         "active");
     if (o->layer_drop > 0 && strcmp(o->sync, "allreduce") == 0 && !o->find_unused_parameters)
         return error_set(err, STATUS_INVALID,
                          "--layer-drop leaves parameters without gradients: add "

@@ -108,7 +108,7 @@ struct sync_allreduce {
     int32_t *used_map;   /* owned; per view: number of ranks that used it */
     bool *used_first;    /* owned; static graph: what this rank used in the first step ... */
     bool *used_anywhere; /* ... and what any rank did */
-    bool used_known;
+    bool used_known, has_used_first;
 };
 
 /* ---- one reduction ---- */

@@ -246,18 +246,31 @@ const float *powersgd_residual(const struct powersgd *state, uint64_t step)
     return state->has_step && state->step == step ? state->next : state->error;
 }
 
+static bool is_zero(const float *values, size_t count)
+{
+    while (count > 0 && values[count - 1] == 0)
+        count--;
+    return count == 0;
+}
+
+/* Of a matrix without a gradient on any rank Q is 0, and would be for ever. */
 static void prepare_q(struct sync_allreduce *s, struct powersgd_bucket *b, size_t index)
 {
+    const bool is_new = !b->has_q || s->config.powersgd_no_warm_start;
     struct random random;
 
-    if (!b->has_q || s->config.powersgd_no_warm_start) {
-        random_seed(&random, SEED + index + s->step * s->plan.length);
+    random_seed(&random, SEED + index + s->step * s->plan.length);
+    if (is_new)
         random_normal(&random, b->q, b->q_count);
-        b->has_q = true;
+    b->has_q = true;
+    for (size_t i = 0; i < b->matrix_count; i++) {
+        const struct powersgd_matrix *m = &b->matrices[i];
+        float *q = b->q + m->q_offset;
+
+        if (is_zero(q, m->columns * m->rank))
+            random_normal(&random, q, m->columns * m->rank);
+        powersgd_orthogonalise(q, m->columns, m->rank);
     }
-    for (size_t i = 0; i < b->matrix_count; i++)
-        powersgd_orthogonalise(b->q + b->matrices[i].q_offset, b->matrices[i].columns,
-                               b->matrices[i].rank);
 }
 
 /* The gradient in the slab, (rows, columns). */

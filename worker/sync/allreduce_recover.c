@@ -54,7 +54,7 @@ static enum status rebuild(struct sync_allreduce *s, struct error *err)
     s->world_size = collective_world_size(s->group);
     s->last_trained = s->world_size - 1;
     s->equal_weights = true;
-    s->used_known = false;
+    s->used_known = s->has_used_first = false;
     bucket_queue_reset(&s->queue);
     if (s->memory)
         status = collective_register(s->group, s->memory, err);

@@ -59,17 +59,23 @@ enum status allreduce_agree_used(struct sync *base, bool *used, struct error *er
     struct sync_allreduce *s = (struct sync_allreduce *)base;
     size_t views = s->table->length;
     bool find = s->config.find_unused_parameters || s->config.static_graph;
+    bool is_shadow = true; /* of the others' step: it uses nothing */
     enum status status = STATUS_OK;
 
+    for (size_t i = 0; i < views; i++)
+        is_shadow = is_shadow && !used[i];
     for (size_t i = 0; i < views && !find; i++)
         if (!used[i])
             return view_error(s, i, "has no gradient (--find-unused-parameters allows it)", err);
     if (!find)
         return STATUS_OK;
-    if (s->config.static_graph && s->used_known) {
+    if (s->has_used_first && !is_shadow) {
         status = check_static(s, used, err);
-    } else {
+    } else if (s->config.static_graph && !is_shadow) {
         memcpy(s->used_first, used, views * sizeof(*used));
+        s->has_used_first = true;
+    }
+    if (status == STATUS_OK && !(s->config.static_graph && s->used_known)) {
         status = count_users(s, used, err);
         for (size_t i = 0; i < views; i++)
             s->used_anywhere[i] = s->used_map[i] > 0;

@@ -45,7 +45,7 @@ static enum status parse_servers(struct sync_ps *s, const struct sync_config *co
         for (unsigned other = 0; status == STATUS_OK && other < k; other++)
             if (s->links[other].server.port == l->server.port &&
                 strcmp(s->links[other].server.host, l->server.host) == 0)
-                status = error_set(err, STATUS_CONFIG, "%s: '%s' is there twice", origin, entry);
+                status = error_set(err, STATUS_INVALID, "%s: '%s' is there twice", origin, entry);
         (void)snprintf(l->name, sizeof(l->name), "parameter server %.300s (%.60s)", entry, origin);
         l->index = k;
         l->rank = s->rank;

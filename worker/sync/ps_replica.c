@@ -41,7 +41,7 @@ enum status ps_replica_parse(struct sync_ps *s, const struct sync_config *config
     enum status status = STATUS_OK;
 
     if (count > 0 && count != s->link_count)
-        return error_set(err, STATUS_CONFIG, "%s has %u addresses for %u servers", origin, count,
+        return error_set(err, STATUS_INVALID, "%s has %u addresses for %u servers", origin, count,
                          s->link_count);
     if (count > 0 && (s->reconnect_ms == 0 || s->heartbeat_ms == 0))
         return error_set(err, STATUS_CONFIG,

@@ -90,11 +90,11 @@ static bool may_wait_long(const struct sync_ps *s)
     return false;
 }
 
-/* A request to stop interrupts only steps that may take long; others are completed first.  Lock
+/* A request to stop interrupts steps that may take long at once, others when they take long.  Lock
  * held. */
 static bool should_stop(const struct sync_ps *s)
 {
-    return stop_requested() && may_wait_long(s);
+    return stop_requested() && (may_wait_long(s) || stop_ends_waits());
 }
 
 /* Lock held. */

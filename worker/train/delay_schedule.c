@@ -142,6 +142,22 @@ enum status delay_schedule_read(const char *path, unsigned world_size, struct de
     return status;
 }
 
+void delay_schedule_resume(struct delay_schedule *s, uint64_t steps)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < s->staleness_count; i++) {
+        struct exact_staleness rule = s->staleness[i];
+
+        if (rule.last <= steps)
+            continue;
+        rule.first = rule.first > steps ? rule.first - steps : 1;
+        rule.last -= steps;
+        s->staleness[kept++] = rule;
+    }
+    s->staleness_count = kept;
+}
+
 void delay_schedule_release(struct delay_schedule *s)
 {
     free(s->delays);

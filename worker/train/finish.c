@@ -17,7 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum status evaluate_test_set(struct trainer *t, struct run_end *outcome, struct error *err)
+static enum status evaluate_test_set(struct trainer *t, struct run_end *outcome, bool records,
+                                     struct error *err)
 {
     size_t total = dataset_count(t->test_set);
     size_t features = dataset_features(t->test_set);
@@ -54,20 +55,23 @@ static enum status evaluate_test_set(struct trainer *t, struct run_end *outcome,
     outcome->evaluated = true;
     outcome->test_loss = loss_sum / (double)total;
     outcome->test_accuracy = (double)correct_sum / ((double)total * (double)positions);
-    log_info("epoch %ju: test accuracy %.2f %%, test loss %.4f", (uintmax_t)outcome->epochs,
-             outcome->test_accuracy * 100, outcome->test_loss);
-    return run_record_evaluation(&t->record, outcome->epochs, outcome->test_loss,
-                                 outcome->test_accuracy, err);
+    log_info("epoch %ju%s: test accuracy %.2f %%, test loss %.4f", (uintmax_t)outcome->epochs,
+             records ? "" : ", all ranks", outcome->test_accuracy * 100, outcome->test_loss);
+    return records ? run_record_evaluation(&t->record, outcome->epochs, outcome->test_loss,
+                                           outcome->test_accuracy, err)
+                   : STATUS_OK;
 }
 
-enum status finish_evaluate(struct trainer *t, struct run_end *outcome, struct error *err)
+enum status finish_evaluate(struct trainer *t, struct run_end *outcome, bool records,
+                            struct error *err)
 {
     /* A rank that has taken over from rank 0 opens the set here, not during recovery, where the
      * other ranks wait for it. */
     enum status status = t->rank == 0 ? trainer_open_test_set(t, err) : STATUS_OK;
 
-    return status == STATUS_OK && t->rank == 0 && t->test_set ? evaluate_test_set(t, outcome, err)
-                                                              : status;
+    return status == STATUS_OK && t->rank == 0 && t->test_set
+               ? evaluate_test_set(t, outcome, records, err)
+               : status;
 }
 
 /* Sum of the rates of all ranks, through the store: each rank publishes its own, rank 0 adds up.
@@ -200,7 +204,6 @@ static enum status add_gradient_scale(struct trainer *t, struct run_end *outcome
 
 enum status finish_run(struct trainer *t, struct run_end *outcome, struct error *err)
 {
-    bool evaluated = outcome->evaluated && strcmp(t->options->evaluate, "epoch") == 0;
     struct sync_counters total;
     enum status status;
 
@@ -209,8 +212,8 @@ enum status finish_run(struct trainer *t, struct run_end *outcome, struct error 
     stop_set_waits(STOP_WAITS_LATE);
     add_lost_ranks(t, outcome);
     outcome->parameters_hash = hash_parameters(t);
-    if (status == STATUS_OK && !evaluated)
-        status = finish_evaluate(t, outcome, err);
+    if (status == STATUS_OK)
+        status = finish_evaluate(t, outcome, !outcome->is_last_recorded, err);
     if (status == STATUS_OK)
         status = add_gradient_scale(t, outcome, err);
     outcome->peak_device_bytes = compute_peak_bytes(t->compute);

@@ -7,9 +7,10 @@
 
 #include "worker/train/trainer.h"
 
-/* Measure loss and accuracy on the test split, into *outcome and the records.  Acts on the lowest
- * rank left only, and only if there is a test split and --evaluate is not "never". */
-enum status finish_evaluate(struct trainer *t, struct run_end *outcome, struct error *err);
+/* Measure loss and accuracy on the test split, into *outcome and (records) the records.  Acts on
+ * the lowest rank left only, and only if there is a test split and --evaluate is not "never". */
+enum status finish_evaluate(struct trainer *t, struct run_end *outcome, bool records,
+                            struct error *err);
 
 /* End a successful run; called on every rank.  With a group every rank waits for the others' last
  * update; with a store only, rank 0 does; an elastic job does not wait. */

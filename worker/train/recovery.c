@@ -286,7 +286,7 @@ static enum status record_recovery(struct trainer *t, uint64_t completed, bool a
                                    double resume_seconds, uint64_t samples_lost, struct error *err)
 {
     struct metrics *m = &t->record.metrics;
-    char lost[256];
+    char lost[MESH_RANKS_MAX * 6];
 
     list_lost(loss, lost, sizeof(lost));
     if (t->record.is_chief)

@@ -139,7 +139,7 @@ static bool is_left_over(const char *name, const struct run_facts *facts)
     } numbered[] = {{"rank", ".jsonl", ranks},
                     {"flight-rank", ".bin", is_allreduce ? ranks : 0},
                     {"server", ".jsonl", servers},
-                    {"replica", ".jsonl", servers}};
+                    {"replica", ".jsonl", facts->options->replicas[0] ? servers : 0}};
 
     for (size_t i = 0; i < sizeof(numbered) / sizeof(numbered[0]); i++) {
         const size_t length = strlen(numbered[i].prefix);

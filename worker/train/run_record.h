@@ -49,6 +49,7 @@ struct run_end {
     uint64_t epochs;
     double last_loss;
     bool evaluated;
+    bool is_last_recorded; /* an evaluation after the last step, before the others have ended */
     double test_loss, test_accuracy;
     double samples_per_second;         /* all ranks together */
     uint64_t expected_tx, expected_rx; /* payload bytes per step by the formula; UINT64_MAX: none */

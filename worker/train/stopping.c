@@ -20,7 +20,8 @@
 #define ABSENT            "none" /* not a number: never stored */
 #define AGREEMENT_MS      1000
 #define AGREEMENT_UPDATES 3
-#define CHECK_MS          1000 /* between checks whether rank 0 has failed */
+#define UNAGREED_MS       10000 /* like a wait in a step (stop.h) */
+#define CHECK_MS          1000  /* between checks whether rank 0 has failed */
 #define KEY_SIZE          48
 
 static bool is_saved(const struct trainer *t)
@@ -128,7 +129,8 @@ static enum status await_done(struct trainer *t, unsigned rank, int64_t timeout_
 
 static void await_rank_0(struct trainer *t)
 {
-    int64_t deadline_ns = clock_deadline_ns(t->options->timeout_ms);
+    int64_t deadline_ns =
+        clock_deadline_ns(t->stopping.agreed ? t->options->timeout_ms : UNAGREED_MS);
     struct error why = {0};
     enum status status;
 
@@ -153,12 +155,14 @@ static void await_others(struct trainer *t)
         log_debug("leaves before all ranks have the last update: %s", why.text);
 }
 
+/* Out of lockstep rank 0 may be in a long step or evaluate, and its save needs the servers, which
+ * end the job when another rank leaves early. */
 void stopping_leave(struct trainer *t)
 {
     struct error why = {0};
     char key[KEY_SIZE];
 
-    if (!t->stopping.agreed)
+    if (!t->stopping.agreed && (is_lockstep(t) || !is_saved(t)))
         return;
     make_done_key(t, t->rank, key);
     if (store_set(t->store, key, "1", 1, &why) != STATUS_OK)

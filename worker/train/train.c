@@ -119,6 +119,13 @@ static void save_on_stop(struct trainer *t, uint64_t completed)
     stop_set_waits(STOP_WAITS_LATE);
 }
 
+/* Other ranks go on after this one's last step.  Its figures over time end with what it has then;
+ * finish_run evaluates what all end with. */
+static bool changes_afterwards(const struct trainer *t)
+{
+    return strcmp(t->options->sync, "ps") == 0 && !consistency_is_lockstep(&t->consistency);
+}
+
 static enum status run_steps(struct trainer *t, struct run_end *outcome, struct error *err)
 {
     bool each_epoch = strcmp(t->options->evaluate, "epoch") == 0;
@@ -144,10 +151,13 @@ static enum status run_steps(struct trainer *t, struct run_end *outcome, struct 
             break;
         }
         status = run_update(t, &index, outcome, &bar, &epoch_end, err);
+        epoch_end = epoch_end && (index < t->total_steps || changes_afterwards(t));
         if (status == STATUS_OK && epoch_end && each_epoch)
             status = overlap_wait(t, err);
-        if (status == STATUS_OK && epoch_end && each_epoch)
-            status = finish_evaluate(t, outcome, err);
+        if (status == STATUS_OK && epoch_end && each_epoch) {
+            outcome->is_last_recorded = index == t->total_steps;
+            status = finish_evaluate(t, outcome, true, err);
+        }
         if (status == STATUS_OK)
             status = checkpointer_step(t, index, err);
     }

@@ -175,6 +175,9 @@ static enum status start_sync(struct trainer *t, struct error *err)
         status = checkpointer_check_folder(t, err);
     if (status == STATUS_OK)
         status = sync_start(t->sync, err);
+    if (sync_is_replacement(t->sync) && t->rank == 0 && model_buffers(t->model))
+        log_warning("rank 0 begins the running statistics of batch normalisation anew: those of "
+                    "the process before it are lost");
     if (status == STATUS_OK)
         status = model_params_changed(t->model, err);
     return status == STATUS_OK ? resident_open(t, err) : status;
@@ -275,6 +278,7 @@ enum status trainer_open(struct trainer *t, struct error *err)
         status = resident_check(t, err);
     if (status == STATUS_OK)
         status = check_delays(t, err);
+    delay_schedule_resume(&t->delays, t->checkpointer.start);
     if (status == STATUS_OK)
         status = checkpointer_check_targets(t, err);
     if (status == STATUS_OK)

@@ -160,7 +160,7 @@ static enum status open_replicas(struct trainer *t, const struct compute_config 
     if (!worker_options_data_parallel(o))
         return STATUS_OK;
     if (t->launch->world_size > 1)
-        return error_set(err, STATUS_CONFIG,
+        return error_set(err, STATUS_INVALID,
                          "--sync dataparallel is one process with several --devices, there are %u",
                          t->launch->world_size);
     return replicas_open(&config, t->model, &t->replicas, err);

@@ -101,6 +101,10 @@ static const struct {
     {"--on-rank-loss ignore", "on-rank-loss"},
     {"--on-worker-loss ignore", "on-rank-loss"}, /* its earlier name */
     {"--comm-hook fp16 --sync dataparallel", "--comm-hook: not with --sync dataparallel"},
+    {"--sync allreduce --comm-hook powersgd --weighting samples",
+     "--comm-hook powersgd: not with --weighting samples"},
+    {"--sync allreduce --comm-hook powersgd --uneven join --join-divide active",
+     "--comm-hook powersgd: not with --weighting samples"},
     {"--weighting samples --sync dataparallel", "--weighting samples: not with"},
     {"--reconnect-ms -1", "reconnect-ms"},
 };

@@ -134,8 +134,12 @@ static void train_static(struct replica *r)
         check_step(r, 0, used);
         ck_assert((after.tx_payload_bytes > before.tx_payload_bytes) == (step == 0));
     }
+    memset(used, 0, sizeof(used)); /* it has no inputs any more, and shadows the others' step */
+    assert_ok(sync_agree_used(r->sync, used, &err));
+    check_step(r, 0, used);
     fill(r, 0, used);
     used[0] = false;
+    used[2] = true;
     assert_fails(sync_agree_used(r->sync, used, &err), STATUS_INVALID,
                  "'a' has no gradient, but had one in the first step");
     fill(r, 0, used);

@@ -180,15 +180,16 @@ START_TEST(test_bad_server_lists)
 {
     static const struct {
         const char *servers, *text;
+        enum status wanted;
     } cases[] = {
-        {"", "--servers"},
-        {"127.0.0.1", "'127.0.0.1' is not host:port"},
-        {"127.0.0.1:1,", "--servers: ''"},
-        {"127.0.0.1:1,127.0.0.1:1", "'127.0.0.1:1' is there twice"},
+        {"", "--servers", STATUS_CONFIG},
+        {"127.0.0.1", "'127.0.0.1' is not host:port", STATUS_CONFIG},
+        {"127.0.0.1:1,", "--servers: ''", STATUS_CONFIG},
+        {"127.0.0.1:1,127.0.0.1:1", "'127.0.0.1:1' is there twice", STATUS_INVALID},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-        assert_start_fails(cases[i].servers, 20000, STATUS_CONFIG, cases[i].text);
+        assert_start_fails(cases[i].servers, 20000, cases[i].wanted, cases[i].text);
 }
 END_TEST
 

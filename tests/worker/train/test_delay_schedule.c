@@ -52,6 +52,12 @@ START_TEST(test_rules)
     ck_assert_uint_eq(s.staleness[0].last, 10);
     ck_assert_uint_eq(s.staleness[1].first, 8);
     ck_assert_uint_eq(s.staleness[1].last, 8);
+    delay_schedule_resume(&s, 8); /* the rounds of the rest begin at 1 */
+    ck_assert_uint_eq(s.staleness_count, 1);
+    ck_assert_uint_eq(s.staleness[0].rank, 2);
+    ck_assert_uint_eq(s.staleness[0].first, 1);
+    ck_assert_uint_eq(s.staleness[0].last, 2);
+    ck_assert_int_eq(delay_schedule_ns(&s, 0, 3), 10 * MS); /* those of steps stay */
     delay_schedule_release(&s);
 }
 END_TEST
