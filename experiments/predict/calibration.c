@@ -18,6 +18,7 @@
 #define SMALL_STEPS 1000
 #define LARGE_STEPS 40
 #define PARTITION   "1M"
+#define TIMEOUT_MS  60000
 #define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
 
 #define NUMBER(member)                                                                             \
@@ -108,6 +109,7 @@ static enum status run_job(const struct trial *t, const struct calibration_job *
         text_list_addf(&options, "--ps-transport=grpc");
         text_list_addf(&options, "--partition-bytes=" PARTITION);
     }
+    where.timeout_ms = TIMEOUT_MS;
     if (status == STATUS_OK)
         status = trial_run(&where, job->name, RANKS, job->servers, &options, &run, err);
     if (status == STATUS_OK)

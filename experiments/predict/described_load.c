@@ -12,9 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PROFILE       "profile:"
-#define FORWARD_SHARE (1.0 / 3) /* backward has two products for each of forward */
-#define PIECES        256       /* of a model of which only the parameters are known */
+#define PROFILE           "profile:"
+#define FORWARD_SHARE     (1.0 / 3) /* backward has two products for each of forward */
+#define PIECES            256       /* of a model of which only the parameters are known */
+#define WORKER_BATCH_SIZE 32        /* default of sparring-worker --batch-size */
 
 static enum status add_buckets(const struct tensor_table *table, struct job_load *ret,
                                struct error *err)
@@ -89,7 +90,8 @@ static enum status make_table(double parameters, struct tensor_table *table, str
     enum status status = STATUS_OK;
 
     for (size_t i = 0; i < pieces && status == STATUS_OK; i++) {
-        const size_t count = (size_t)(parameters / (double)pieces);
+        const size_t all = (size_t)parameters;
+        const size_t count = all / pieces + (i == 0 ? all % pieces : 0);
         char name[32];
 
         (void)snprintf(name, sizeof(name), "piece%zu", i);
@@ -107,6 +109,8 @@ enum status described_load_read(const char *model, double parameters, double ste
     enum status status;
 
     *ret = (struct job_load){.bucket_count = 0};
+    if (parameters > 0 && parameters < 1)
+        return error_set(err, STATUS_CONFIG, "--parameters: a model has at least 1");
     if ((model[0] == '\0') == (parameters <= 0))
         return error_set(err, STATUS_CONFIG,
                          parameters > 0
@@ -127,6 +131,6 @@ enum status described_load_read(const char *model, double parameters, double ste
         status = read_table(&table, step_s, ret, err);
     tensor_table_release(&table);
     ret->cost.ready = ret->ready;
-    ret->batch = ret->batch > 0 ? ret->batch : 1;
+    ret->batch = ret->batch > 0 ? ret->batch : WORKER_BATCH_SIZE;
     return status;
 }

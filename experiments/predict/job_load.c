@@ -62,7 +62,8 @@ static enum status measure_buckets(const struct trial *t, const char *name,
                                    const struct experiment *e, struct job_load *ret,
                                    struct error *err)
 {
-    const struct trial local = {.programs = t->programs, .folder = t->folder};
+    const struct trial local = {
+        .programs = t->programs, .folder = t->folder, .timeout_ms = t->timeout_ms};
     struct run run = {0};
     struct cost_ready *ready = NULL;
     size_t count = 0;
@@ -84,7 +85,8 @@ static enum status measure_ready(const struct trial *t, const char *name,
                                  const struct experiment *e, double compute_s, struct job_load *ret,
                                  struct error *err)
 {
-    const struct trial local = {.programs = t->programs, .folder = t->folder};
+    const struct trial local = {
+        .programs = t->programs, .folder = t->folder, .timeout_ms = t->timeout_ms};
     struct run run = {0};
     struct trial_times times = {.compute_s = 1};
     size_t count = 0;

@@ -48,6 +48,13 @@ static double payload_byte_s(const struct network_link *link)
     return link->rate > 0 ? 8 / link->rate / PAYLOAD_SHARE : 0;
 }
 
+/* Are there links of single hosts?  The model knows those of ranks and of servers. */
+static bool names_hosts(const struct mode_costs *m)
+{
+    return strstr(option_of(m, "network-rate"), "host") ||
+           strstr(option_of(m, "network-delay"), "host");
+}
+
 /* A host with ranks and one of a dedicated server. */
 static enum status read_network(struct mode_costs *m, struct error *err)
 {
@@ -80,7 +87,8 @@ static bool is_allreduce(const struct mode_costs *m)
 {
     return strcmp(option_of(m, "sync"), "allreduce") == 0 &&
            (is_two_level(m) || strcmp(option_of(m, "backend"), "ring") == 0) &&
-           is_default(m, "comm-hook", "none") && is_default(m, "bucket-cap-mb", "-1");
+           is_default(m, "transport", "tcp") && is_default(m, "comm-hook", "none") &&
+           is_default(m, "bucket-cap-mb", "-1") && is_default(m, "reduce", "fast");
 }
 
 static bool has_hosts(const struct mode_costs *m)
@@ -104,6 +112,7 @@ static unsigned ranks_per_host_of(const struct mode_costs *m)
 static bool is_plain_ps(const struct mode_costs *m)
 {
     return strcmp(option_of(m, "sync"), "ps") == 0 && is_default(m, "compression", "none") &&
+           is_default(m, "compression-down", "none") && is_default(m, "replicas", "false") &&
            (has_hosts(m) || strcmp(option_of(m, "ps-transport"), "grpc") == 0);
 }
 
@@ -189,7 +198,7 @@ static enum status read_servers(struct mode_costs *m, struct error *err)
 enum status mode_costs_read(struct mode_costs *m, const struct job_load *load, struct error *err)
 {
     const bool is_local = strcmp(option_of(m, "sync"), "local") == 0;
-    enum status status = read_network(m, err);
+    enum status status = names_hosts(m) ? STATUS_OK : read_network(m, err);
 
     if (status != STATUS_OK)
         return status;
@@ -202,8 +211,9 @@ enum status mode_costs_read(struct mode_costs *m, const struct job_load *load, s
     m->inputs.side = is_allreduce(m)  ? COST_ALLREDUCE
                      : is_plain_ps(m) ? COST_SERVERS
                                       : COST_CONTROL;
-    m->is_known = (m->inputs.side != COST_CONTROL || is_local) && !is_set(m, "network-jitter") &&
-                  !is_set(m, "network-loss") && !is_set(m, "fault-schedule") &&
+    m->is_known = (m->inputs.side != COST_CONTROL || is_local) && !names_hosts(m) &&
+                  !is_set(m, "network-jitter") && !is_set(m, "network-loss") &&
+                  !is_set(m, "fault-schedule") &&
                   m->inputs.job.ranks % cost_ranks_per_host(&m->inputs.job) == 0;
     return m->inputs.side == COST_SERVERS ? read_servers(m, err) : STATUS_OK;
 }

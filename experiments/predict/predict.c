@@ -174,6 +174,33 @@ static enum status find_load(struct predictor *p, const struct experiment_mode *
     return status;
 }
 
+static uint64_t accumulated_steps(const struct predictor *p, const struct experiment_mode *mode)
+{
+    uint64_t steps;
+
+    return parse_uint64(experiment_option(p->of_cell, mode, "accumulate-steps"), &steps) ? steps
+                                                                                         : 1;
+}
+
+/* Is its load that of the mode?  One that is described is a step without a schedule's delays; one
+ * that is measured is of the options that all modes share. */
+static bool is_load_known(const struct predictor *p, const struct experiment_mode *mode)
+{
+    static const char *const of_load[] = {
+        "model",     "data",      "batch-size", "threads", "accumulate-steps", "delay-schedule",
+        "optimizer", "precision", "layer-drop", "device",  "deterministic",    "cuda-graph"};
+    static const struct experiment_mode none = {.nproc = 0};
+
+    if (p->options->what_if)
+        return experiment_option(p->of_cell, mode, "delay-schedule")[0] == '\0' &&
+               accumulated_steps(p, mode) == 1;
+    for (size_t k = 0; k < sizeof(of_load) / sizeof(of_load[0]); k++)
+        if (strcmp(experiment_option(p->of_cell, mode, of_load[k]),
+                   experiment_option(p->of_cell, &none, of_load[k])) != 0)
+            return false;
+    return true;
+}
+
 static enum status predict_mode(struct predictor *p, const struct experiment_mode *mode,
                                 struct prediction *ret, struct error *err)
 {
@@ -190,6 +217,7 @@ static enum status predict_mode(struct predictor *p, const struct experiment_mod
         status = mode_costs_read(&costs, load, err);
     if (status != STATUS_OK)
         return status;
+    costs.is_known = costs.is_known && is_load_known(p, mode);
     costs.inputs.job.cores = shares_cores ? p->calibration.cores : 0;
     status = mode_costs_predict(&costs, &ret->cost, err);
     if (status == STATUS_OK && costs.is_known)
@@ -199,7 +227,7 @@ static enum status predict_mode(struct predictor *p, const struct experiment_mod
     ret->ranks = (double)mode->nproc;
     if (!parse_uint64(experiment_option(p->of_cell, mode, "batch-size"), &batch))
         batch = load->batch;
-    ret->samples = (double)batch * (double)mode->nproc;
+    ret->samples = (double)(batch * accumulated_steps(p, mode)) * (double)mode->nproc;
     return status;
 }
 
@@ -277,8 +305,6 @@ static enum status keep_calibration(struct predictor *p, struct error *err)
     char path[4096];
     enum status status = file_join(path, sizeof(path), p->trial.folder, "calibration.json", err);
 
-    if (status == STATUS_OK && p->options->against[0] != '\0')
-        status = prediction_errors_update(&p->set, &p->calibration.errors, err);
     return status == STATUS_OK ? calibration_write(&p->calibration, path, err) : status;
 }
 
@@ -311,6 +337,8 @@ static enum status predict_all(struct predictor *p, struct error *err)
 
     for (size_t i = 0; i < p->cell_count && status == STATUS_OK; i++)
         status = predict_cell(p, i, err);
+    if (status == STATUS_OK && p->options->against[0] != '\0')
+        status = prediction_errors_update(&p->set, &p->calibration.errors, err);
     if (status == STATUS_OK)
         status = prediction_set_errors(&p->set, &p->calibration.errors, err);
     if (status == STATUS_OK && (!p->options->what_if || p->options->against[0] != '\0'))
@@ -367,6 +395,7 @@ static enum status predict_experiment(const struct predict_options *o, const cha
     p.experiment = e;
     if (status == STATUS_OK) {
         p.trial.in_network = experiment_has_network(e);
+        p.trial.timeout_ms = e->deadline_seconds * 1000;
         status = open_predictor(&p, err);
     }
     if (status == STATUS_OK)

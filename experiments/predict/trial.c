@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TIMEOUT_MS    60000
 #define RECORDS_BYTES ((size_t)64 << 20)
 
 static void add_words(const struct trial *t, const char *folder, unsigned ranks, unsigned servers,
@@ -37,10 +36,11 @@ static void add_words(const struct trial *t, const char *folder, unsigned ranks,
     text_list_addf(words, "--run-dir=%s", folder);
 }
 
-static enum status run_words(const char *folder, const struct text_list *words, struct error *err)
+static enum status run_words(const struct trial *t, const char *folder,
+                             const struct text_list *words, struct error *err)
 {
     char log_path[4096], outcome[96];
-    struct subprocess_request request = {.log_path = log_path, .timeout_ms = TIMEOUT_MS};
+    struct subprocess_request request = {.log_path = log_path, .timeout_ms = t->timeout_ms};
     struct subprocess_result result;
     const char **argv = NULL;
     enum status status = file_join(log_path, sizeof(log_path), folder, "log.txt", err);
@@ -78,7 +78,7 @@ enum status trial_run(const struct trial *t, const char *name, unsigned ranks, u
         return status;
     add_words(t, folder, ranks, servers, options, &words);
     status = words.failed ? error_set(err, STATUS_NO_MEMORY, "no memory for a command line")
-                          : run_words(folder, &words, err);
+                          : run_words(t, folder, &words, err);
     text_list_release(&words);
     if (status == STATUS_OK)
         status = run_open(folder, ret, err);

@@ -10,11 +10,15 @@
 #include "experiments/predict/cost_model.h"
 #include "experiments/report/run.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #define TRIAL_BUCKETS_MAX 4096
 
 struct trial {
     const char *programs; /* folder of sparring and sparring-worker */
     const char *folder;   /* runs go to FOLDER/NAME */
+    int64_t timeout_ms;   /* of a run */
     bool in_network;      /* on emulated hosts without limits, as the cells that are predicted */
 };
 

@@ -57,7 +57,7 @@ START_TEST(test_model)
     ck_assert_uint_eq(load.cost.ready_count, 4);
     for (size_t i = 0; i < 4; i++)
         check_ready(i, 4 * counts[i], 0.1 + 0.2 * counts[i] / 67);
-    ck_assert(load.bucket_count == 1 && load.buckets[0] == 4 * 67 && load.batch == 1);
+    ck_assert(load.bucket_count == 1 && load.buckets[0] == 4 * 67 && load.batch == 32);
 }
 END_TEST
 
@@ -71,6 +71,9 @@ START_TEST(test_parameters)
     for (size_t i = 0; i < load.bucket_count; i++)
         sum += load.buckets[i];
     ck_assert(sum == 102.4e6 && load.buckets[0] == 1.2e6 && load.buckets[1] == 26.4e6);
+    job_load_release(&load);
+    assert_ok(described_load_read("", 300, 0.3, &load, &err)); /* not a multiple of 256 */
+    ck_assert(load.bucket_count == 1 && load.buckets[0] == 1200);
 }
 END_TEST
 
@@ -80,6 +83,7 @@ static const struct {
     const char *message;
 } mistakes[] = {
     {"", 0, 1, "no model"},
+    {"", 0.5, 1, "--parameters: a model has at least 1"},
     {"mlp:4-2", 8, 1, "--parameters stands for a model, and the experiment has 'mlp:4-2'"},
     {"mlp:4-2", 0, 0, "how long a step of 'mlp:4-2' takes is not known: add --step-ms"},
     {"", 8, 0, "how long a step of '--parameters' takes is not known"},
