@@ -78,6 +78,8 @@ static const char check_script[] =
     "[ -f SHA256SUMS ] || fail 'there is no SHA256SUMS in it'\n"
     "odd=$(find . ! -type f ! -type d | head -n 1)\n"
     "[ -z \"$odd\" ] || fail \"$odd is neither file nor folder\"\n"
+    "! grep -Eqv '^\\\\?[0-9a-f]{64}  [.]/' SHA256SUMS && ! grep -q '/[.][.]/' SHA256SUMS ||\n"
+    "    fail 'SHA256SUMS names a file outside the archive'\n"
     "sha256sum --check --quiet --strict SHA256SUMS || fail 'a file is not what was packed'\n"
     "[ $(find . -type f | wc -l) = $(($(wc -l < SHA256SUMS) + 1)) ] ||\n"
     "    fail 'it has files without a sum'\n"

@@ -23,9 +23,19 @@ const char *flight_state_name(enum flight_state state)
 
 /* ---- who ---- */
 
-static bool names_culprit(const struct evidence_rank *r)
+/* A loss without which the others went on is not what a job failed of later. */
+enum losses { WITH_LOSSES, WITHOUT_LOSSES };
+
+static bool is_lost(const struct evidence *e, int rank)
 {
-    return r->has_flight && r->flight.fault != FAULT_NONE;
+    return rank >= 0 && (size_t)rank < e->rank_count && e->ranks[rank].lost;
+}
+
+static bool names_culprit(const struct evidence *e, const struct evidence_rank *r,
+                          enum losses losses)
+{
+    return r->has_flight && r->flight.fault != FAULT_NONE &&
+           (losses == WITH_LOSSES || (!r->lost && !is_lost(e, r->flight.culprit)));
 }
 
 static bool same_view(const struct evidence_rank *a, const struct evidence_rank *b)
@@ -35,22 +45,23 @@ static bool same_view(const struct evidence_rank *a, const struct evidence_rank 
 
 /* The weight of a rank's view: first the number of ranks that share it; then a view that blames
  * another rank counts more than one that blames the rank itself. */
-static size_t view_weight(const struct evidence *e, const struct evidence_rank *r)
+static size_t view_weight(const struct evidence *e, const struct evidence_rank *r,
+                          enum losses losses)
 {
     size_t votes = 0;
 
     for (size_t i = 0; i < e->rank_count; i++)
-        votes += names_culprit(&e->ranks[i]) && same_view(&e->ranks[i], r);
+        votes += names_culprit(e, &e->ranks[i], losses) && same_view(&e->ranks[i], r);
     return 2 * votes + (r->flight.culprit >= 0 && r->flight.culprit != (int)r->rank);
 }
 
-static const struct evidence_rank *find_view(const struct evidence *e)
+static const struct evidence_rank *find_view(const struct evidence *e, enum losses losses)
 {
     const struct evidence_rank *best = NULL;
 
     for (size_t i = 0; i < e->rank_count; i++)
-        if (names_culprit(&e->ranks[i]) &&
-            (!best || view_weight(e, &e->ranks[i]) > view_weight(e, best)))
+        if (names_culprit(e, &e->ranks[i], losses) &&
+            (!best || view_weight(e, &e->ranks[i], losses) > view_weight(e, best, losses)))
             best = &e->ranks[i];
     return best;
 }
@@ -66,22 +77,26 @@ static enum run_ending find_ending(const struct evidence *e)
 {
     size_t good = 0;
     size_t cancelled = 0;
-    bool shrunk = false;
+    size_t lost = 0; /* and did not end well all the same */
 
-    for (size_t i = 0; i < e->rank_count; i++) {
-        good += ended_well(&e->ranks[i]);
-        cancelled += strcmp(e->ranks[i].status, "CANCELLED") == 0;
-        shrunk = shrunk || json_array_size(e->ranks[i].recoveries) > 0;
-    }
+    for (size_t i = 0; i < e->rank_count; i++)
+        if (ended_well(&e->ranks[i]))
+            good++;
+        else if (e->ranks[i].lost)
+            lost++;
+        else
+            cancelled += strcmp(e->ranks[i].status, "CANCELLED") == 0;
     if (e->rank_count > 0 && good == e->rank_count)
         return ENDING_OK;
     if (e->is_live)
         return ENDING_RUNNING;
-    if (good > 0 && shrunk)
+    if (good > 0 && good + lost == e->rank_count)
         return ENDING_SHRUNK;
     /* The other ranks may have been stopped because one failed. */
-    return cancelled > 0 && cancelled + good == e->rank_count && !find_view(e) ? ENDING_CANCELLED
-                                                                               : ENDING_FAILED;
+    return cancelled > 0 && cancelled + good + lost == e->rank_count &&
+                   !find_view(e, WITHOUT_LOSSES)
+               ? ENDING_CANCELLED
+               : ENDING_FAILED;
 }
 
 /* The culprit when no recorder names one: the only rank that is gone without an end record. */
@@ -92,7 +107,8 @@ static int find_rank_without_end(const struct evidence *e)
     for (size_t i = 0; i < e->rank_count; i++) {
         const struct evidence_rank *r = &e->ranks[i];
 
-        if (r->status[0] != '\0' || r->process == PROCESS_RUNS || r->process == PROCESS_STOPPED)
+        if (r->status[0] != '\0' || r->process == PROCESS_RUNS || r->process == PROCESS_STOPPED ||
+            r->lost)
             continue;
         if (candidate >= 0)
             return -1;
@@ -103,7 +119,8 @@ static int find_rank_without_end(const struct evidence *e)
 
 static void find_culprit(const struct evidence *e, struct diagnosis *d)
 {
-    const struct evidence_rank *view = find_view(e);
+    const enum losses losses = d->ending == ENDING_FAILED ? WITHOUT_LOSSES : WITH_LOSSES;
+    const struct evidence_rank *view = find_view(e, losses);
 
     d->culprit = -1;
     d->reason = "";
@@ -114,11 +131,13 @@ static void find_culprit(const struct evidence *e, struct diagnosis *d)
         d->reason = view->flight.reason;
         d->reason_rank = (int)view->rank;
         for (size_t i = 0; i < e->rank_count; i++)
-            d->disagreeing += names_culprit(&e->ranks[i]) && !same_view(&e->ranks[i], view) &&
+            d->disagreeing += names_culprit(e, &e->ranks[i], losses) &&
+                              !same_view(&e->ranks[i], view) &&
                               e->ranks[i].flight.culprit != (int)e->ranks[i].rank;
     }
     for (size_t i = 0; d->reason_rank < 0 && i < e->rank_count; i++)
-        if (e->ranks[i].error[0] != '\0' && strcmp(e->ranks[i].status, "CANCELLED") != 0) {
+        if (e->ranks[i].error[0] != '\0' && strcmp(e->ranks[i].status, "CANCELLED") != 0 &&
+            !(losses == WITHOUT_LOSSES && e->ranks[i].lost)) {
             d->reason = e->ranks[i].error;
             d->reason_rank = (int)i;
         }

@@ -20,6 +20,7 @@
 /* An operation of one rank, for the arrows. */
 struct traced_operation {
     uint64_t group, sequence;
+    uint32_t generation; /* of the group: a shrunk one counts from 1 again */
     unsigned process, thread;
     double begun, ended; /* seconds */
 };
@@ -92,8 +93,13 @@ static void trace_operation(struct trace *t, const struct flight_log *log,
     int64_t from = entry->started_ns > 0 ? entry->started_ns : entry->queued_ns;
     double begun = evidence_seconds(e, log, from);
     double ended = entry->ended_ns > 0 ? evidence_seconds(e, log, entry->ended_ns) : t->end;
-    const struct traced_operation operation = {
-        entry->signature.group, entry->signature.sequence, log->rank, thread, begun, ended};
+    const struct traced_operation operation = {entry->signature.group,
+                                               entry->signature.sequence,
+                                               entry->signature.generation,
+                                               log->rank,
+                                               thread,
+                                               begun,
+                                               ended};
 
     note_operation(t, entry, &operation);
     signature_text(&entry->signature, text);
@@ -157,6 +163,8 @@ static int compare_operations(const void *a, const void *b)
 
     if (x->group != y->group)
         return x->group < y->group ? -1 : 1;
+    if (x->generation != y->generation)
+        return x->generation < y->generation ? -1 : 1;
     if (x->sequence != y->sequence)
         return x->sequence < y->sequence ? -1 : 1;
     return (x->begun > y->begun) - (x->begun < y->begun);
@@ -171,6 +179,7 @@ static void trace_waits(struct trace *t)
         qsort(t->operations, t->operation_count, sizeof(*t->operations), compare_operations);
     for (size_t first = 0, past; first < t->operation_count; first = past) {
         for (past = first + 1; past < t->operation_count && o[past].group == o[first].group &&
+                               o[past].generation == o[first].generation &&
                                o[past].sequence == o[first].sequence;)
             past++;
         for (size_t i = first; i + 1 < past; i++)

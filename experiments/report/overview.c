@@ -433,7 +433,8 @@ static void write_table(const struct overview *o, struct strbuf *out)
         write_csv_text(out, row->labels[0]);
         strbuf_add(out, ",");
         write_csv_text(out, row->labels[1]);
-        strbuf_addf(out, ",%s,%d,%zu", state_text(row->state), row->is_to_target, row->blocks);
+        strbuf_addf(out, ",%s,%d,%zu", ratio_state_name(row->state), row->is_to_target,
+                    row->blocks);
         for (size_t k = 0; k < sizeof(numbers) / sizeof(numbers[0]); k++)
             add_csv_number(out, numbers[k]);
         strbuf_add(out, "\n");

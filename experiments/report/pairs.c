@@ -200,9 +200,11 @@ size_t comparison_find_ratio(const struct comparison *c, const struct design_pai
 static void choose_main_ratio(struct comparison *c)
 {
     c->main_ratio = SIZE_MAX;
-    if (c->design->pair_count > 0)
+    if (c->design->pair_count > 0) {
         c->main_ratio = comparison_find_ratio(c, &c->design->pairs[0]);
-    for (size_t i = 0; i < c->ratio_count && c->design->pair_count == 0; i++)
+        return;
+    }
+    for (size_t i = 0; i < c->ratio_count; i++)
         if (c->ratios[i].is_registered)
             c->main_ratio = i;
 }

@@ -312,10 +312,17 @@ static void fail_run(struct run *run, const char *format, ...)
     va_end(args);
 }
 
-/* Every rank must have a file with an end record, a step and no incomplete line. */
+/* Every rank, and no other, must have a file with an end record, a step and no incomplete line. */
 static void judge_ranks(struct run *run)
 {
-    for (size_t rank = 0; rank < run->manifest.world_size; rank++) {
+    for (size_t i = 0; i < run->rank_count && run->manifest.world_size > 0; i++)
+        if (run->ranks[i].index >= run->manifest.world_size)
+            fail_run(run, "rank%u.jsonl is there, and the world size is %" PRIu64,
+                     run->ranks[i].index, run->manifest.world_size);
+    for (size_t i = 0; i < run->server_count; i++)
+        if (run->servers[i].was_cut)
+            fail_run(run, "server%u.jsonl ends inside a line", run->servers[i].index);
+    for (size_t rank = 0; rank < run->manifest.world_size && run->state != RUN_FAILED; rank++) {
         const struct records *records = NULL;
 
         for (size_t i = 0; i < run->rank_count; i++)
@@ -328,9 +335,10 @@ static void judge_ranks(struct run *run)
             fail_run(run, "rank%zu.jsonl ends inside a line", rank);
         else if (records->end.status[0] == '\0')
             fail_run(run, "rank %zu wrote no end record", rank);
-        else if (records->length == 0)
-            fail_run(run, "rank %zu recorded no step", rank);
     }
+    for (size_t i = 0; i < run->rank_count; i++)
+        if (run->ranks[i].length == 0)
+            fail_run(run, "rank %u recorded no step", run->ranks[i].index);
 }
 
 /* Each synchronisation mode has a formula for its payload bytes: a run whose counters differ from

@@ -154,7 +154,9 @@ static enum status add_point(struct watched_run *run, const struct watched_point
 /* Steps between the points that are kept. */
 static uint64_t stride_of(const struct watched_run *run)
 {
-    return run->point_count > 1 ? run->points[1].step - run->points[0].step : 1;
+    const bool is_known = run->point_count > 1 && run->points[1].step > run->points[0].step;
+
+    return is_known ? run->points[1].step - run->points[0].step : 1;
 }
 
 static enum status take_record(struct watched_run *run, const json_t *record, struct error *err)

@@ -76,6 +76,10 @@ static const struct {
     {"rm cells/batch-size=8/report.csv", "a file is not what was packed"},
     {"echo more > more", "it has files without a sum"},
     {"ln -s /etc/passwd link", "./link is neither file nor folder"},
+    {"echo '0000000000000000000000000000000000000000000000000000000000000000  /dev/zero' >> "
+     "SHA256SUMS",
+     "SHA256SUMS names a file outside the archive"},
+    {"sed -i '1s|[.]/|./../../|' SHA256SUMS", "SHA256SUMS names a file outside the archive"},
     {"rm SHA256SUMS", "there is no SHA256SUMS in it"},
     {"sed -i s/ring/wing/ cells/*/report.csv" SUM_AGAIN,
      "the report that is made here has other figures"},

@@ -76,20 +76,24 @@ static size_t begin_operation(struct flight *f, const struct flight_entry *entry
     return entry_index;
 }
 
-/* All ranks begin, then end, each of operations [1, count]. */
+/* Ranks [0, ranks) begin, then end, operation n. */
+static void end_operation(struct run_fixture *s, unsigned ranks, uint32_t generation, uint64_t n)
+{
+    struct flight_entry entry = all_reduce(n);
+    size_t entries[RANKS];
+
+    entry.signature.generation = generation;
+    for (unsigned r = 0; r < ranks; r++)
+        entries[r] = begin_operation(s->flights[r], &entry);
+    for (unsigned r = 0; r < ranks; r++)
+        flight_end(s->flights[r], entries[r], true, 6000, 6000, clock_now_ns());
+}
+
+/* All ranks run operations [1, count]. */
 static void end_operations(struct run_fixture *s, uint64_t count)
 {
-    for (uint64_t n = 1; n <= count; n++) {
-        size_t entries[RANKS];
-
-        for (unsigned r = 0; r < RANKS; r++) {
-            struct flight_entry entry = all_reduce(n);
-
-            entries[r] = begin_operation(s->flights[r], &entry);
-        }
-        for (unsigned r = 0; r < RANKS; r++)
-            flight_end(s->flights[r], entries[r], true, 6000, 6000, clock_now_ns());
-    }
+    for (uint64_t n = 1; n <= count; n++)
+        end_operation(s, RANKS, 1, n);
 }
 
 static void inspect_run(const char *path, struct strbuf *text)
@@ -151,23 +155,29 @@ START_TEST(test_good_run)
 }
 END_TEST
 
+/* The records of a rank that failed, or (reason NULL) left no end record. */
+static void write_end(const struct run_fixture *s, unsigned rank, const char *reason)
+{
+    char name[32];
+    char line[512];
+
+    (void)snprintf(name, sizeof(name), "rank%u.jsonl", rank);
+    (void)snprintf(line, sizeof(line), "{\"kind\":\"start\",\"rank\":%u,\"host\":\"elsewhere\"}\n",
+                   rank);
+    synthetic_replace(s->path, name, line);
+    (void)snprintf(line, sizeof(line),
+                   "{\"kind\":\"end\",\"status\":\"PEER_LOST\",\"error\":\"%s\"}\n",
+                   reason ? reason : "");
+    if (reason)
+        synthetic_append(s->path, name, line);
+}
+
 /* The records of a failed run: no end record of the victim, an error in those of the others. */
 static void write_ends(const struct run_fixture *s, unsigned victim, const char *reason)
 {
     synthetic_remove(s->path, "summary.json");
-    for (unsigned r = 0; r < RANKS; r++) {
-        char name[32];
-        char line[512];
-
-        (void)snprintf(name, sizeof(name), "rank%u.jsonl", r);
-        (void)snprintf(line, sizeof(line),
-                       "{\"kind\":\"start\",\"rank\":%u,\"host\":\"elsewhere\"}\n", r);
-        synthetic_replace(s->path, name, line);
-        (void)snprintf(line, sizeof(line),
-                       "{\"kind\":\"end\",\"status\":\"PEER_LOST\",\"error\":\"%s\"}\n", reason);
-        if (r != victim)
-            synthetic_append(s->path, name, line);
-    }
+    for (unsigned r = 0; r < RANKS; r++)
+        write_end(s, r, r == victim ? NULL : reason);
 }
 
 static void fail_rank(struct run_fixture *s, unsigned rank, const struct flight_entry *entry,
@@ -201,6 +211,30 @@ START_TEST(test_killed_rank)
     expect_text(&text, "\"culprit\": 2");
     expect_text(&text, "\"fault\": \"dead\"");
     expect_width(&text);
+    strbuf_release(&text);
+}
+END_TEST
+
+/* Without rank 2 the others went on to the end, and (_i 1) rank 3 failed later. */
+START_TEST(test_lost_rank)
+{
+    static const char recovery[] = "{\"kind\":\"recovery\",\"lost_ranks\":\"2\"}\n";
+    struct strbuf text = STRBUF_INIT;
+    struct flight_entry entry = all_reduce(8);
+    struct run_fixture s;
+
+    open_fixture(&s);
+    end_operations(&s, 7);
+    fail_rank(&s, 0, &entry, FAULT_DEAD, 2, "rank 2 is dead");
+    fail_rank(&s, 2, &entry, FAULT_EXCLUDED, 2, "the others went on");
+    close_fixture(&s);
+    write_end(&s, 2, NULL);
+    synthetic_append(s.path, "rank0.jsonl", recovery);
+    if (_i == 1)
+        write_end(&s, 3, "disk full");
+    inspect_run(s.path, &text);
+    expect_text(&text, _i == 0 ? "ok after a loss: without rank 2" : "rank 3: disk full");
+    ck_assert_ptr_null(strstr(text.text, "FAILED: rank 2"));
     strbuf_release(&text);
 }
 END_TEST
@@ -394,6 +428,23 @@ static size_t check_arrows(const json_t *events, const char *name)
     return count;
 }
 
+/* After a loss the group counts its operations from 1 again: no rank waits in those of before. */
+START_TEST(test_trace_of_generations)
+{
+    struct run_fixture s;
+    json_t *events;
+
+    open_fixture(&s);
+    end_operation(&s, RANKS, 1, 1);
+    end_operation(&s, RANKS - 1, 2, 1);
+    close_fixture(&s);
+    events = trace_of(s.path);
+    ck_assert_uint_eq(count_events(events, "cat", "all_reduce"), RANKS + RANKS - 1);
+    ck_assert_uint_eq(check_arrows(events, "all wait for the last"), RANKS - 1 + RANKS - 2);
+    json_decref(events);
+}
+END_TEST
+
 /* Steps of 10 ms: 1 of input, 2 forward, 3 backward, 3 waiting for the server, whose round is
  * complete 8 ms after the step began, and 0.5 optimizer. */
 START_TEST(test_trace_of_servers)
@@ -463,7 +514,8 @@ END_TEST
 int main(void)
 {
     return SUPPORT_RUN("inspect", 60, TEST(test_good_run), TEST(test_killed_rank),
-                       TEST(test_stopped_rank), TEST(test_mismatch), TEST(test_straggler),
-                       TEST(test_missing_and_damaged), TEST(test_not_a_run),
-                       TEST(test_trace_of_servers), TEST(test_command));
+                       LOOP_TEST(test_lost_rank, 0, 2), TEST(test_stopped_rank),
+                       TEST(test_mismatch), TEST(test_straggler), TEST(test_missing_and_damaged),
+                       TEST(test_not_a_run), TEST(test_trace_of_servers),
+                       TEST(test_trace_of_generations), TEST(test_command));
 }

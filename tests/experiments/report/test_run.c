@@ -188,12 +188,30 @@ START_TEST(test_missing_rank)
 }
 END_TEST
 
+START_TEST(test_rank_of_another_run)
+{
+    const char *path = write_good();
+
+    synthetic_replace(path, "rank2.jsonl", "");
+    assert_failed(path, "rank2.jsonl is there, and the world size is 2");
+    synthetic_replace(path, "manifest.json", "{\"options\":{}}"); /* no world size */
+    assert_failed(path, "rank 2 recorded no step");
+    synthetic_replace(path, "manifest.json", "{\"world_size\":9000000000000000000}");
+    assert_failed(path, "rank 2 wrote no end record");
+    synthetic_remove(path, "rank2.jsonl");
+    assert_failed(path, "rank2.jsonl is missing (the world size is 9000000000000000000)");
+}
+END_TEST
+
 START_TEST(test_cut_line)
 {
     const char *path = write_good();
 
     synthetic_append(path, "rank1.jsonl", "{\"kind\":\"step\",\"st");
     assert_failed(path, "rank1.jsonl ends inside a line");
+    path = write_good();
+    synthetic_replace(path, "server0.jsonl", "{\"kind\":\"start\",\"server\":0}\n{\"kind\":\"ro");
+    assert_failed(path, "server0.jsonl ends inside a line");
 }
 END_TEST
 
@@ -279,13 +297,13 @@ END_TEST
 
 int main(void)
 {
-    return SUPPORT_RUN("report run", 60, TEST(test_good_run),
-                       TEST(test_text_that_is_cut_keeps_its_difference),
-                       TEST(test_unknown_records_and_members_are_skipped),
-                       LOOP_TEST(test_malformed_line, 0, sizeof(bad_lines) / sizeof(bad_lines[0])),
-                       TEST(test_malformed_manifest_and_summary), TEST(test_crashed_runs),
-                       TEST(test_run_of_a_newer_program), TEST(test_missing_rank),
-                       TEST(test_cut_line), TEST(test_rank_without_end),
-                       TEST(test_cause_comes_before_symptom), TEST(test_server_failure_is_reported),
-                       TEST(test_configuration_of_a_crashed_run), TEST(test_lists));
+    return SUPPORT_RUN(
+        "report run", 60, TEST(test_good_run), TEST(test_text_that_is_cut_keeps_its_difference),
+        TEST(test_unknown_records_and_members_are_skipped),
+        LOOP_TEST(test_malformed_line, 0, sizeof(bad_lines) / sizeof(bad_lines[0])),
+        TEST(test_malformed_manifest_and_summary), TEST(test_crashed_runs),
+        TEST(test_run_of_a_newer_program), TEST(test_missing_rank), TEST(test_rank_of_another_run),
+        TEST(test_cut_line), TEST(test_rank_without_end), TEST(test_cause_comes_before_symptom),
+        TEST(test_server_failure_is_reported), TEST(test_configuration_of_a_crashed_run),
+        TEST(test_lists));
 }

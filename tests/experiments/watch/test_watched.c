@@ -117,6 +117,22 @@ START_TEST(test_run_that_is_made_again)
 }
 END_TEST
 
+/* A damaged run is no reason to end. */
+START_TEST(test_step_that_repeats)
+{
+    const char *path;
+
+    write_plan(1);
+    path = write_run("rate=0/runs/ring-0", "ring", "", 1);
+    append_steps(path, 0, 1);
+    append_steps(path, 0, 1);
+    append_steps(path, 0, 1);
+    assert_ok(watched_open(support_path("out"), &watched, &err));
+    scan();
+    assert_totals(6, 1, 0, 0);
+}
+END_TEST
+
 /* A step in which rank 0 had no samples has no loss. */
 START_TEST(test_step_without_loss)
 {
@@ -316,7 +332,7 @@ END_TEST
 int main(void)
 {
     return SUPPORT_RUN("watched", 60, CHECKED_FIXTURE(NULL, teardown),
-                       TEST(test_run_that_is_made_again), TEST(test_step_without_loss),
-                       TEST(test_sweep), TEST(test_again), TEST(test_one_run), TEST(test_no_runs),
-                       TEST(test_terminal));
+                       TEST(test_run_that_is_made_again), TEST(test_step_that_repeats),
+                       TEST(test_step_without_loss), TEST(test_sweep), TEST(test_again),
+                       TEST(test_one_run), TEST(test_no_runs), TEST(test_terminal));
 }
