@@ -335,8 +335,8 @@ static enum status run_sweep(struct compare_sweep *s, const struct compare_optio
         log_warning("no report of what ran: %s", why.text);
     if (status == STATUS_OK)
         status = report_sweep(s, options, ret, err);
-    if (status == STATUS_OK && result.started > 0 && result.failed == result.started)
-        status = error_set(err, STATUS_IO, "all %zu runs failed, see '%s'", result.failed, s->out);
+    if (status == STATUS_OK && result.failed == result.started && s->good_before == 0)
+        status = error_set(err, STATUS_IO, "no run succeeded, see '%s'", s->out);
     return status;
 }
 
@@ -404,7 +404,7 @@ static enum status count_hosts(const struct compare_options *options, const char
         status = read_experiment(paths->texts[i], options, e, err);
         if (status == STATUS_OK)
             status = compare_sweep_open(e, programs, ".", &sweep, err);
-        if (status == STATUS_OK && !options->dry_run)
+        if (status == STATUS_OK)
             status = option_check(&sweep, err);
         if (status == STATUS_OK && compare_sweep_hosts(&sweep) > *ret)
             *ret = compare_sweep_hosts(&sweep);

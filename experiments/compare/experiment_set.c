@@ -45,6 +45,22 @@ static enum status add_all(const char *programs, struct text_list *ret, struct e
     return STATUS_OK;
 }
 
+/* Each has a folder of its name. */
+static enum status check_names(const struct text_list *paths, struct error *err)
+{
+    for (size_t i = 0; i < paths->length; i++)
+        for (size_t k = 0; k < i; k++) {
+            char names[2][256];
+
+            experiment_set_name(paths->texts[i], names[0], sizeof(names[0]));
+            experiment_set_name(paths->texts[k], names[1], sizeof(names[1]));
+            if (strcmp(names[0], names[1]) == 0)
+                return error_set(err, STATUS_INVALID, "'%s' and '%s' have the same name",
+                                 paths->texts[k], paths->texts[i]);
+        }
+    return STATUS_OK;
+}
+
 enum status experiment_set_find(const char *const *names, size_t count, const char *programs,
                                 struct text_list *ret, struct error *err)
 {
@@ -63,7 +79,7 @@ enum status experiment_set_find(const char *const *names, size_t count, const ch
     }
     if (status == STATUS_OK && ret->failed)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the names of experiments");
-    return status;
+    return status == STATUS_OK ? check_names(ret, err) : status;
 }
 
 void experiment_set_name(const char *path, char *text, size_t size)
@@ -71,7 +87,11 @@ void experiment_set_name(const char *path, char *text, size_t size)
     const char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
 
-    (void)snprintf(text, size, "%.*s", (int)strcspn(name, "."), name);
+    size_t length = strlen(name);
+
+    if (length > strlen(SUFFIX) && strcmp(name + length - strlen(SUFFIX), SUFFIX) == 0)
+        length -= strlen(SUFFIX);
+    (void)snprintf(text, size, "%.*s", (int)length, name);
 }
 
 static void add_row(const char *folder, const char *path, const char *result, struct strbuf *page)

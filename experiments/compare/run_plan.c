@@ -243,7 +243,7 @@ static enum status compare_plans(const char *path, json_t *before, json_t *now, 
 
 /* ---- the runs that are there */
 
-static bool is_finished(const char *folder)
+static bool is_finished(const char *folder, bool *ret_is_good)
 {
     char path[4096];
     json_t *attempt = NULL;
@@ -254,6 +254,7 @@ static bool is_finished(const char *folder)
         json_file_read(path, &attempt, NULL) != STATUS_OK)
         return false;
     outcome = json_string_value(json_object_get(attempt, "outcome"));
+    *ret_is_good = outcome && strcmp(outcome, "ok") == 0;
     finished = outcome && outcome[0] != '\0' && strncmp(outcome, "stopped", 7) != 0;
     json_decref(attempt);
     return finished;
@@ -301,14 +302,20 @@ static enum status find_blocks(struct compare_sweep *s, size_t index, struct err
     bool is_whole = true;
     enum status status = STATUS_OK;
 
-    for (cell->blocks = 0; cell->blocks < most && is_whole; cell->blocks += is_whole)
+    for (cell->blocks = 0; cell->blocks < most && is_whole; cell->blocks += is_whole) {
+        size_t good = 0;
+
         for (size_t m = 0; m < e->mode_count && is_whole; m++) {
             char folder[4096];
+            bool is_good = false;
 
             is_whole = run_folder(cell, &e->modes[m], cell->blocks, folder, sizeof(folder), err) ==
                            STATUS_OK &&
-                       is_finished(folder);
+                       is_finished(folder, &is_good);
+            good += is_good;
         }
+        s->good_before += is_whole ? good : 0;
+    }
     for (size_t b = cell->blocks; b < most && status == STATUS_OK; b++)
         status = set_aside(cell, e, b, err);
     return status;

@@ -157,7 +157,7 @@ static enum status run_until_decided(struct compare_sweep *s, struct experiment_
     const struct design *design = &s->of_cell->design; /* equal in all cells */
     const size_t most = design->most_blocks, step = design_step(design);
     size_t blocks = design->blocks;
-    size_t undecided = 0;
+    size_t undecided = 0, until;
     enum status status = STATUS_OK;
 
     while (status == STATUS_OK && blocks < most && !ends_here(s, result)) {
@@ -170,8 +170,11 @@ static enum status run_until_decided(struct compare_sweep *s, struct experiment_
         if (s->count > 1)
             (void)fprintf(stderr, " in %zu of %zu cells", undecided, s->count);
         (void)fprintf(stderr, "\n");
-        blocks += more;
-        status = run_cells(s, blocks, result, err);
+        until = blocks + more;
+        while (blocks < until && status == STATUS_OK && !ends_here(s, result)) {
+            blocks = s->experiment->ends_after_block ? blocks + 1 : until;
+            status = run_cells(s, blocks, result, err);
+        }
     }
     result->has_more = result->has_more || (blocks < most && ends_here(s, result));
     return status;

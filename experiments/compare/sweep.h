@@ -26,6 +26,7 @@ struct compare_sweep {
     struct host_check host_check;        /* of the experiment's engine */
     struct sweep_cell *cells;            /* owned */
     size_t count;
+    size_t good_before;         /* runs that succeeded before this process */
     struct experiment *of_cell; /* owned; see compare_sweep_experiment */
 };
 
