@@ -161,9 +161,8 @@ static const struct option_spec specs[] = {
     {.name = "peer",
      .kind = OPTION_TEXT,
      .offset = AT(peer),
-     .default_text = "experiments/peers/torch_parameter_server.py",
      .metavar = "FILE",
-     .help = "Its script."},
+     .help = "Its script; by default the one that comes with sparring."},
     BENCH_OPTION_JSON(AT(json)),
     {0},
 };

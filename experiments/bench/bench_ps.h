@@ -63,7 +63,7 @@ struct ps_plan {
     size_t rounds, warmup; /* measured rounds, and those before them */
     int64_t timeout_ms;    /* for a process to become ready, or for a turn */
     const char *python;    /* interpreter with PyTorch; borrowed, like the members below */
-    const char *peer;      /* the PyTorch script */
+    const char *peer;      /* its script; "": ours */
     struct rpc_security security;
 };
 

@@ -11,6 +11,7 @@
 #include "common/base/stop.h"
 #include "common/base/strbuf.h"
 #include "experiments/bench/bench_ps.h"
+#include "experiments/bench/peer_script.h"
 #include "experiments/subprocess/temporary_folder.h"
 
 #include <errno.h>
@@ -236,13 +237,17 @@ static enum status start_torch(struct case_run *r, struct series_run *t, size_t 
 {
     const struct ps_case *c = r->shape;
     const char *transport = t->series->transport == PS_SHM ? "shm" : "uv";
-    char meeting[300], texts[5][24];
-    const char *words[] = {r->plan->python, r->plan->peer, "--rank",      texts[0],  "--servers",
-                           texts[1],        "--workers",   texts[2],      "--bytes", texts[3],
-                           "--timeout-ms",  texts[4],      "--transport", transport, "--meeting",
+    char script[2048], meeting[300], texts[5][24];
+    const char *words[] = {r->plan->python, script,      "--rank",      texts[0],  "--servers",
+                           texts[1],        "--workers", texts[2],      "--bytes", texts[3],
+                           "--timeout-ms",  texts[4],    "--transport", transport, "--meeting",
                            meeting,         NULL};
     uint64_t values[] = {rank, c->servers, c->workers, c->bytes, (uint64_t)r->plan->timeout_ms};
+    enum status status =
+        peer_script_find(r->plan->peer, "torch_parameter_server.py", script, sizeof(script), err);
 
+    if (status != STATUS_OK)
+        return status;
     for (size_t i = 0; i < 5; i++)
         number_text(texts[i], values[i]);
     server_path(r, t, 0, "meeting", meeting, sizeof(meeting));

@@ -59,10 +59,13 @@ static enum status open_json(const char *path, const char *required, json_t **re
     return STATUS_OK;
 }
 
-/* Fill samples[PARTS][steps]; returns the number of steps that were kept. */
+/* Fill samples[PARTS][steps] with the steady steps of a rank, as its summary counts them: without
+ * the first ones and the last.  Returns their number. */
 static size_t read_records(FILE *file, size_t steps, double *samples, struct train_figures *ret)
 {
-    size_t skip = steps / 10 > 5 ? steps / 10 : 5;
+    const size_t first = steps / 10 > 5 ? steps / 10 : 5;
+    const bool has_steady = first + 1 < steps;
+    const size_t skip = has_steady ? first : 0, last = has_steady ? steps - 1 : steps;
     char line[LINE_MAX_BYTES];
     size_t seen = 0;
     size_t kept = 0;
@@ -71,8 +74,7 @@ static size_t read_records(FILE *file, size_t steps, double *samples, struct tra
         json_t *record = json_loads(line, 0, NULL);
         const char *kind = json_string_value(json_object_get(record, "kind"));
 
-        if (kind && strcmp(kind, "step") == 0 && kept < steps &&
-            (seen++ >= skip || steps <= skip)) {
+        if (kind && strcmp(kind, "step") == 0 && seen++ < last && seen > skip) {
             for (enum part p = 0; p < PARTS; p++)
                 samples[p * steps + kept] = number_member(record, part_names[p]) * 1e-6;
             /* compute minus forward is backward */

@@ -5,6 +5,7 @@
 
 #include "common/base/memory.h"
 #include "common/base/stop.h"
+#include "experiments/bench/peer_script.h"
 #include "experiments/subprocess/subprocess.h"
 #include "experiments/subprocess/temporary_folder.h"
 
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define WORDS_MAX 64
 #define WORD_MAX  1024
@@ -316,26 +316,6 @@ static enum status list_contenders(struct train_jobs *c, struct error *err)
     return status;
 }
 
-/* Like find_experiment: in the installation's share folder, else in the source tree. */
-static enum status find_peer_script(struct train_jobs *c, struct error *err)
-{
-    static const char *const folders[] = {"/../share/sparring/experiments/peers",
-                                          "/../../../experiments/peers"};
-
-    if (c->options->peer_script[0]) {
-        (void)snprintf(c->peer_script, sizeof(c->peer_script), "%s", c->options->peer_script);
-        return STATUS_OK;
-    }
-    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
-        (void)snprintf(c->peer_script, sizeof(c->peer_script), "%s%s/torch_train.py", c->bin,
-                       folders[i]);
-        if (access(c->peer_script, R_OK) == 0)
-            return STATUS_OK;
-    }
-    return error_set(err, STATUS_NOT_FOUND, "no torch_train.py: neither '%s%s' nor '%s%s' has it",
-                     c->bin, folders[0], c->bin, folders[1]);
-}
-
 enum status train_jobs_open(struct train_jobs *c, const struct train_options *options,
                             struct error *err)
 {
@@ -347,7 +327,8 @@ enum status train_jobs_open(struct train_jobs *c, const struct train_options *op
         status = train_models_parse(options->model, options->batch_size, options->steps,
                                     options->nproc, c->models, MODELS_MAX, &c->model_count, err);
     if (status == STATUS_OK && options->peer[0])
-        status = find_peer_script(c, err);
+        status = peer_script_find(options->peer_script, "torch_train.py", c->peer_script,
+                                  sizeof(c->peer_script), err);
     if (status == STATUS_OK)
         status = list_contenders(c, err);
     if (status == STATUS_OK)

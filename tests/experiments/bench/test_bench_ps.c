@@ -228,11 +228,11 @@ END_TEST
 START_TEST(test_pytorch)
 {
     const char *output;
-    json_t *report = run_bench_ps(
-        ARGS("--bytes", "1M", "--workers", "2", "--servers", "2", "--rounds", "2", "--iterations",
-             "1", "--transport", "tcp,shm", "--kinds", "exchange,torch-rpc", "--timeout-ms",
-             "150000", "--peer", support_source("experiments/peers/torch_parameter_server.py")),
-        &output);
+    json_t *report =
+        run_bench_ps(ARGS("--bytes", "1M", "--workers", "2", "--servers", "2", "--rounds", "2",
+                          "--iterations", "1", "--transport", "tcp,shm", "--kinds",
+                          "exchange,torch-rpc", "--timeout-ms", "150000"),
+                     &output);
     const json_t *tcp = row_of(report, "torch-rpc", "tcp");
     const char *note = json_string_value(json_object_get(tcp, "not_measured"));
 
