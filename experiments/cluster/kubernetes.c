@@ -13,17 +13,19 @@
 
 #include "experiments/cluster/engine.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME_MAX_LENGTH 63 /* of a pod's host name, RFC 1123 */
-#define USER            65532
-#define SECRET_FOLDER   "/run/secrets/sparring"
-#define WORK_FOLDER     "/work"
-#define KUBERNETES_JOBS "kubernetes:jobs"
-#define LABEL           "app.kubernetes.io/"
+#define NAME_MAX_LENGTH   63 /* of a pod's host name, RFC 1123 */
+#define POD_SUFFIX_LENGTH 6  /* "-abcde", for which a JobSet has to leave room */
+#define USER              65532
+#define SECRET_FOLDER     "/run/secrets/sparring"
+#define WORK_FOLDER       "/work"
+#define KUBERNETES_JOBS   "kubernetes:jobs"
+#define LABEL             "app.kubernetes.io/"
 
 #define AT(field) offsetof(struct kubernetes_options, field)
 
@@ -34,7 +36,7 @@ const struct option_spec kubernetes_option_specs[] = {
      .offset = AT(job_name),
      .default_text = "sparring",
      .metavar = "NAME",
-     .help = "Of the job; its pods' names begin with it."},
+     .help = "Of the job; its pods' names, of at most 63 characters, begin with it."},
     {.name = "image",
      .kind = OPTION_TEXT,
      .offset = AT(image),
@@ -403,22 +405,25 @@ static enum status check_resources(const char *text, struct error *err)
 static enum status check_names(const struct kubernetes_job *job, struct error *err)
 {
     const struct kubernetes_options *o = job->options;
+    const int longest = NAME_MAX_LENGTH - (is_plain_jobs(job) ? 0 : POD_SUFFIX_LENGTH);
 
     if (!is_plain_jobs(job) && strcmp(job->on, "kubernetes") != 0)
         return error_set(err, STATUS_INVALID,
                          "--on: '%s' is neither kubernetes nor " KUBERNETES_JOBS, job->on);
-    if (!is_label(o->job_name))
+    if (!is_label(o->job_name) || isdigit((unsigned char)o->job_name[0]))
         return error_set(err, STATUS_INVALID,
-                         "--job-name: '%s' is not a name of letters a-z, digits and '-'",
+                         "--job-name: '%s' is not a name of letters a-z, digits and '-' that "
+                         "begins with a letter",
                          o->job_name);
     for (size_t i = 0; i < job->length; i++) {
         const int length = snprintf(NULL, 0, "%s-%s-0-%zu", o->job_name, job->pods[i].name,
                                     job->pods[i].count - 1);
 
-        if (length > NAME_MAX_LENGTH)
+        if (length > longest)
             return error_set(err, STATUS_INVALID,
-                             "--job-name: '%s' makes names of %d characters, allowed are %d",
-                             o->job_name, length, NAME_MAX_LENGTH);
+                             "--job-name: '%s' makes names of %d characters, allowed are %d%s",
+                             o->job_name, length, longest,
+                             is_plain_jobs(job) ? "" : ", since a JobSet adds 6");
     }
     if (o->image[0] == '\0' || strpbrk(o->image, " \"\\\n"))
         return error_set(err, STATUS_INVALID, "--image: '%s' is not the name of an image",

@@ -137,16 +137,16 @@ static enum status add_script(const struct engine_script *script, struct strbuf 
 {
     char *folder = getcwd(NULL, 0);
 
+    strbuf_add(text, "#!/bin/sh\n#SBATCH --job-name=");
+    strbuf_add_shell_word(text, script->job);
     strbuf_addf(text,
-                "#!/bin/sh\n"
-                "#SBATCH --job-name=%s\n"
-                "#SBATCH --nodes=%zu\n"
+                "\n#SBATCH --nodes=%zu\n"
                 "#SBATCH --exclusive\n"
                 "#SBATCH --requeue\n"
                 "#SBATCH --open-mode=append\n"
                 "#SBATCH --signal=B:TERM@%d\n"
                 "cd ",
-                script->job, script->hosts, STOP_SECONDS);
+                script->hosts, STOP_SECONDS);
     strbuf_add_shell_word(text, folder ? folder : ".");
     strbuf_add(text, "\n# Started again, it goes on where it was.\nexec");
     for (const char *const *word = script->program; *word; word++) {

@@ -35,9 +35,10 @@ static enum status read_hosts(const char *on, struct text_list *ret, struct erro
 /* What configures our programs and the libraries that they use. */
 static bool is_passed_on(const char *variable)
 {
-    static const char *const beginnings[] = {"SPARRING_", "MASTER_", "NCCL_",  "GLOO_",
-                                             "OMP_",      "DNNL_",   "GRPC_",  "CUDA_VISIBLE_",
-                                             "ASAN_",     "TSAN_",   "UBSAN_", "LD_LIBRARY_PATH="};
+    static const char *const beginnings[] = {
+        "SPARRING_",     "MASTER_", "NCCL_", "GLOO_",   "OMP_",
+        "GOMP_",         "KMP_",    "DNNL_", "ONEDNN_", "GRPC_",
+        "CUDA_VISIBLE_", "ASAN_",   "TSAN_", "UBSAN_",  "LD_LIBRARY_PATH="};
 
     for (size_t i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++)
         if (strncmp(variable, beginnings[i], strlen(beginnings[i])) == 0)

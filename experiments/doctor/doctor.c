@@ -4,6 +4,7 @@
  */
 #include "experiments/doctor/doctor.h"
 
+#include "common/base/host.h"
 #include "common/base/module.h"
 #include "common/base/version.h"
 #include "common/option/program.h"
@@ -196,14 +197,18 @@ static void check_gpu(struct findings *f)
 {
     char text[2048];
     glob_t found = {0};
-    size_t count = glob("/dev/nvidia[0-9]*", 0, NULL, &found) == 0 ? found.gl_pathc : 0;
+    const size_t count = glob("/dev/nvidia[0-9]*", 0, NULL, &found) == 0 ? found.gl_pathc : 0;
+    const unsigned visible = host_gpus();
 
     globfree(&found);
     try_in_child(try_cuda, text, sizeof(text));
-    if (text[0] == '\0')
-        findings_add(f, FINDING_OK, "GPU", "%zu, and the CUDA module with NCCL loads", count);
+    if (text[0] == '\0' && count > 0 && visible > 0)
+        findings_add(f, FINDING_OK, "GPU", "%u, and the CUDA module loads", visible);
     else
-        findings_add(f, FINDING_MISSING, "GPU", "%zu: %s", count, text);
+        findings_add(f, FINDING_MISSING, "GPU", "%zu: %s", count,
+                     text[0] != '\0' ? text
+                     : count == 0    ? "there is no /dev/nvidia0"
+                                     : "CUDA_VISIBLE_DEVICES hides them");
 }
 
 /* ---- the subcommand */

@@ -3,8 +3,8 @@
  */
 #include "experiments/network/net.h"
 
-#include "common/base/log.h"
 #include "common/base/stop.h"
+#include "common/option/program.h"
 #include "experiments/network/network.h"
 
 #include <poll.h>
@@ -91,31 +91,21 @@ static enum status hold_network(struct network *n, const struct net_options *o, 
     return network_check(n, err);
 }
 
+static enum status run_net_up(const void *options, const struct option_result *origins,
+                              struct error *err)
+{
+    struct network network = NETWORK_CLOSED;
+    enum status status = hold_network(&network, options, err);
+
+    (void)origins;
+    network_close(&network);
+    return status;
+}
+
 int net_up_main(int argc, char **argv)
 {
-    struct net_options options = {0};
-    struct option_result result = {0};
-    struct network network = NETWORK_CLOSED;
-    struct strbuf text = STRBUF_INIT;
-    struct error err = {0};
-    enum status status;
+    static const struct program program = {
+        .set = &set, .options_size = sizeof(struct net_options), .run = run_net_up};
 
-    log_open("sparring net up", -1);
-    status = option_parse(&set, argc, argv, &options, &result, &err);
-    if (status == STATUS_OK && !result.exit_now && result.first_positional < argc)
-        status =
-            error_set(&err, STATUS_INVALID, "unexpected word '%s'", argv[result.first_positional]);
-    if (status == STATUS_OK && result.print_config) {
-        option_print_config(&set, &options, &result, &text);
-        if (strbuf_ok(&text))
-            (void)fputs(text.text, stdout);
-        else
-            status = error_set(&err, STATUS_NO_MEMORY, "no memory for --print-config");
-    } else if (status == STATUS_OK && !result.exit_now) {
-        status = hold_network(&network, &options, &err);
-    }
-    strbuf_release(&text);
-    network_close(&network);
-    option_result_release(&result);
-    return status == STATUS_OK ? 0 : log_failure(&err);
+    return program_main(&program, argc, argv);
 }

@@ -165,8 +165,17 @@ static bool has_relay(const struct network *n)
     return false;
 }
 
-/* In the host: its address, and the rate of what it sends.  Packets that may be lost are sent one
- * by one, not as large frames. */
+/* Packets that may be lost, on the way from a host or to it, are sent one by one, not as large
+ * frames. */
+static const char *frame_setting(const struct network *n)
+{
+    for (size_t h = 0; h < n->length; h++)
+        if (n->links[h].loss > 0)
+            return " gso_max_segs 1";
+    return "";
+}
+
+/* In the host: its address, and the rate of what it sends. */
 static enum status set_up_host(struct network *n, size_t host, struct strbuf *commands,
                                struct error *err)
 {
@@ -180,7 +189,7 @@ static enum status set_up_host(struct network *n, size_t host, struct strbuf *co
     (void)write_setting("ipv4/tcp_no_metrics_save", "1");
     network_address(host, address, sizeof(address));
     strbuf_addf(commands, "link set lo up\naddress add %s/24 dev eth0\nlink set eth0 up%s\n",
-                address, n->links[host].loss > 0 ? " gso_max_segs 1" : "");
+                address, frame_setting(n));
     status = run_commands("ip", commands, err);
     add_rate("eth0", n->links[host].rate, commands);
     return status == STATUS_OK && commands->length > 0 ? run_commands("tc", commands, err) : status;
@@ -214,7 +223,7 @@ static enum status make_hub(struct network *n, struct strbuf *commands, struct e
         (void)snprintf(port, sizeof(port), "port%zu", h);
         add_link(n, port, h, commands);
         strbuf_addf(commands, "link set %s%s up%s\n", port, relayed ? "" : " master bridge0",
-                    n->links[h].loss > 0 ? " gso_max_segs 1" : "");
+                    frame_setting(n));
         add_rate(port, n->links[h].rate, &rates);
     }
     if (status == STATUS_OK)

@@ -52,8 +52,10 @@ const struct option_spec network_option_specs[] = {
      .default_text = "fail",
      .choices = "fail|warn",
      .help = "What follows where this machine does not keep to the network: rates and round trips, "
-             "measured first, off by more than 10 %; half of the packets later than a tenth of the "
-             "delay, or one in 100 later than that and than 0.3 ms.  fail: exit code 8."},
+             "measured first, off by more than 10 %, a round trip also by more than 1 ms and twice "
+             "the jitter, a rate only where no packets are lost; half of the packets later than a "
+             "tenth of the delay, or one in 100 later than that and than 0.3 ms.  fail: exit code "
+             "8."},
     {0},
 };
 

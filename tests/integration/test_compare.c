@@ -274,9 +274,8 @@ START_TEST(test_interrupt)
 }
 END_TEST
 
-/* A second comparison in the folder is refused, and leaves the first one alone: of an experiment,
- * or
- * (_i 1) of a set, of which another experiment is under way. */
+/* A second comparison in the folder is refused, and leaves the first one alone; _i 1: both are of
+ * two experiments. */
 START_TEST(test_two_in_one_folder)
 {
     const char *out = support_path("out");

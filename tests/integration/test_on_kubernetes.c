@@ -132,7 +132,11 @@ static const struct {
     {"--on kubernetes --dry-run --job-name A_b -- true", "--job-name: 'A_b'"},
     {"--on kubernetes --dry-run --job-name a123456789012345678901234567890123456789012345678901"
      " -- true",
+     "makes names of 64 characters, allowed are 57, since a JobSet adds 6"},
+    {"--on kubernetes:jobs --dry-run --job-name "
+     "a123456789012345678901234567890123456789012345678901 -- true",
      "makes names of 64 characters, allowed are 63"},
+    {"--on kubernetes --dry-run --job-name 7b -- true", "begins with a letter"},
     {"--on kubernetes --dry-run --image 'a b' -- true", "--image: 'a b'"},
     {"--on kubernetes --dry-run --pod-claim B -- true", "--pod-claim: 'B'"},
     {"--on kubernetes --dry-run --pod-resources cpu -- true", "--pod-resources: 'cpu'"},
