@@ -119,7 +119,8 @@ static int find_rank_without_end(const struct evidence *e)
 
 static void find_culprit(const struct evidence *e, struct diagnosis *d)
 {
-    const enum losses losses = d->ending == ENDING_FAILED ? WITHOUT_LOSSES : WITH_LOSSES;
+    const bool is_told = d->ending == ENDING_SHRUNK || d->ending == ENDING_RUNNING;
+    const enum losses losses = is_told ? WITH_LOSSES : WITHOUT_LOSSES;
     const struct evidence_rank *view = find_view(e, losses);
 
     d->culprit = -1;
@@ -158,26 +159,48 @@ static const struct flight_entry *current_operation(const struct flight_log *log
     return log->length > 0 ? &log->entries[log->length - 1] : NULL;
 }
 
+static bool has_newer_group(const struct flight_log *log, const struct flight_entry *entry)
+{
+    for (size_t i = 0; i < log->length; i++)
+        if (log->entries[i].signature.group == entry->signature.group &&
+            log->entries[i].signature.generation > entry->signature.generation)
+            return true;
+    return false;
+}
+
+const struct flight_entry *diagnosis_failed_operation(const struct evidence_rank *r,
+                                                      enum run_ending ending)
+{
+    const bool skips_losses = ending == ENDING_FAILED;
+
+    if (!r->has_flight || (skips_losses && r->lost))
+        return NULL;
+    for (size_t k = 0; k < r->flight.length; k++) {
+        const struct flight_entry *entry = &r->flight.entries[k];
+
+        if (entry->state == FLIGHT_FAILED && entry->started_ns != 0 &&
+            !(skips_losses && has_newer_group(&r->flight, entry)))
+            return entry; /* the operations queued after it failed with it */
+    }
+    return NULL;
+}
+
 static void find_operations(const struct evidence *e, struct diagnosis *d)
 {
     for (size_t i = 0; i < e->rank_count; i++) {
         const struct flight_log *log = &e->ranks[i].flight;
+        const struct flight_entry *entry;
 
         if (!e->ranks[i].has_flight)
             continue;
         if ((int)i == d->culprit)
             d->culprit_at = current_operation(log);
-        for (size_t k = 0; k < log->length; k++) {
-            const struct flight_entry *entry = &log->entries[k];
-            double seconds = (double)(entry->ended_ns - entry->started_ns) * 1e-9;
+        entry = diagnosis_failed_operation(&e->ranks[i], d->ending);
+        if (entry && (int)i != d->culprit) {
+            const double seconds = (double)(entry->ended_ns - entry->started_ns) * 1e-9;
 
-            if (entry->state != FLIGHT_FAILED || entry->started_ns == 0)
-                continue;
-            if ((int)i != d->culprit) {
-                d->failed_at = d->failed_at ? d->failed_at : entry;
-                d->waited_seconds = seconds > d->waited_seconds ? seconds : d->waited_seconds;
-            }
-            break; /* the operations queued after it failed with it */
+            d->failed_at = d->failed_at ? d->failed_at : entry;
+            d->waited_seconds = seconds > d->waited_seconds ? seconds : d->waited_seconds;
         }
     }
 }

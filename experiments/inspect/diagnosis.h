@@ -58,6 +58,12 @@ void diagnosis_release(struct diagnosis *d);
 /* "rank 2 died in all_reduce #812 (bucket 2 of 5, 1.2 of 26.2 MB)" */
 void diagnosis_sentence(const struct diagnosis *d, char *text, size_t size);
 
+/* The operation in which the rank waited when the job failed, or (of a job that has not) when a
+ * rank was lost; NULL: none.  Of a failed job those of a loss without which it went on do not
+ * count. */
+const struct flight_entry *diagnosis_failed_operation(const struct evidence_rank *r,
+                                                      enum run_ending ending);
+
 const char *flight_state_name(enum flight_state state); /* "running" */
 
 #endif

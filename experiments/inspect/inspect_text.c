@@ -86,12 +86,7 @@ static size_t list_ranks(const struct evidence *e, const struct diagnosis *d,
 
 static bool waited_for_culprit(const struct evidence_rank *r, const struct diagnosis *d)
 {
-    if (!r->has_flight || (int)r->rank == d->culprit)
-        return false;
-    for (size_t i = 0; i < r->flight.length; i++)
-        if (r->flight.entries[i].state == FLIGHT_FAILED && r->flight.entries[i].started_ns > 0)
-            return true;
-    return false;
+    return (int)r->rank != d->culprit && diagnosis_failed_operation(r, d->ending);
 }
 
 static bool is_lost(const struct evidence_rank *r, const struct diagnosis *d)
