@@ -2,8 +2,9 @@
  * Restoring of a job from its log: load the newest snapshot, then apply every journal from its
  * generation on.
  *
- * Only the last journal may end in the middle of a record, which is removed.  Temporary files of an
- * incomplete snapshot are removed.  One thread, before any other uses the shard; no locks.
+ * Only the last journal that has a record may end in the middle of one, which is removed. Temporary
+ * files of an incomplete snapshot are removed.  One thread, before any other uses the shard; no
+ * locks.
  */
 #include "common/base/parse.h"
 #include "server/persistence/job_log_internal.h"

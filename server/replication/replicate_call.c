@@ -53,8 +53,22 @@ static bool is_same_run(const struct job *j, const struct wire_record *m)
     return same;
 }
 
+static enum status check_terms(const struct wire_record *m, struct error *err)
+{
+    bool is_good = m->session_count == m->terms->world_size && m->epoch > 0;
+
+    for (size_t rank = 0; rank < m->session_count; rank++)
+        is_good = is_good && m->sessions[rank] != 0;
+    return is_good ? STATUS_OK
+                   : error_set(err, STATUS_DATA,
+                               "terms of job '%s' in epoch %" PRIu64
+                               " with %zu sessions for %" PRIu32 " ranks",
+                               m->terms->job, m->epoch, m->session_count, m->terms->world_size);
+}
+
 /* End the copy of a run that went on, or ended, without this server, when another run of that job
- * begins; its files are put aside. */
+ * begins, or the same again, whose primary died before any rank had a reply; its files are put
+ * aside. */
 static void end_left_copy(struct job_table *t, const struct wire_record *m)
 {
     struct error why = {0};
@@ -62,16 +76,17 @@ static void end_left_copy(struct job_table *t, const struct wire_record *m)
 
     (void)pthread_mutex_lock(&t->lock);
     j = t->current;
-    if (j && j->state == JOB_RUNNING && j->role == JOB_REPLICA && !j->replica->stream &&
-        !j->replica->applying && j->replica->promoted_ns == 0 &&
-        strcmp(j->members.job, m->terms->job) == 0 && !is_same_run(j, m))
+    if (j && !t->draining && j->state == JOB_RUNNING && j->role == JOB_REPLICA &&
+        !j->replica->stream && !j->replica->applying && j->replica->promoted_ns == 0 &&
+        strcmp(j->members.job, m->terms->job) == 0 &&
+        (!is_same_run(j, m) || j->replica->records == 0))
         j->users++;
     else
         j = NULL;
     (void)pthread_mutex_unlock(&t->lock);
     if (!j)
         return;
-    (void)error_set(&why, STATUS_CANCELLED, "another run of the job has begun");
+    (void)error_set(&why, STATUS_CANCELLED, "the job begins anew");
     job_table_end(t, j, &why);
     job_table_unref(t, j);
 }
@@ -82,7 +97,7 @@ static enum status open_replica_job(struct replicate_call *r, struct rpc_call *c
 {
     struct job_table *t = r->replication->table;
     struct job *j = NULL;
-    enum status status = STATUS_OK;
+    enum status status;
 
     if (t->draining)
         return error_set(err, STATUS_UNAVAILABLE, "the parameter server is stopping");
@@ -90,14 +105,6 @@ static enum status open_replica_job(struct replicate_call *r, struct rpc_call *c
         return error_set(err, STATUS_UNAVAILABLE,
                          "a copy of job '%s' is refused: this server serves job '%s'",
                          m->terms->job, t->current->members.job);
-    for (size_t rank = 0; rank < m->session_count; rank++)
-        if (m->sessions[rank] == 0)
-            status = STATUS_DATA;
-    if (status != STATUS_OK || m->session_count != m->terms->world_size || m->epoch == 0)
-        return error_set(err, STATUS_DATA,
-                         "terms of job '%s' in epoch %" PRIu64 " with %zu sessions for %" PRIu32
-                         " ranks",
-                         m->terms->job, m->epoch, m->session_count, m->terms->world_size);
     status = job_open(m->terms, &j, err);
     if (status == STATUS_OK)
         status = job_join_all(j, m->terms, m->sessions, rpc_call_peer(call), err);
@@ -151,6 +158,9 @@ static enum status process_first_record(struct replicate_call *r, struct rpc_cal
     if (m->kind != RECORD_TERMS)
         return error_set(err, STATUS_PROTOCOL, "a record of kind %d before the terms of its job",
                          (int)m->kind);
+    status = check_terms(m, err);
+    if (status != STATUS_OK)
+        return status;
     end_left_copy(r->replication->table, m);
     (void)pthread_mutex_lock(&r->replication->table->lock);
     status = open_replica_job(r, call, m, err);

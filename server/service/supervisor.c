@@ -60,14 +60,15 @@ static bool waits_for_rank(const struct job *j)
  * that.  Lock held. */
 static bool may_interrupt(const struct service *s, const struct job *j, int64_t now_ns)
 {
-    bool ends = j->members.left > 0;
+    const bool is_late = now_ns >= s->table.drain_begin_ns + LEAVE_GRACE_NS;
+    const bool shrinks = j->terms.on_loss == WORKER_LOSS_SHRINK;
+    const bool ends = j->members.left > 0;
 
     if (j->state != JOB_RUNNING || waits_for_rank(j))
         return true;
     if (!j->log)
-        return !ends && !job_is_pending(j) && j->parked_since_ns == 0;
-    return !ends || j->terms.on_loss == WORKER_LOSS_SHRINK ||
-           now_ns >= s->table.drain_begin_ns + LEAVE_GRACE_NS;
+        return (!ends || (shrinks && is_late)) && !job_is_pending(j) && j->parked_since_ns == 0;
+    return !ends || shrinks || is_late;
 }
 
 /* True when a draining server should end the job now.  Lock held. */
