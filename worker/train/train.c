@@ -151,7 +151,8 @@ static enum status run_steps(struct trainer *t, struct run_end *outcome, struct 
             break;
         }
         status = run_update(t, &index, outcome, &bar, &epoch_end, err);
-        epoch_end = epoch_end && (index < t->total_steps || changes_afterwards(t));
+        if (index == t->total_steps)
+            epoch_end = changes_afterwards(t);
         if (status == STATUS_OK && epoch_end && each_epoch)
             status = overlap_wait(t, err);
         if (status == STATUS_OK && epoch_end && each_epoch) {

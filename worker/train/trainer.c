@@ -162,6 +162,7 @@ static enum status open_flight(struct trainer *t, struct error *err)
 /* After open_sync has opened it. */
 static enum status start_sync(struct trainer *t, struct error *err)
 {
+    bool is_replacement;
     enum status status;
 
     model_set_ready_after_reads(t->model, sync_yields(t->sync) == SYNC_YIELDS_PARAMETERS);
@@ -173,9 +174,10 @@ static enum status start_sync(struct trainer *t, struct error *err)
         status = ddp_record_start(&t->ddp, &t->record.metrics, &t->facts, t->sync, err);
     if (status == STATUS_OK)
         status = checkpointer_check_folder(t, err);
+    is_replacement = sync_is_replacement(t->sync);
     if (status == STATUS_OK)
         status = sync_start(t->sync, err);
-    if (sync_is_replacement(t->sync) && t->rank == 0 && model_buffers(t->model))
+    if (status == STATUS_OK && is_replacement && t->rank == 0 && model_buffers(t->model))
         log_warning("rank 0 begins the running statistics of batch normalisation anew: those of "
                     "the process before it are lost");
     if (status == STATUS_OK)
