@@ -14,14 +14,19 @@ size_t hosts_of_mode(const struct experiment *e, const struct experiment_mode *m
 {
     const char *placement = experiment_option(e, mode, "server-placement");
     uint64_t per_host = 1;
-    size_t workers, servers = strcmp(placement, "colocated") == 0 ? 0 : (size_t)mode->servers;
+    const size_t given = (size_t)mode->servers;
+    const bool is_colocated = strcmp(placement, "colocated") == 0;
+    size_t workers, servers = is_colocated ? 0 : given;
+    bool has_replicas = false;
 
     if (!parse_uint64(experiment_option(e, mode, "ranks-per-host"), &per_host) || per_host == 0)
         per_host = 1;
     workers = ((size_t)mode->nproc + per_host - 1) / per_host;
-    if (strcmp(experiment_option(e, mode, "replicas"), "true") == 0)
-        servers += strcmp(placement, "dedicated") == 0 || placement[0] == '\0' ? servers
-                                                                               : servers + workers;
+    (void)parse_bool(experiment_option(e, mode, "replicas"), &has_replicas);
+    if (has_replicas && is_colocated) /* on hosts of their own */
+        servers += given > 0 ? given : workers;
+    else if (has_replicas)
+        servers += given + (strcmp(placement, "mixed") == 0 && given < workers ? workers : 0);
     return workers + servers;
 }
 

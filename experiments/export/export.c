@@ -58,6 +58,7 @@ static const struct option_set options_set = {
 /* $1 the folder, $2 a temporary one, $3 the archive; absolute. */
 static const char pack_script[] =
     "trap 'rm -f \"$3.partial\"' EXIT\n"
+    "trap 'exit 1' TERM\n" /* dash runs the other trap only then */
     "cd \"$1\"\n"
     "find . -type f ! -path ./SHA256SUMS -print0 > \"$2/found\"\n"
     "LC_ALL=C sort -z \"$2/found\" > \"$2/sorted\"\n"
@@ -71,6 +72,7 @@ static const char pack_script[] =
  * of a copy; their tables in CSV have neither paths nor dates. */
 static const char check_script[] =
     "trap 'rm -rf \"$2/again\"' EXIT\n"
+    "trap 'exit 1' TERM\n"
     "fail() { echo \"$1\"; exit 1; }\n"
     "tar --no-same-owner --no-same-permissions -xzf \"$1\" -C \"$3\" ||\n"
     "    fail 'it is no whole archive'\n"

@@ -88,7 +88,11 @@ static bool is_allreduce(const struct mode_costs *m)
     return strcmp(option_of(m, "sync"), "allreduce") == 0 &&
            (is_two_level(m) || strcmp(option_of(m, "backend"), "ring") == 0) &&
            is_default(m, "transport", "tcp") && is_default(m, "comm-hook", "none") &&
-           is_default(m, "bucket-cap-mb", "-1") && is_default(m, "reduce", "fast");
+           is_default(m, "bucket-cap-mb", "-1") && is_default(m, "reduce", "fast") &&
+           is_default(m, "weighting", "ranks") &&
+           is_default(m, "find-unused-parameters", "false") &&
+           is_default(m, "static-graph", "false") &&
+           (is_default(m, "uneven", "pad") || is_default(m, "uneven", "drop"));
 }
 
 static bool has_hosts(const struct mode_costs *m)
@@ -113,6 +117,7 @@ static bool is_plain_ps(const struct mode_costs *m)
 {
     return strcmp(option_of(m, "sync"), "ps") == 0 && is_default(m, "compression", "none") &&
            is_default(m, "compression-down", "none") && is_default(m, "replicas", "false") &&
+           !is_set(m, "server-weights") && is_default(m, "on-rank-loss", "fail") &&
            (has_hosts(m) || strcmp(option_of(m, "ps-transport"), "grpc") == 0);
 }
 

@@ -26,6 +26,8 @@ static const struct {
     {4, 0, "2", "colocated", "false", 2}, {4, 3, "1", "colocated", "false", 4},
     {4, 1, "1", "mixed", "false", 5},     {4, 2, "1", "dedicated", "true", 8},
     {4, 0, "2", "colocated", "true", 4},  {3, 1, "0", "dedicated", "false", 4},
+    {2, 3, "1", "colocated", "true", 5},  {4, 1, "1", "colocated", "yes", 5},
+    {2, 2, "1", "mixed", "on", 6},        {4, 1, "1", "mixed", "true", 10},
 };
 
 START_TEST(test_hosts_of_modes)

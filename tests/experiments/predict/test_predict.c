@@ -108,6 +108,8 @@ static const char cluster[] = "verdict: [[ring, ps]]\n"
                               "- {name: in-order, options: {sync: allreduce, backend: ring,\n"
                               "   reduce: reproducible}}\n"
                               "- {name: copied, servers: 8, options: {sync: ps, replicas: true}}\n"
+                              "- {name: uneven, servers: 2, options: {sync: ps,\n"
+                              "   server-weights: '1,9'}}\n"
                               "- {name: half-down, servers: 8, options: {sync: ps,\n"
                               "   compression-down: bf16}}\n"
                               "- {name: summed, options: {sync: allreduce, backend: ring,\n"
@@ -119,9 +121,9 @@ static const char cluster[] = "verdict: [[ring, ps]]\n"
 
 static const char *const not_covered[] = {
     "  over-grpc       not covered by the model\n", "  in-order        not covered by the model\n",
-    "  copied          not covered by the model\n", "  half-down       not covered by the model\n",
-    "  summed          not covered by the model\n", "  late            not covered by the model\n",
-    "  cut             not covered by the model\n"};
+    "  copied          not covered by the model\n", "  uneven          not covered by the model\n",
+    "  half-down       not covered by the model\n", "  summed          not covered by the model\n",
+    "  late            not covered by the model\n", "  cut             not covered by the model\n"};
 
 /* Nothing is run: there is no program where it is looked for. */
 START_TEST(test_what_if)
