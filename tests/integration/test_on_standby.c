@@ -102,7 +102,7 @@ START_TEST(test_hosts_that_do_not_answer)
     assert_contains(process_run(PROCESS_FAILS, JOB_TIMEOUT_MS, NULL,
                                 ARGS("sparring", "launch", "--on", "standby:n1,n9",
                                      "--nproc-per-node", "2", "--", "sparring-worker", "--model",
-                                     "mlp:64-8", "--data", "random:64,64,8")),
+                                     "mlp:64-8", "--data", "random:64,64,8", "--steps", "9")),
                     "the standby daemon at n9:5750: ");
 }
 END_TEST
