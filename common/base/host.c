@@ -42,11 +42,11 @@ unsigned host_cores(void)
 {
     double quota = ceil(cgroup_processor_quota(""));
     cpu_set_t allowed;
-    unsigned cores;
+    unsigned cores = 1;
 
     if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0)
         cores = (unsigned)CPU_COUNT(&allowed);
-    else /* more than CPU_SETSIZE */
+    else if (sysconf(_SC_NPROCESSORS_ONLN) > 0) /* more than CPU_SETSIZE */
         cores = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
     return quota < cores ? (unsigned)quota : cores;
 }

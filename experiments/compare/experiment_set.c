@@ -17,11 +17,16 @@
 
 #define SUFFIX ".yaml"
 
+static bool has_suffix(const char *name)
+{
+    const size_t length = strlen(name);
+
+    return length > strlen(SUFFIX) && strcmp(name + length - strlen(SUFFIX), SUFFIX) == 0;
+}
+
 static int is_experiment(const struct dirent *entry)
 {
-    const size_t length = strlen(entry->d_name);
-
-    return length > strlen(SUFFIX) && strcmp(entry->d_name + length - strlen(SUFFIX), SUFFIX) == 0;
+    return has_suffix(entry->d_name);
 }
 
 static enum status add_all(const char *programs, struct text_list *ret, struct error *err)
@@ -89,7 +94,7 @@ void experiment_set_name(const char *path, char *text, size_t size)
 
     size_t length = strlen(name);
 
-    if (length > strlen(SUFFIX) && strcmp(name + length - strlen(SUFFIX), SUFFIX) == 0)
+    if (has_suffix(name))
         length -= strlen(SUFFIX);
     (void)snprintf(text, size, "%.*s", (int)length, name);
 }

@@ -129,11 +129,12 @@ static const char *obstacle(const struct fault_targets *t, const struct schedule
 {
     if (f->action == FAULT_SLOW && t->links[f->index].rate == 0)
         return "a link without a --network-rate has no rate to return to";
-    if (f->action == FAULT_KILL && f->length_ns != INT64_MAX &&
-        !(f->index < t->servers ? t->servers_restart : t->ranks_restart))
-        return f->index < t->servers
-                   ? "no server is started again here (--max-restarts, --state-dir)"
-                   : "no rank is started again here (--max-restarts, --on-rank-loss)";
+    if (f->action != FAULT_KILL || f->length_ns == INT64_MAX)
+        return NULL;
+    if (f->index < t->servers && !t->servers_restart)
+        return "no server is started again here (--max-restarts, --state-dir)";
+    if (f->index >= t->servers && !t->ranks_restart)
+        return "no rank is started again here (--max-restarts, --on-rank-loss)";
     return NULL;
 }
 

@@ -312,8 +312,9 @@ static void fail_run(struct run *run, const char *format, ...)
     va_end(args);
 }
 
-/* Every rank, and no other, must have a file with an end record, a step and no incomplete line. */
-static void judge_ranks(struct run *run)
+/* Every rank, and no other, must have a file with an end record, a step and no incomplete line;
+ * that of a server may have no incomplete line either. */
+static void judge_files(struct run *run)
 {
     for (size_t i = 0; i < run->rank_count && run->manifest.world_size > 0; i++)
         if (run->ranks[i].index >= run->manifest.world_size)
@@ -402,7 +403,7 @@ static void judge_run(struct run *run)
         fail_run(run, "manifest.json is missing");
     if (!run->has_summary)
         fail_run(run, "summary.json is missing: the run did not end in order");
-    judge_ranks(run);
+    judge_files(run);
     if (run->rank_count == 0)
         fail_run(run, "there is no rank<r>.jsonl");
     judge_payload(run);

@@ -44,6 +44,7 @@ struct delay_schedule {
  * line. */
 enum status delay_schedule_read(const char *path, unsigned world_size, struct delay_schedule *ret,
                                 struct error *err);
+
 /* The rounds of a run that goes on after so many steps begin at 1 again: move the rules of
  * staleness, and drop those that have passed. */
 void delay_schedule_resume(struct delay_schedule *s, uint64_t steps);

@@ -20,8 +20,8 @@
 #define ABSENT            "none" /* not a number: never stored */
 #define AGREEMENT_MS      1000
 #define AGREEMENT_UPDATES 3
-#define UNAGREED_MS       10000 /* like a wait in a step (stop.h) */
-#define CHECK_MS          1000  /* between checks whether rank 0 has failed */
+#define UNAGREED_MS       10000 /* for rank 0's save without a decision; as a wait in a step (stop.h) */
+#define CHECK_MS          1000 /* between checks whether rank 0 has failed */
 #define KEY_SIZE          48
 
 static bool is_saved(const struct trainer *t)
@@ -155,8 +155,6 @@ static void await_others(struct trainer *t)
         log_debug("leaves before all ranks have the last update: %s", why.text);
 }
 
-/* Out of lockstep rank 0 may be in a long step or evaluate, and its save needs the servers, which
- * end the job when another rank leaves early. */
 void stopping_leave(struct trainer *t)
 {
     struct error why = {0};

@@ -12,7 +12,9 @@
  * last update, it is not made and nothing is saved.
  *
  * Without a store (processes that join and leave, one rank), without --checkpoint-dir, or when only
- * one rank received the signal: each ends for itself.
+ * one rank received the signal: each ends for itself.  But out of lockstep a rank that has not read
+ * a decision waits 10 s for rank 0, which may be in a long step or evaluate: its save needs the
+ * servers, which end the job when another rank leaves early.
  *
  * Needs the store and overlap.  Called by the training loop.  Threads: the training thread.
  */

@@ -280,7 +280,8 @@ enum status trainer_open(struct trainer *t, struct error *err)
         status = resident_check(t, err);
     if (status == STATUS_OK)
         status = check_delays(t, err);
-    delay_schedule_resume(&t->delays, t->checkpointer.start);
+    if (status == STATUS_OK)
+        delay_schedule_resume(&t->delays, t->checkpointer.start);
     if (status == STATUS_OK)
         status = checkpointer_check_targets(t, err);
     if (status == STATUS_OK)
